@@ -26,6 +26,13 @@ SEEDS = [42, 43, 44, 45, 46]
 Outcome = TypeVar("Outcome")
 
 
+class PodsWithoutGpus(StrEnum):
+    """Who says where pods without GPUs go, for gputile's own policies."""
+
+    RANKED = "ranked"
+    SPREAD = "spread"
+
+
 class ReplayScenario(StrEnum):
     """What happens to pods."""
 
@@ -57,6 +64,13 @@ def replay(
     load: Annotated[
         float, typer.Option("--load", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs.")
     ] = 1.0,
+    pods_without_gpus: Annotated[
+        PodsWithoutGpus,
+        typer.Option(
+            "--pods-without-gpus",
+            help="For binpack and packing: ranked by gputile like the others, or spread by kube-scheduler alone.",
+        ),
+    ] = PodsWithoutGpus.RANKED,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="For arrivals: draw allocated and fragmented GPU; .svg or .png."),
@@ -80,7 +94,8 @@ def replay(
     try:
         names = _workloads(trace, workload, timed=scenario is ReplayScenario.DEPARTURES)
         work = [(name, each, number) for name in names for each in _policies(policy) for number in seed or SEEDS]
-        tasks = [Task(trace, *each, load) for each in work]
+        ranked = pods_without_gpus is PodsWithoutGpus.RANKED
+        tasks = [Task(trace, *each, load, ranked) for each in work]
         with tidy(_kill_workers):
             if scenario is ReplayScenario.DEPARTURES:
                 _departures(tasks, jobs, output)

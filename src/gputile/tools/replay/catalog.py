@@ -19,12 +19,15 @@ _LIVE: dict[str, Placement] = {name: name for name in get_args(Placement)}
 POLICIES = (*_REFERENCES, *_LIVE)
 
 
-def make_placer(name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int) -> Placer:
+def make_placer(
+    name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int, *, ranked: bool = True
+) -> Placer:
     """Return what places pods by a policy, on an empty cluster.
 
     gputile's own policies see the nodes only, and ``packing`` learns the workload as it arrives; FGD knows all of it.
+    ``ranked`` is whether gputile's own rank nodes for pods without GPUs too.
     """
     if name in _LIVE:
-        return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]))
+        return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked)
     cluster = ReplayCluster(nodes, workload.shapes, arrivals.rank)
     return ReferencePlacer(cluster, _REFERENCES[name](workload, seed))

@@ -37,12 +37,13 @@ class Placer(Protocol):
 class LivePlacer:
     """What happens in a cluster: kube-scheduler's filters, the extender's scores, its choice of the GPUs, its booking.
 
-    Pods without GPUs are ranked too (``PlacementEngine.rank_without_gpus``). Where the policy is packing it learns from
-    each pod before the pod is placed.
+    Pods without GPUs are ``ranked`` too (``PlacementEngine.rank_without_gpus``), or kube-scheduler spreads them as it
+    does by itself. Where the policy is packing it learns from each pod before the pod is placed.
     """
 
-    def __init__(self, cluster: ReplayCluster) -> None:
+    def __init__(self, cluster: ReplayCluster, *, ranked: bool = True) -> None:
         self.cluster = cluster
+        self._ranked = ranked
 
     def arrive(self, uid: str, index: int) -> None:
         """Learn from the pod."""
@@ -57,13 +58,28 @@ class LivePlacer:
         cluster, engine = self.cluster, self.cluster.engine
         request, shape = cluster.request(index), cluster.shapes[index]
         host = HostResources(shape.cpu, shape.memory)
-        scores = engine.scores(request.shape if request else None, host)[: len(cluster.gpus)]
+        if request is None and not self._ranked:
+            scores = spread_scores(cluster, shape)
+        else:
+            scores = engine.scores(request.shape if request else None, host)[: len(cluster.gpus)]
         scores = np.where(cluster.admits(index), scores, UNFIT)
         row = int(scores.argmax())
         if scores[row] == UNFIT:
             return None
         cluster.book(uid, index, row)
         return row
+
+
+def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
+    """Return what kube-scheduler's defaults give a pod without GPUs on each node: shape [nodes].
+
+    The scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation, 0 to 100 each, as of v1.36.
+    """
+    arrays, count = cluster.ledger.node_arrays, len(cluster.gpus)
+    cpu = np.clip((cluster.cpu - shape.cpu) / np.maximum(arrays.all_cpu[:count], 1), 0, 1)
+    memory = np.clip((cluster.memory - shape.memory) / np.maximum(arrays.all_host_mib[:count], 1), 0, 1)
+    scores: Int64 = (np.trunc(50 * (cpu + memory)) + np.trunc(100 * (1 - np.abs(cpu - memory) / 2))).astype(np.int64)
+    return scores
 
 
 class ReferencePolicy(Protocol):

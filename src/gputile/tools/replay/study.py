@@ -15,7 +15,7 @@ import msgspec
 from gputile.tools.replay import departures
 from gputile.tools.replay.catalog import make_placer
 from gputile.tools.replay.departures import Stay
-from gputile.tools.replay.engine import replay
+from gputile.tools.replay.engine import Placer, replay
 from gputile.tools.replay.fragmentation import Trail, replay_with_trail
 from gputile.tools.replay.results import ReplayResult, result
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
@@ -33,6 +33,8 @@ class Task:
     seed: int
     load: float = 1.0
     """Peak demand in ``measure_departures``, as a multiple of the GPUs."""
+    ranked: bool = True
+    """Whether gputile's own policies rank nodes for pods without GPUs; else kube-scheduler spreads these."""
 
 
 def _read(task: Task) -> tuple[Nodes, Workload, Arrivals]:
@@ -40,11 +42,15 @@ def _read(task: Task) -> tuple[Nodes, Workload, Arrivals]:
     return nodes, workload, read_arrivals(task.trace, nodes, workload, task.seed)
 
 
+def _placer(task: Task, nodes: Nodes, workload: Workload, arrivals: Arrivals) -> Placer:
+    return make_placer(task.policy, nodes, workload, arrivals, task.seed, ranked=task.ranked)
+
+
 def measure(task: Task) -> ReplayResult:
     """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
-    curve = replay(make_placer(task.policy, nodes, workload, arrivals, task.seed), workload, arrivals)
+    curve = replay(_placer(task, nodes, workload, arrivals), workload, arrivals)
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
 
 
@@ -52,7 +58,7 @@ def measure_with_trail(task: Task) -> tuple[ReplayResult, Trail]:
     """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
-    placer = make_placer(task.policy, nodes, workload, arrivals, task.seed)
+    placer = _placer(task, nodes, workload, arrivals)
     curve, trail = replay_with_trail(placer, workload, arrivals)
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
 
@@ -62,7 +68,7 @@ def measure_departures(task: Task) -> Stay:
     nodes, workload, arrivals = _read(task)
     plan = departures.schedule(nodes, workload, task.seed, task.load)
     started = time.process_time()
-    placer = make_placer(task.policy, nodes, workload, arrivals, task.seed)
+    placer = _placer(task, nodes, workload, arrivals)
     starts = departures.replay(placer, plan)
     seconds = round(time.process_time() - started, 3)
     stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)

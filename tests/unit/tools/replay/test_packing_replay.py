@@ -74,6 +74,16 @@ def test_a_mix_that_flips_halfway(before: tuple[PodShape, ...], after: tuple[Pod
     assert packing >= used(nodes, workload, arrivals, "bestfit") - 0.5
 
 
+def test_pods_without_gpus_that_kube_scheduler_spreads_leave_gpus_without_cpu() -> None:
+    nodes = uniform(60, 4, 48000)
+    workload, arrivals = stream(nodes, (BUSY, 1.3))
+    found = []
+    for ranked in (True, False):
+        placer = make_placer("packing", nodes, workload, arrivals, 1, ranked=ranked)
+        found.append(replay(placer, workload, arrivals).used[-1])
+    assert found[0] > found[1]
+
+
 def test_every_gpu_of_a_cluster_that_can_be_filled_is_filled() -> None:
     """Halves and quarters divide a GPU: nothing may be lost."""
     nodes = uniform(10, 4, 10**6)
