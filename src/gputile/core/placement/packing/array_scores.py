@@ -122,7 +122,7 @@ def scores(
     if shape.gpus > 1:
         order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
-    change = _change(arrays, lines, packing_state, _Placement(shape.gpus, host, free, later))
+    change = _change(arrays, lines, packing_state, _Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     return result
 
@@ -139,12 +139,12 @@ def scores_without_gpus(
     result = np.full(len(with_gpus), int(2 * _WIDEST * STEPS_PER_GPU), np.int64)
     lines = vectorized.positions(rows, part)
     free = remnants(arrays, lines)
-    result[part] = _stepped(_change(arrays, lines, packing_state, _Placement(0, host, free, free)))
+    result[part] = _stepped(_change(arrays, lines, packing_state, _Trial(0, host, free, free)))
     return result
 
 
 @dataclass(frozen=True, slots=True)
-class _Placement:
+class _Trial:
     """A pod of ``gpus`` GPUs on each of some nodes: thousandths of each GPU that are free now and ``later``, as
     ``score`` takes them, and what the pod asks for beside GPUs."""
 
@@ -154,9 +154,9 @@ class _Placement:
     later: Int64
 
 
-def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, placement: _Placement) -> Float64:
+def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, trial: _Trial) -> Float64:
     """Return what the worth of each of ``lines`` changes by with the pod, in GPUs: shape [lines]."""
-    host = placement.host
+    host = trial.host
     hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
     known = lines < packing_state.hosts.shape[1]
     hosts[:, known] = packing_state.hosts[:, lines[known]]
@@ -165,8 +165,8 @@ def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, placem
     cpu_per_mib = packing_state.context.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
     taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    demand = PodDemand(placement.gpus, 0, taken)
-    change, _ = score(packing_state.context, usable, placement.free, placement.later, hosts, demand)
+    demand = PodDemand(trial.gpus, 0, taken)
+    change, _ = score(packing_state.context, usable, trial.free, trial.later, hosts, demand)
     return change
 
 
