@@ -17,8 +17,8 @@ Amount = int | str | float
 GIB15 = 15 * 1024
 
 
-def gpus_of(node: str, sizes: Sequence[int], sick: Sequence[int] = ()) -> tuple[Gpu, ...]:
-    return tuple(Gpu(i, f"GPU-{node}-{i}", mib, healthy=i not in sick) for i, mib in enumerate(sizes))
+def gpus_of(node: str, sizes: Sequence[int], unhealthy: Sequence[int] = ()) -> tuple[Gpu, ...]:
+    return tuple(Gpu(i, f"GPU-{node}-{i}", mib, healthy=i not in unhealthy) for i, mib in enumerate(sizes))
 
 
 def gpu_node(
@@ -26,7 +26,7 @@ def gpu_node(
     *,
     mode: str = "",
     sizes: Sequence[int] = (GIB15,) * 4,
-    sick: Sequence[int] = (),
+    unhealthy: Sequence[int] = (),
     placement: str = "",
     unit_mib: int = 0,
     replicas: int = 0,
@@ -37,7 +37,7 @@ def gpu_node(
     """A node whose agent reports GPUs of ``sizes`` MiB; ``inventory`` replaces its annotation's text."""
     text = inventory
     if text is None:
-        gpus = gpus_of(name, sizes, sick)
+        gpus = gpus_of(name, sizes, unhealthy)
         text = encode_inventory(Inventory(gpus, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth))
     labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})
     return Node(

@@ -272,7 +272,7 @@ def registered(here: GpuNode, resource: str) -> bool:
 def test_a_sick_gpu_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
     """Its units leave what is allocatable, and the next pod goes elsewhere."""
     shared.agent.machine.xid(0, 79)
-    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick GPU's units to leave")
+    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the unhealthy GPU's units to leave")
     shared.create(namespace, probe_pod("elsewhere", {GPU_MEMORY: 80}))
     shared.wait_running(1, namespace)
     shared.wait_agreement(namespace)

@@ -32,10 +32,10 @@ class Crash(Exception):
     """The controller dies."""
 
 
-def node(name: str, sick: Sequence[int] = ()) -> Node:
+def node(name: str, unhealthy: Sequence[int] = ()) -> Node:
     sizes = [GPU_UNITS * 1024] * GPUS
     return gpu_node(
-        name, mode="cgpu", sizes=sizes, sick=sick, allocatable={"cpu": "99", "pods": "99", GPU_MEMORY: "99"}
+        name, mode="cgpu", sizes=sizes, unhealthy=unhealthy, allocatable={"cpu": "99", "pods": "99", GPU_MEMORY: "99"}
     )
 
 
@@ -103,8 +103,8 @@ def held_units(pods: Iterable[Pod], now_ns: int | None) -> dict[str, int]:
     return held
 
 
-def healthy_gpus(nodes: Iterable[str], sick: dict[str, Sequence[int]]) -> list[str]:
-    return [f"GPU-{name}-{i}" for name in nodes for i in range(GPUS) if i not in sick.get(name, ())]
+def healthy_gpus(nodes: Iterable[str], unhealthy: dict[str, Sequence[int]]) -> list[str]:
+    return [f"GPU-{name}-{i}" for name in nodes for i in range(GPUS) if i not in unhealthy.get(name, ())]
 
 
 def packs(units: Sequence[int], free: Sequence[int]) -> bool:

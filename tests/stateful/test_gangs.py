@@ -168,7 +168,7 @@ class Gangs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sick: dict[str, Sequence[int]] = {}
+        self.unhealthy: dict[str, Sequence[int]] = {}
         self.server = Server(nodes={name: node(name) for name in NAMES})
         self.server.before_ungate = self.a_gate_goes_when_all_places_are_there
         self.now_ns = START_NS
@@ -255,12 +255,12 @@ class Gangs(RuleBasedStateMachine):
             status = msgspec.structs.replace(ending.status, phase=how)
             self.server.store(msgspec.structs.replace(ending, status=status))
 
-    def a_gpu_sickens_or_heals(self, name: str, sick: list[int]) -> None:
-        self.sick[name] = sick
-        self.server.nodes[name] = node(name, sick)
+    def a_gpu_fails_or_recovers(self, name: str, unhealthy: list[int]) -> None:
+        self.unhealthy[name] = unhealthy
+        self.server.nodes[name] = node(name, unhealthy)
         self.extender.apply(NodeApplied(self.server.nodes[name]))
         at_once(self.view.node_event(Applied(self.server.nodes[name])))
-        healthy = healthy_gpus(NAMES, self.sick)
+        healthy = healthy_gpus(NAMES, self.unhealthy)
         for each in self.members():
             hold = reservation_of(each)
             shares = hold.allocation.gpus if hold is not None and hold.allocation is not None and waits(each) else ()
@@ -308,8 +308,8 @@ class Gangs(RuleBasedStateMachine):
     @rule(data=st.data(), what=TROUBLE)
     def trouble_comes(self, data: st.DataObject, what: str) -> None:
         if what == "gpu":
-            sick = data.draw(st.lists(st.integers(0, 1), max_size=1))
-            self.a_gpu_sickens_or_heals(data.draw(st.sampled_from(NAMES)), sick)
+            unhealthy = data.draw(st.lists(st.integers(0, 1), max_size=1))
+            self.a_gpu_fails_or_recovers(data.draw(st.sampled_from(NAMES)), unhealthy)
         elif what == "time":
             self.time_passes(data.draw(st.sampled_from(TIMES)))
         elif what == "controller":
@@ -481,7 +481,7 @@ class Gangs(RuleBasedStateMachine):
 
     def what_is_kept_is_there_to_be_kept(self) -> None:
         """As far as the controller knows after a round in which all its writes succeeded."""
-        told, healthy = self.server.told.pods.values(), healthy_gpus(NAMES, self.sick)
+        told, healthy = self.server.told.pods.values(), healthy_gpus(NAMES, self.unhealthy)
         held = held_units(told, self.controller_ns)
         assert all(units <= GPU_UNITS for units in held.values()), held
         for each in told:
@@ -537,7 +537,7 @@ class Gangs(RuleBasedStateMachine):
         }
         held = held_units(told.pods.values(), now_ns)
         assert all(held[uuid] <= GPU_UNITS for uuid in gpus), "a place of the plan is not free"
-        assert gpus <= set(healthy_gpus(NAMES, self.sick)), "a place of the plan is on a GPU that is out of order"
+        assert gpus <= set(healthy_gpus(NAMES, self.unhealthy)), "a place of the plan is on a GPU that is unhealthy"
         return {each.metadata.uid for each in kept}
 
     def under_way_plans(self) -> set[str]:
@@ -595,7 +595,7 @@ class Gangs(RuleBasedStateMachine):
     def nobody_waits_who_would_fit(self) -> None:
         """But behind the gang that has waited too long: for it, what becomes free is kept."""
         held = held_units(self.server.pods.values(), None)
-        healthy = healthy_gpus(NAMES, self.sick)
+        healthy = healthy_gpus(NAMES, self.unhealthy)
         free = [GPU_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():

@@ -61,7 +61,7 @@ def good_nodes(name: str) -> st.SearchStrategy[Node]:
         st.just(name),
         mode=st.sampled_from(["cgpu", "core_mem", "share", "", "topology", "mps"]),
         sizes=st.lists(st.sampled_from([15360, 15109, 4096]), min_size=1, max_size=3),
-        sick=st.just([]) | st.lists(st.integers(0, 2), max_size=1),
+        unhealthy=st.just([]) | st.lists(st.integers(0, 2), max_size=1),
         placement=st.sampled_from(["", "spread"]),
         unit_mib=st.sampled_from([0, 0, 0, 128]),
     )

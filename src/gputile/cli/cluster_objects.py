@@ -13,7 +13,7 @@ from gputile.cli.output import BAD_INPUT, fail, note
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
-    from gputile.cli.configuration import Given
+    from gputile.cli.configuration import GivenConfiguration
     from gputile.cli.options import Reach
 
 ClusterFiles = Annotated[
@@ -47,12 +47,12 @@ class ClusterObjects:
 
     def again(self, source: Source) -> "ClusterObjects":
         """Return what the cluster has now, by the configuration that is known; leave where it cannot be read."""
-        from gputile.cli.configuration import Given
+        from gputile.cli.configuration import GivenConfiguration
 
-        return read_state(source, Given(self.configuration, self.configuration.unit_mib))
+        return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
 
 
-def read_state(source: Source, given: "Given | None" = None) -> ClusterObjects:
+def read_state(source: Source, given: "GivenConfiguration | None" = None) -> ClusterObjects:
     """Return the state of a cluster; leave the program where it cannot be read.
 
     ``given`` is the configuration where it is known already.

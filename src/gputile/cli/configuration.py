@@ -30,7 +30,7 @@ InstalledIn = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenConfiguration:
     """A configuration, and the memory unit in MiB that its text names; None where it leaves that to the default."""
 
     configuration: "Configuration"
@@ -45,7 +45,7 @@ def read_configuration(path: Path | None) -> "Configuration":
     return given.configuration if given is not None else Configuration()
 
 
-def read_given(path: Path | None) -> Given | None:
+def read_given(path: Path | None) -> GivenConfiguration | None:
     """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
     if path is None:
         return None
@@ -59,7 +59,7 @@ def read_given(path: Path | None) -> Given | None:
         fail(f"configuration {path}: {error}")
 
 
-def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, str]:
+def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[GivenConfiguration | None, str]:
     """Return the first configuration in a release's ConfigMaps; None, and why, where there is none that can be read."""
     from gputile.api.config.v1alpha1 import ConfigurationError
 
@@ -75,7 +75,7 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, 
     return None, why
 
 
-def in_force(given: Given | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
+def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
     """Return the configuration of a cluster, the defaults where none is ``given``.
 
     Its memory unit is the one that is given, else the one that the cluster's description names, ``described_mib``.
@@ -113,10 +113,10 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
     return found
 
 
-def _given(text: str | bytes) -> Given:
+def _given(text: str | bytes) -> GivenConfiguration:
     from gputile.api.config.v1alpha1 import load_configuration
     from gputile.kube.config_file import parse
 
     data = parse(text)
     configuration = load_configuration(data)
-    return Given(configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None)
+    return GivenConfiguration(configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
 _ADVISED = 5  # for how many pods what would help is looked for
-
-
 _DRAWN = 200  # nodes
 
 

@@ -9,7 +9,7 @@ from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Namespace
 from gputile.cli.bounded_reads import read_or_leave, reads
-from gputile.cli.configuration import Given, installed_configuration
+from gputile.cli.configuration import GivenConfiguration, installed_configuration
 from gputile.cli.options import Reach
 from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import Forbidden, KubeError, NotFound
@@ -33,7 +33,7 @@ class Live:
 
     nodes: list[Node]
     pods: list[Pod]
-    given: Given | None
+    given: GivenConfiguration | None
     unknown: str = ""
     groups: "PodGroups | None" = None
     unlisted: str = ""
@@ -41,7 +41,7 @@ class Live:
     namespace: str = "default"
 
 
-def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups: bool = False) -> Live:
+def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
     """Return what the cluster has; leave the program where it cannot be read.
 
     The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
@@ -64,7 +64,9 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
     return read_or_leave(read())
 
 
-async def _configuration(connection: Reading, given: Given | None, namespace: str) -> tuple[Given | None, str]:
+async def _configuration(
+    connection: Reading, given: GivenConfiguration | None, namespace: str
+) -> tuple[GivenConfiguration | None, str]:
     """Return the configuration, read where none is ``given``; None, and why, where it cannot be read."""
     if given is not None:
         return given, ""

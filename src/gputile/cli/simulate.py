@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Pod
-    from gputile.cli.configuration import Given
+    from gputile.cli.configuration import GivenConfiguration
     from gputile.cli.live import Live
     from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
@@ -199,7 +199,11 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
 
 
 def _read(
-    cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None", given: "Given | None", namespace: str | None
+    cluster: "Sequence[str]",
+    files: "Sequence[str]",
+    live: "Live | None",
+    given: "GivenConfiguration | None",
+    namespace: str | None,
 ) -> "Scenario":
     """Return what the files and the nodes of the live cluster hold together."""
     from gputile.tools.simulator.manifests import ManifestError
@@ -258,7 +262,7 @@ def _make_pods(
     return more
 
 
-def _configuration(scenario: "Scenario", live: "Live | None", given: "Given | None") -> "Configuration":
+def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
     """Return the configuration that goes for the scenario; say what is taken for granted of a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
 

@@ -270,8 +270,8 @@ async def test_a_gpu_that_fails_leaves_and_comes_back(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
         well = here.monitor.seen
-        sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
-        here.monitor.seen, here.monitor.changed = Observation(well.machine, sick), True
+        unhealthy = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
+        here.monitor.seen, here.monitor.changed = Observation(well.machine, unhealthy), True
         await here.until_offered(GPU_MEMORY, 45)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
@@ -445,7 +445,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path)
 @pytest.mark.anyio
 @pytest.mark.requirement("B6")
 async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None:
-    """A sick GPU leaves all the same, and what was not written down is written later."""
+    """An unhealthy GPU leaves all the same, and what was not written down is written later."""
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
         checkpoint = here.host_paths.state / "checkpoint.json"
@@ -453,8 +453,8 @@ async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -
         in_the_way.mkdir()
         before = checkpoint.stat().st_ino if checkpoint.exists() else 0
         well = here.monitor.seen
-        sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
-        here.monitor.seen, here.monitor.changed = Observation(well.machine, sick), True
+        unhealthy = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
+        here.monitor.seen, here.monitor.changed = Observation(well.machine, unhealthy), True
         await here.until_offered(GPU_MEMORY, 45)
         in_the_way.rmdir()
         here.cluster.label(**{"some/label": "that changes"})

@@ -91,8 +91,8 @@ class FitRefusal:
             case FitRule.UNIT:
                 return _unit_text(node_info, shape)
             case FitRule.TOO_FEW:
-                sick = f", {self.used} of them unhealthy" if self.used else ""
-                return f"it has {_gpus(self.capacity)}{sick}; the pod needs {self.requested}"
+                unhealthy = f", {self.used} of them unhealthy" if self.used else ""
+                return f"it has {_gpus(self.capacity)}{unhealthy}; the pod needs {self.requested}"
             case FitRule.TOO_LARGE:
                 return self._too_large_text(node_info)
         if self.gpu is None or self.shortage is None:

@@ -38,7 +38,7 @@ class GpuShortage:
         free = max(0, self.capacity - self.used)
         match self.rule:
             case GpuRule.UNHEALTHY:
-                return "is out of order"
+                return "is unhealthy"
             case GpuRule.IN_USE:
                 return "is in use"
             case GpuRule.SIZE:

@@ -156,12 +156,12 @@ class Agent:
 
     # -- what probes ask, from any thread
 
-    def sick(self) -> str:
+    def not_healthy(self) -> str:
         """Return why the process should be started again, "" if it should not."""
         quiet = time.monotonic() - max(self._beat, self._handover.looked)
         return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else ""
 
-    def unready(self) -> str:
+    def not_ready(self) -> str:
         """Return why the node is not served yet, "" if it is."""
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"

@@ -98,7 +98,7 @@ async def serve(
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
-            app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
+            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
@@ -130,7 +130,7 @@ async def serve(
 
 
 async def _published(connection: Connection, name: str) -> Inventory:
-    """Return what the agent before this one published: GPUs keep their indices, sick ones stay sick."""
+    """Return what the agent before this one published: GPUs keep their indices, unhealthy ones stay unhealthy."""
     try:
         async with asyncio.timeout(READ_NODE_WITHIN_S):
             body = await connection.get(f"/api/v1/nodes/{name}")

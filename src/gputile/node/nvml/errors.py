@@ -24,7 +24,7 @@ class Code(IntEnum):
 
 # What a driver answers about a fact that the GPU, or the driver's own age, does not have.
 ABSENT = frozenset((Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED, Code.NOT_FOUND, Code.FUNCTION_NOT_FOUND))
-# What only happens to a GPU that is out of order; other errors of one call may pass.
+# What only happens to an unhealthy GPU; other errors of one call may pass.
 CERTAIN = frozenset((Code.GPU_IS_LOST, Code.RESET_REQUIRED))
 # What says that no GPU can be reached at all.
 DOWN = frozenset((Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND, Code.LIB_RM_VERSION_MISMATCH))

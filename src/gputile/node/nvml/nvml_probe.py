@@ -37,7 +37,7 @@ class _Calls:
                 return function(*args)
             except pynvml.NVMLError as error:
                 raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # a GPU out of order can answer bytes that are no text
+            except UnicodeDecodeError as error:  # an unhealthy GPU can answer bytes that are no text
                 raise CallError(Code.UNKNOWN, name) from error
 
         setattr(self, name, call)

@@ -154,8 +154,8 @@ class _Describer:
         gpus: list[Gpu] = []
         for i, group in enumerate(groups):
             path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
-            sick = set(group.unhealthy)
-            if not sick <= set(range(group.count)):
+            unhealthy = set(group.unhealthy)
+            if not unhealthy <= set(range(group.count)):
                 raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
             mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
             for position in range(group.count):
@@ -164,7 +164,7 @@ class _Describer:
                 try:
                     gpu = convert(
                         {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
-                        | ({"healthy": False} if position in sick else {}),
+                        | ({"healthy": False} if position in unhealthy else {}),
                         Gpu,
                     )
                 except MisfitError as error:

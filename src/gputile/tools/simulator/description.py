@@ -32,7 +32,7 @@ class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
         msgspec.Meta(description="How they are linked, or a matrix in GB/s."),
     ] = ""
     unhealthy: Annotated[
-        list[int], msgspec.Meta(description="Which of them are out of order, counted within the group from 0.")
+        list[int], msgspec.Meta(description="Which of them are unhealthy, counted within the group from 0.")
     ] = []
 
 

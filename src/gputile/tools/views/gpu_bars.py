@@ -196,7 +196,7 @@ def _bar(bar: Bar, width: int, groups: BarGroups, paper: Paper) -> list[Span]:
     *cells, empty = _cells([*pieces.values(), free], width)
     spans = [Span(_filled(groups.letter(g), size, paper), g) for g, size in zip(pieces, cells, strict=True)]
     if empty:
-        spans.append(Span((_free(paper) if bar.healthy else _out_of_order(paper)) * empty, faint=True))
+        spans.append(Span((_free(paper) if bar.healthy else _unhealthy(paper)) * empty, faint=True))
     return [Span("["), *spans, Span("]")] if paper.ascii_only else spans
 
 
@@ -204,7 +204,7 @@ def _free(paper: Paper) -> str:
     return "." if paper.ascii_only else "░"
 
 
-def _out_of_order(paper: Paper) -> str:
+def _unhealthy(paper: Paper) -> str:
     return "x" if paper.ascii_only else "╳"
 
 
@@ -253,12 +253,12 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
-    """Return the lines that say which letter is which of the groups ``shown``, and what is free or out of order."""
+    """Return the lines that say which letter is which of the groups ``shown``, and what is free or unhealthy."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))
     if ill:
-        entries.append((Span(_out_of_order(paper), faint=True), "out of order"))
+        entries.append((Span(_unhealthy(paper), faint=True), "unhealthy"))
     lines: list[Line] = []
     taken = 0
     for letter, name in entries:

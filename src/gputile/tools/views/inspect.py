@@ -29,7 +29,7 @@ def unit_name(unit_mib: int) -> str:
 def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
     """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong.
 
-    A GPU that is out of order is named at the end, and marked with an asterisk in the tables that are gputile's own:
+    A GPU that is unhealthy is named at the end, and marked with an asterisk in the tables that are gputile's own:
     other programs read the cells of the first one, which is the documents'.
     """
     shared = [node for node in nodes if node.shared]

@@ -53,9 +53,9 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong with the node, and each of its GPUs that is out of order."""
-        sick = [f"GPU {gpu.index} is out of order" for gpu in self.gpus if not gpu.healthy]
-        return [self.problem, *sick] if self.problem else sick
+        """What is wrong with the node, and each of its GPUs that is unhealthy."""
+        unhealthy = [f"GPU {gpu.index} is unhealthy" for gpu in self.gpus if not gpu.healthy]
+        return [self.problem, *unhealthy] if self.problem else unhealthy
 
     @property
     def used_mib(self) -> int:

@@ -112,7 +112,7 @@ def test_what_an_agent_that_is_not_there_cannot_say() -> None:
     assert diagnose(BARE, configuration) is None
     assert diagnose(silent(**{GPU_MEMORY: "60"}), configuration) is None
     assert diagnose(silent("", **{WHOLE_GPU: "4"}), configuration) is None
-    assert diagnose(gpu_node(mode="cgpu", sick=(0, 1, 2, 3)), configuration) is None, "its agent says that"
+    assert diagnose(gpu_node(mode="cgpu", unhealthy=(0, 1, 2, 3)), configuration) is None, "its agent says that"
     nothing = diagnose(silent(**{GPU_MEMORY: "0"}), configuration)
     assert nothing is not None
     assert nothing.reason == "NothingOffered"

@@ -121,10 +121,10 @@ def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
     """What has started runs by the plan that its pods carry: the others follow, and what was lost is planned anew."""
     machine = planned()
     assert machine.schedule("g1-0")
-    machine.a_gpu_sickens_or_heals("a", [1])
+    machine.a_gpu_fails_or_recovers("a", [1])
     machine.everything_settles()
     assert bound_of(machine) == {"g1-0", "g1-2", "g1-3"}
-    machine.a_gpu_sickens_or_heals("a", [])
+    machine.a_gpu_fails_or_recovers("a", [])
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
 
@@ -132,7 +132,7 @@ def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
 def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
     """Its watch is late: the GPUs that it kept for them are no longer kept, as far as it knows."""
     machine = planned(units=4)
-    machine.a_gpu_sickens_or_heals("b", [1])
+    machine.a_gpu_fails_or_recovers("b", [1])
     for uid in FOUR:
         machine.server.delete(uid)
     machine.the_controller_acts([], 2)
@@ -144,7 +144,7 @@ def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
 def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
     """The API server cannot be read after it has answered 404 to the write itself."""
     machine = planned(units=4)
-    machine.a_gpu_sickens_or_heals("b", [1])
+    machine.a_gpu_fails_or_recovers("b", [1])
     for uid in FOUR:
         machine.server.delete(uid)
 
@@ -197,10 +197,10 @@ def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> N
     ends = {hold.expires_ns for uid in FOUR[1:] if (hold := reservation_of(machine.server.pods[uid])) is not None}
     assert ends == {machine.now_ns + HOLD_SECONDS * SECOND}
     machine.time_passes(RENEWAL)
-    machine.a_gpu_sickens_or_heals("b", [1])
+    machine.a_gpu_fails_or_recovers("b", [1])
     machine.everything_settles()
     assert bound_of(machine) == {"g1-0", "g1-1", "g1-2"}
-    machine.a_gpu_sickens_or_heals("b", [])
+    machine.a_gpu_fails_or_recovers("b", [])
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
 

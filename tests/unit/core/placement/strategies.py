@@ -30,7 +30,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         name,
         mode=draw(st.sampled_from(MODES)),
         sizes=mib,
-        sick=draw(st.lists(st.integers(0, 4), max_size=2)),
+        unhealthy=draw(st.lists(st.integers(0, 4), max_size=2)),
         placement=draw(st.sampled_from(["", "binpack", "spread", "x"])),
         unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
         replicas=draw(st.sampled_from([0, 0, 2, 3])),

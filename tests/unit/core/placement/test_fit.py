@@ -101,7 +101,7 @@ GIB = 1024
             id="M10 mixed GPUs",
         ),
         pytest.param(
-            gpu_node(sizes=[15360] * 2, sick=[1]),
+            gpu_node(sizes=[15360] * 2, unhealthy=[1]),
             pod(asks={LEGACY: 2}),
             [],
             FitRule.TOO_FEW,

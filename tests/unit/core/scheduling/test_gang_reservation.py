@@ -200,7 +200,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
 def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
     held = holding(member("a", size=1), 0, size=1)
     for change, text in (
-        (gpu_node(mode="cgpu", sizes=(GIB15,), sick=(0,)), "is gone or unhealthy"),
+        (gpu_node(mode="cgpu", sizes=(GIB15,), unhealthy=(0,)), "is gone or unhealthy"),
         (gpu_node(mode="core_mem", sizes=(GIB15,)), "does not serve it any more"),
         (gpu_node(mode="cgpu", sizes=(GIB15,), unit_mib=128), "has another memory unit now"),
         (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, where default/a has its place, is gone"),

@@ -193,7 +193,7 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
 
 @pytest.mark.requirement("M1")
 def test_whole_gpus_are_given_with_all_they_have_m1() -> None:
-    ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], sick=[0]))
+    ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], unhealthy=[0]))
     decision = PlacementEngine(ledger).decide(request_of(pod(asks={"nvidia.com/gpu": 2})), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.allocation is not None

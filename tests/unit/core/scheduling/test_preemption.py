@@ -134,10 +134,10 @@ def test_pod_by_pod_and_gpu_by_gpu_say_the_same_b5(
     asked: dict[str, Any],
     mode: str,
     proposed: set[str],
-    sick: set[int],
+    unhealthy: set[int],
     priority: int,
 ) -> None:
-    ledger = ledger_of(gpu_node(mode=mode, sick=sorted(sick)))
+    ledger = ledger_of(gpu_node(mode=mode, unhealthy=sorted(unhealthy)))
     for i, (gpus, gib, of, team, reserved) in enumerate(held):
         shares = tuple(share(f"GPU-n-{gpu}", gib * GIB, gib * 10) for gpu in sorted(gpus))
         whole = mode in ("default", "topology")

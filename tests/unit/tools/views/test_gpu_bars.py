@@ -89,15 +89,15 @@ def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
 
 
 def test_what_no_bar_shows_is_said() -> None:
-    sick = msgspec.structs.replace(gpu(1, 0), healthy=False)
+    unhealthy = msgspec.structs.replace(gpu(1, 0), healthy=False)
     lost = PodSummary("ns", "lost", {}, whole=False, asked_mib=3 * UNIT, problem="bound by hand")
-    lines = drawn([node("n", [gpu(0, 0), sick], lost)], Paper(60))
+    lines = drawn([node("n", [gpu(0, 0), unhealthy], lost)], Paper(60))
     assert "1 ╳╳╳" in lines[1]
     assert [line.strip() for line in lines[2:4]] == [
-        "GPU 1 is out of order",
+        "GPU 1 is unhealthy",
         "besides, 3 of pods whose GPUs are not known",
     ]
-    assert lines[-1] == "░ free  ╳ out of order"
+    assert lines[-1] == "░ free  ╳ unhealthy"
 
 
 def test_no_gpu_at_all() -> None:

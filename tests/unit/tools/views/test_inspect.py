@@ -75,12 +75,14 @@ def test_a_shared_node_that_cannot_be_read_says_so() -> None:
 @pytest.mark.requirement("V3", "B6")
 def test_a_gpu_that_is_out_of_order_is_named() -> None:
     """The documents' table has no mark for it."""
-    sick = msgspec.structs.replace(gpu(1, 0), healthy=False)
-    lines = summary([node("n", gpu(0, 2), sick), node("w", gpu(0, 0), sick, mode="default")], 1024).splitlines()
+    unhealthy = msgspec.structs.replace(gpu(1, 0), healthy=False)
+    lines = summary(
+        [node("n", gpu(0, 2), unhealthy), node("w", gpu(0, 0), unhealthy, mode="default")], 1024
+    ).splitlines()
     assert lines[1].split() == ["n", "192.0.2.109", "2/15", "0/15", "2/30"]
     assert lines[lines.index("Whole GPUs:") + 2].split() == ["w", "192.0.2.109", "default", "0/2*"]
-    assert lines[-2:] == ["n     GPU 1 is out of order", "w     GPU 1 is out of order"]
-    assert "PROBLEM:    GPU 1 is out of order" in details([node("n", sick)], 1024)
+    assert lines[-2:] == ["n     GPU 1 is unhealthy", "w     GPU 1 is unhealthy"]
+    assert "PROBLEM:    GPU 1 is unhealthy" in details([node("n", unhealthy)], 1024)
 
 
 @pytest.mark.requirement("V3", "G3")

@@ -71,9 +71,9 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             super().handle_error(request, client_address)
 
 
-def monitoring_app(registry: CollectorRegistry, sick: Problem, unready: Problem) -> "WSGIApplication":
+def monitoring_app(registry: CollectorRegistry, not_healthy: Problem, not_ready: Problem) -> "WSGIApplication":
     """Return the application. A probe fails with status 503 and what is wrong."""
-    metrics, probes = make_wsgi_app(registry), {"/healthz": sick, "/readyz": unready}
+    metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
 
     def app(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

@@ -117,7 +117,7 @@ def _changed(
 
 
 def gpu_conditions(machine: ProbedMachine, health: Health) -> tuple[NodeCondition, ...]:
-    """Return the conditions that tell whether the driver answers, and which GPUs are out of order."""
+    """Return the conditions that tell whether the driver answers, and which GPUs are unhealthy."""
     return _driver_condition(machine), _gpu_condition(machine, health)
 
 
@@ -130,15 +130,15 @@ def _driver_condition(machine: ProbedMachine) -> NodeCondition:
 
 
 def _gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
-    sick = [
+    unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
         for gpu in machine.gpus
         for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
         if uuid in health.reasons
     ]
-    messages = sick + [problem.message for problem in machine.problems]
+    messages = unhealthy + [problem.message for problem in machine.problems]
     if messages:
-        reason = "CardUnhealthy" if sick else machine.problems[0].reason
+        reason = "CardUnhealthy" if unhealthy else machine.problems[0].reason
         return node_condition(GPU_PROBLEM, "True", reason, "; ".join(messages))
     if machine.down is not None:
         return node_condition(GPU_PROBLEM, "Unknown", machine.down.reason, "no GPU can be reached")

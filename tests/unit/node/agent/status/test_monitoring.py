@@ -16,8 +16,8 @@ DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextlib.contextmanager
-def monitored(unready: Problem = lambda: "", registry: CollectorRegistry | None = None) -> Iterator[int]:
-    server = start_monitoring(0, monitoring_app(registry or CollectorRegistry(), lambda: "", unready))
+def monitored(not_ready: Problem = lambda: "", registry: CollectorRegistry | None = None) -> Iterator[int]:
+    server = start_monitoring(0, monitoring_app(registry or CollectorRegistry(), lambda: "", not_ready))
     try:
         yield server.server_port
     finally:
