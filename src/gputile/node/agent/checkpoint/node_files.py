@@ -101,6 +101,8 @@ class NodeFiles:
         try:
             write_whole(self._file, content)
         except IsADirectoryError:
+            if not self._file.is_dir():  # the directory is where the new one is written first
+                raise
             self._put_aside()
             write_whole(self._file, content)
 
