@@ -106,9 +106,8 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
 
     found = msgspec.structs.replace(configuration, admission=AdmissionConfiguration(gangs=True))
     note(
-        f"the cluster's configuration is not known ({why}). Assumed: gangs are planned and the places kept for them "
-        f"count, gpuMemoryUnit {found.gpu_memory_unit}, maxPodsPerGpu {found.max_pods_per_gpu}, placement "
-        f"{found.placement}, trust by {found.trust.by}; --config FILE says it better"
+        f"the cluster's configuration is not known ({why}). Assumed: gangs, gpuMemoryUnit {found.gpu_memory_unit}, "
+        f"maxPodsPerGpu {found.max_pods_per_gpu}, placement {found.placement}, trust by {found.trust.by}"
     )
     return found
 

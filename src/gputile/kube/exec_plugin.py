@@ -104,7 +104,11 @@ class ExecCredentials:
             self._expires = given.expiration_timestamp
         else:
             self._expires = given.expiration_timestamp.replace(tzinfo=UTC)
-        tls = self._tls(given.client_certificate_data, given.client_key_data)
+        try:
+            tls = self._tls(given.client_certificate_data, given.client_key_data)
+        except (OSError, ValueError) as error:  # of ssl, whose errors are OSErrors
+            said = f"answered with a client certificate and key that cannot be used: {error}"
+            raise ConfigError(f"exec plugin {self._config.command} {said}") from error
         return Credential(bearer(given.token) if given.token else None, tls)
 
     def _environment(self) -> dict[str, str]:

@@ -58,7 +58,9 @@ def load_access(
             return _access(_merge(files), context)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot use {_named(files)}: {error.strerror or error}") from error
+    except ValueError as error:
         raise ConfigError(f"cannot use {_named(files)}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"cannot use {_named(files)}: {error} is missing") from error
@@ -92,6 +94,8 @@ def _merge(files: list[Path]) -> dict[str, Any]:
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}}
     for file in files:
         document = load_document(file.read_bytes())
+        if document is None:
+            raise ValueError(f"{file} is empty")
         if not isinstance(document, dict):
             raise ValueError(f"{file} is no mapping")
         if not merged.get("current-context"):
@@ -145,18 +149,29 @@ def _access(document: dict[str, Any], name: str | None) -> Access:
         credentials=_credentials(cluster, user),
         namespace=context.namespace or DEFAULT_NAMESPACE,
         tls_server_name=cluster.tls_server_name or None,
-        proxy=cluster.proxy_url or _environment_proxy(server),
+        proxy=_usable_proxy(cluster, context.cluster) or _environment_proxy(server),
     )
 
 
 def _check_server(server: str, cluster: str) -> None:
-    try:
-        url = urlsplit(server)
-        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # a port out of range, a bracket that is not closed
-        usable = False
-    if not usable:
+    if not _is_url(server):
         raise ValueError(f"server of cluster {cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
+
+
+def _usable_proxy(cluster: ClientConfigCluster, name: str) -> str | None:
+    proxy = cluster.proxy_url
+    if proxy and not _is_url(proxy):
+        known = "https://HOST:PORT" if "socks" not in proxy else "https://HOST:PORT; SOCKS is not supported"
+        raise ValueError(f"proxy-url of cluster {name!r} is {proxy!r}, not a URL such as {known}")
+    return proxy
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port out of range, a bracket that is not closed
+        return False
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
@@ -226,4 +241,9 @@ def _environment_proxy(server: str) -> str | None:
     url = urlsplit(server)
     if urllib.request.proxy_bypass(url.netloc):
         return None
-    return urllib.request.getproxies().get(url.scheme)
+    proxy = urllib.request.getproxies().get(url.scheme)
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"  # as Go reads it
+    if proxy and not _is_url(proxy):
+        raise ValueError(f"the environment's {url.scheme}_proxy is {proxy!r}, not a URL such as http://HOST:PORT")
+    return proxy

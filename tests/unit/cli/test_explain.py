@@ -161,7 +161,9 @@ def test_a_pod_from_before_the_installation_is_to_be_created_anew(state: str, tm
 def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
     """Where no configuration is given, the answer says by which settings it holds."""
     result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])
-    assert "note: the cluster's configuration is not known (no --config). Assumed: gangs are planned" in result.stderr
+    assert (
+        "note: the cluster's configuration is not known (no --config). Assumed: gangs, gpuMemoryUnit" in result.stderr
+    )
     assert "gpuMemoryUnit 1024MiB, maxPodsPerGpu 16, placement binpack, trust by namespace" in result.stderr
     (tmp_path / "config").write_text("maxPodsPerGpu: 4", encoding="utf-8")
     assert not run.invoke(

@@ -122,6 +122,7 @@ async def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatc
     [
         ("{", "config"),
         ("[]", "no mapping"),
+        ("", "is empty"),
         ("clusters: [{}]", "name"),
         ("{}", "no current context"),
         ("clusters: 5", "clusters is no list"),
@@ -135,7 +136,7 @@ async def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatc
         ("clusters: " + "[" * 100_000, "deeper than 100 levels"),
         ("current-context: 2026-13-01", "no context '2026-13-01'"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "config"
@@ -155,7 +156,16 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
             ({"server": server}, {}, "not a URL such as https://HOST:PORT")
             for server in ("", "https://[", "https://a:99999", "https://a:0", "https://a:b", "ftp://a", "a:6443", "//a")
         ),
-        ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "base64"),
+        ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "authority-data: must be base64"),
+        ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, "certificate-authority: no PEM"),
+        ({"server": "https://a", "certificate-authority": "/absent"}, {}, r"authority \(/absent\): No such file"),
+        ({"server": "https://a"}, {"client-certificate-data": "%"}, "client-certificate-data: must be base64"),
+        ({"server": "https://a"}, {"client-certificate-data": "aGk="}, "client-key-data: no PEM that can be used"),
+        ({"server": "https://a"}, {"client-certificate": "/absent"}, r"client-key \(/absent\): No such file"),
+        *(
+            ({"server": "https://a", "proxy-url": proxy}, {}, "proxy-url of cluster 'c' is '.*', not a URL such as")
+            for proxy in ("socks5://a:1", "socks9://a", "a:3128", "http://", "http://a:b")
+        ),
         ({"server": "https://a"}, {"exec": 5}, "exec"),
         ({"server": "https://a"}, {"exec": {"apiVersion": V1, "command": 5}}, "command"),
         ({"server": "https://a"}, {"client-certificate": ["a"]}, "client-certificate"),
@@ -298,6 +308,7 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({}, answer(), 0, "neither"),
         ({}, {"apiVersion": "other/v1", "status": {"token": "t"}}, 0, "other/v1"),
         ({}, {"token": "t"}, 0, "no ExecCredential"),
+        ({}, answer(clientCertificateData="hi", clientKeyData="hi"), 0, "certificate and key that cannot be used"),
     ],
 )
 async def test_what_is_wrong_with_an_exec_plugin_is_said(
