@@ -114,7 +114,7 @@ def read_nodes(directory: Path) -> Nodes:
     cpu, memory = (_integers(rows, column, path) for column in _NODE_COLUMNS[1:3])
     gpus = _integers(rows, "gpu", path, MOST_GPUS)
     if not gpus.any():
-        raise TraceError(f"{path}: its {len(rows)} nodes have no GPU")
+        raise TraceError(f"{path}: none of its nodes has a GPU")
     return Nodes(cpu, memory, gpus, tuple(row["model"] for row in rows))
 
 

@@ -270,7 +270,9 @@ def _missing(body: Any, path: str) -> tuple[str, str]:
         value = value[name]
     lacking = path.split(".")[len(steps)]
     where = _written(steps)
-    hint = nearest(lacking, value) if isinstance(value, dict) and lacking != _EACH else ""
+    there = value if isinstance(value, dict) and lacking != _EACH else ()
+    similar = next((shown(name)[1:-1] for name in there if nearest(name, [lacking])), "")
+    hint = f"; there is {similar}: did you mean {lacking}?" if similar else ""
     what = "an entry" if lacking == _EACH else lacking
     return where, f"there is no template of pods: {what} is missing (it stands at {path}){hint}"
 

@@ -29,7 +29,7 @@ def read(directory: Path) -> Arrivals:
     ("nodes", "rule"),
     [
         (HEAD, "has a header, and no rows"),
-        (HEAD + "n,1,1,0,T4\n", "have no GPU"),
+        (HEAD + "n,1,1,0,T4\n", "none of its nodes has a GPU"),
         (HEAD + "n,1,1,1000000,T4\n", "from 0 to 64"),
         (HEAD + "n,1,1,-1,T4\n", "from 0 to 64"),
         (HEAD + "n,-1,1,1,T4\n", "line 2: column cpu_milli should hold integers from 0"),

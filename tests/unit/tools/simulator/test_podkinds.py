@@ -101,7 +101,7 @@ def test_labels_of_the_controllers(tmp_path: Path) -> None:
     [
         (
             changed(PYTORCH, "spec", {"pytorchReplicaSpec": {}}),
-            "pytorchReplicaSpecs is missing .*; did you mean pytorchReplicaSpec?",
+            r"pytorchReplicaSpecs is missing .*; there is pytorchReplicaSpec: did you mean pytorchReplicaSpecs\?",
         ),
         (
             changed(PYTORCH, "spec.pytorchReplicaSpecs", {}),
