@@ -1,5 +1,6 @@
 """Files of the agent that a failing disk has damaged."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,12 @@ def test_a_directory_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path
     ODD[kind](tmp_path / place)
     with pytest.raises(StateError, match=r"^the directory of the agent's state cannot be used: .*state"):
         files_in(tmp_path)
+
+
+def test_a_checkpoint_stays_where_the_next_one_cannot_be_written(tmp_path: Path) -> None:
+    files, saved = files_in(tmp_path), Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    (tmp_path / "state" / f".checkpoint.json.{os.getpid()}").mkdir()  # where it would be written first
+    with pytest.raises(IsADirectoryError):
+        files.save(Checkpoint(mode="share", unit_mib=128))
+    assert files.load() == saved
