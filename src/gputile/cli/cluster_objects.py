@@ -59,6 +59,7 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
     """
     from gputile.core.ledger.node_info import unit_in_force
 
+    looked_before = given is not None
     given = given or read_given(source.config)
     if not source.files:
         from gputile.cli.live import read_cluster
@@ -68,6 +69,8 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
         if live.given is None:
             configuration = assumed(configuration, live.unknown)
         return ClusterObjects(live.nodes, live.pods, configuration, live.namespace)
+    if not looked_before:
+        source.reach.not_used()
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.notes import told_together
     from gputile.tools.simulator.scenario import load_scenario

@@ -72,6 +72,8 @@ def explain(
     from gputile.core.devices.request import RequestError
     from gputile.tools.simulator.explanation import Subject, refused_for_good
 
+    if pod.count("/") > 1 or not all(pod.split("/")):
+        fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
     reach = Reach(kubeconfig, context, request_timeout)
     state = read_state(Source(cluster or (), config, reach, installed_in))
     found = _find(pod, namespace if namespace is not None else state.namespace, state.pods)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gputile.cli import candidates
-from gputile.cli.output import Output
+from gputile.cli.output import Output, note
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's.")
@@ -51,3 +51,10 @@ class Reach:
     kubeconfig: Path | None
     context: str | None
     request_timeout: str
+
+    def not_used(self) -> None:
+        """Say which of the options that name a live cluster count for nothing, since files describe the cluster."""
+        named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
+        for option, value in named.items():
+            if value is not None:
+                note(f"{option} counts for nothing: the cluster is the one in the files of --cluster")

@@ -166,11 +166,13 @@ def simulate(
         fail("give the cluster: --cluster FILE, or --from-cluster")
     if compare is not None and output is DecisionFormat.INSPECT:
         fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
-    given, live = read_given(config), None
-    if from_cluster:
+    given, live, reach = read_given(config), None, Reach(kubeconfig, context, request_timeout)
+    if not from_cluster:
+        reach.not_used()
+    else:
         from gputile.cli.live import read_cluster
 
-        live = read_cluster(Reach(kubeconfig, context, request_timeout), given, installed_in, groups=True)
+        live = read_cluster(reach, given, installed_in, groups=True)
         given = live.given
     scenario = _read(cluster or (), files or (), live, given, namespace)
     before = _configuration(scenario, live, given)

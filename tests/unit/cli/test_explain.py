@@ -105,6 +105,11 @@ def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
     assert "there is no pod team/nobody" in explained(state, "team/nobody", code=2)
 
 
+@pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c"])
+def test_what_is_no_pods_name_is_told_as_that(state: str, name: str) -> None:
+    assert f"error: {name!r} is no pod: give NAME or NAMESPACE/NAME" in explained(state, name, code=2)
+
+
 def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
     nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: {i + 1}GiB}}}}\n" for i in range(14))

@@ -3,9 +3,12 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from gputile.cli.app import app
 
@@ -78,3 +81,15 @@ def test_what_a_help_speaks_of_has_its_name() -> None:
     for words, name in MEANINGS.items():
         named = {long_name(option) for _, option in options() if words in (option.help or "")}
         assert named == {name}, words
+
+
+EXAMPLE: Final = str(Path(__file__).resolve().parents[3] / "examples" / "cluster.yaml")
+
+
+@pytest.mark.parametrize("command", ["simulate", "inspect"])
+@pytest.mark.parametrize("option", ["--kubeconfig", "--context"])
+def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(command: str, option: str) -> None:
+    done = CliRunner().invoke(app, [command, "--cluster", EXAMPLE, option, "other"])
+    assert done.exit_code == 0
+    said = f"note: {option} counts for nothing: the cluster is the one in the files of --cluster"
+    assert said in done.stderr.splitlines()
