@@ -1,0 +1,62 @@
+"""What the live policies decide, pod by pod, on a cluster and a mix that stay the same.
+
+A digest of all decisions tells that none has changed; the figures tell what the decisions are worth. Who changes
+decisions on purpose measures the whole trace anew (docs/guides/replay.md) and writes down the new digests.
+"""
+
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from gputile.tools.replay.catalog import make_placer
+from gputile.tools.replay.engine import steps
+from gputile.tools.replay.trace import Arrivals, PodShape, Workload
+from tests.unit.tools.replay.traces import share, stream, unlike
+
+pytestmark = pytest.mark.requirement("B3")
+
+T4 = frozenset({"T4"})
+MIX = (
+    share(810),
+    share(190),
+    share(470, cpu=8000),
+    share(320),
+    share(1000, cpu=8000),
+    share(1000, cpu=11000, models=T4),
+    share(1000, cpu=12000, gpus=4),
+    share(1000, cpu=6000, gpus=2),
+    share(0, cpu=8000, gpus=0),
+    PodShape(2000, 300_000, 1, 500, frozenset()),
+)
+
+
+def decided(policy: str) -> tuple[str, float]:
+    """Return the digest of where each pod went, its GPUs included, and the part of the GPUs that is allocated."""
+    nodes = unlike(60)
+    workload, arrivals = stream(nodes, (MIX, 1.3), seed=7)
+    placer = make_placer(policy, nodes, workload, arrivals, 7)
+    rows = list(steps(placer, workload, arrivals))
+    held = [
+        (booking.uid, booking.node, [share.index for share in booking.gpus])
+        for booking in sorted(placer.cluster.ledger.bookings(), key=lambda booking: int(booking.uid))
+    ]
+    used = _used(rows, workload, arrivals)
+    return sha256(repr((rows, held)).encode()).hexdigest()[:16], round(100 * used / nodes.milli, 2)
+
+
+def _used(rows: list[int], workload: Workload, arrivals: Arrivals) -> int:
+    demand = np.array([shape.demand for shape in workload.shapes])[workload.shape[arrivals.pods]]
+    return int(demand[np.array(rows) >= 0].sum())
+
+
+@pytest.mark.parametrize(
+    ("policy", "digest", "allocated"),
+    [
+        ("binpack", "844295c88f34d9d6", 98.02),
+        ("spread", "e3a16ef32b2bcb5d", 75.58),
+        ("packing", "fbab4d0161f4a5f4", 99.03),
+    ],
+)
+def test_each_pod_goes_where_it_went(policy: str, digest: str, allocated: float) -> None:
+    assert decided(policy) == (digest, allocated)
