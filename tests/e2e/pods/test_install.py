@@ -14,23 +14,32 @@ from tests.e2e.pods.workload import said_by, share_of
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
 
 
-def test_every_component_runs_and_status_says_deployed(release: PodRelease) -> None:
-    said = release.wait_deployed()
+@pytest.fixture(scope="module")
+def fresh(release: PodRelease) -> PodRelease:
+    """The release as it is right after its installation, whatever other tests have done to it."""
+    release.helm("uninstall", release.name)
+    release.cluster.wait(lambda: not release.cluster.pods(release.namespace), "all components to be gone")
+    release.install()
+    release.wait_deployed()
+    return release
+
+
+def test_every_component_runs_and_status_says_deployed(fresh: PodRelease) -> None:
+    release, said = fresh, fresh.wait_deployed()
     assert said.startswith("gputile: Deployed\n")
     rows = [line.split() for line in said.splitlines()]
     assert [GPU_NODE, "ready", "cgpu", "128MiB", "4"] in rows
     assert "1 node has no GPU, and its agent rests." in said
-    for component, count in COMPONENTS.items():
-        pods = release.pods(component)
-        assert len(pods) == count
-        assert {pod["spec"]["nodeName"] for pod in pods} == {GPU_NODE, PLAIN_NODE}
+    assert {component: len(release.pods(component)) for component in COMPONENTS} == COMPONENTS
+    assert {pod["spec"]["nodeName"] for pod in release.pods("agent")} == {GPU_NODE, PLAIN_NODE}
     node = release.cluster.nodes[GPU_NODE]
     assert node.object()["status"]["allocatable"][GPU_MEMORY] == "480"
     taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
     release.cluster.wait(lambda: taint in node.object()["spec"].get("taints", []), "the taint of GPU nodes")
 
 
-def test_no_component_lacks_a_right_or_was_restarted(release: PodRelease) -> None:
+def test_no_component_lacks_a_right_or_was_restarted(fresh: PodRelease) -> None:
+    release = fresh
     for component in COMPONENTS:
         for pod in release.pods(component):
             assert not re.search("forbidden|denied|permitted", release.log(pod), re.IGNORECASE), release.log(pod)
