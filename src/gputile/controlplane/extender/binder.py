@@ -20,7 +20,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
+from gputile.core.ledger.events import Confirmed, Forgotten, PodDeleted, PodRead, TimePassed
 from gputile.core.scheduling.assume import assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import waits_for
@@ -257,7 +257,7 @@ class Binder:
         if found is None or found.metadata.uid != uid:
             self._ledger.apply(PodDeleted(uid))
         elif before is not None and self._ledger.booking(uid) is before:
-            self._ledger.apply(PodApplied(found))
+            self._ledger.apply(PodRead(found, self._clock.monotonic()))
 
     async def resolve_unconfirmed(self) -> None:
         """End reservations that are over, and read back Bindings that no watch has confirmed in time.

@@ -17,8 +17,8 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
     allocation: nobody knows yet which GPUs it is on, ``problem`` says why, and ``asked_mib`` how much memory it
-    asks for over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a bind that the
-    watch has not confirmed yet, None once it has.
+    asks for over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a bind, or of a
+    reading of the pod, that the watch has not confirmed yet, None once it has.
 
     ``host`` is what the pod asks for of the machine beside its GPUs.
 

@@ -15,6 +15,17 @@ class PodApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class PodRead:
+    """A pod was read from the API server itself, ahead of the watch, at ``read_at`` (monotonic time in seconds).
+
+    A list may be older, and not have the pod yet. So what it holds counts as assumed until the watch tells of it.
+    """
+
+    pod: Pod
+    read_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PodDeleted:
     """A pod object is gone."""
 
@@ -84,6 +95,7 @@ class TimePassed:
 
 LedgerEvent = (
     PodApplied
+    | PodRead
     | PodDeleted
     | PodsReplaced
     | NodeApplied

@@ -25,6 +25,7 @@ from gputile.core.ledger.events import (
     NodesReplaced,
     PodApplied,
     PodDeleted,
+    PodRead,
     PodsReplaced,
     TimePassed,
 )
@@ -67,6 +68,8 @@ class Ledger:
         match event:
             case PodApplied(pod):
                 self._pod_applied(pod)
+            case PodRead(pod, read_at):
+                self._pod_read(pod, read_at)
             case PodDeleted(uid):
                 self._reservations.put(uid, None)
                 self._release(uid)
@@ -120,6 +123,14 @@ class Ledger:
             self._release(uid)
             self._book(booking)
 
+    def _pod_read(self, pod: Pod, read_at: float) -> None:
+        before = self._bookings.get(pod.metadata.uid)
+        self._pod_applied(pod)
+        held = self._bookings.get(pod.metadata.uid)
+        known_to_watch = before is not None and before.begun
+        if held is not None and not held.reserved and not known_to_watch:
+            self._restate(msgspec.structs.replace(held, assumed_at=read_at))
+
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
         """Take CPU and memory from nodes, or give them back."""
         for node, host in changes:
@@ -150,7 +161,7 @@ class Ledger:
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
         seen = {pod.metadata.uid for pod in pods} | unreadable
-        # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
+        # What is assumed or was read stays: the list may be older than that; whoever brought it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
         self._reservations.keep_only(seen, self._bookings)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
+from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import parse_request
-from gputile.core.ledger.events import PodApplied, PodDeleted
+from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import request_of
@@ -341,3 +341,42 @@ async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
         assert await bench.bind(bench.create(name, 15), "a")
     held = [decode_allocation(p.metadata.annotations[ALLOCATION_ANNOTATION]) for p in bench.cluster.pods.values()]
     assert [[share.uuid for share in each.gpus] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fate", [Fate.OK, Fate.LOST_EXECUTED])
+async def test_a_list_that_is_older_than_a_binding_frees_nothing(fate: Fate) -> None:
+    """A list of a large cluster takes minutes: it does not have a pod that was created and bound meanwhile."""
+    bench = Bench(fate, Fate.OK)
+    assert await bench.bind(bench.create("p", 15), "a")
+    bench.now += CONFIRMATION_S
+    await bench.binder.resolve_unconfirmed()
+    bench.ledger.apply(PodsReplaced(()))
+    assert bench.used() == {"a": 15, "b": 0}
+    assert not bench.ledger.overdue(bench.now, CONFIRMATION_S), "it was read a moment ago"
+    assert await bench.bind(bench.create("q", 15), "a")
+    allocations = [pod.metadata.annotations[ALLOCATION_ANNOTATION] for pod in bench.cluster.pods.values()]
+    assert len({decode_allocation(text).gpus[0].uuid for text in allocations}) == 2, "one GPU for each"
+
+
+@pytest.mark.anyio
+async def test_a_list_that_is_older_than_a_binding_of_somebody_else_frees_nothing() -> None:
+    bench = Bench(Fate.OK)
+    pod = bench.create("p", 15)
+    bench.cluster.pods["default", "p"].spec.node_name = "a"
+    assert not await bench.bind(pod, "a")
+    bench.ledger.apply(PodsReplaced(()))
+    assert not await bench.bind(bench.create("q", 15), "a"), "nobody knows which GPU the first one is on"
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_was_read_and_is_gone_since_holds_nothing_for_long() -> None:
+    bench = Bench(Fate.OK)
+    assert await bench.bind(bench.create("p"), "a")
+    bench.now += CONFIRMATION_S
+    await bench.binder.resolve_unconfirmed()
+    del bench.cluster.pods["default", "p"]
+    bench.ledger.apply(PodsReplaced(()))
+    bench.now += CONFIRMATION_S
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 0, "b": 0}
