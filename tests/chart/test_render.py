@@ -12,7 +12,7 @@ import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
-from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU
+from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
 pytestmark = pytest.mark.requirement("U2", "U9", "M13")
@@ -111,6 +111,17 @@ def test_pods_without_gpus_are_ranked_where_that_is_asked_for() -> None:
     assert others["nodeCacheCapable"] is True
     assert others["prioritizeVerb"] == "prioritize-without-gpus"
     assert not {"managedResources", "filterVerb", "bindVerb", "preemptVerb"} & set(others)
+
+
+def test_components_run_on_gpu_nodes_where_there_are_no_others_and_on_others_rather() -> None:
+    """Before the controller had tainted all nodes they found a place; an upgrade must find one too."""
+    specs = pod_specs(render({}))
+    for name in ("gputile-controller", "gputile-webhook", "gputile-scheduler"):
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in specs[name]["tolerations"]
+        (preferred,) = specs[name]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert preferred["preference"] == {
+            "matchExpressions": [{"key": NODE_GPU_COUNT_LABEL, "operator": "DoesNotExist"}]
+        }
 
 
 def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:

@@ -77,6 +77,14 @@ topologySpreadConstraints:
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
     matchLabels: {{- include "gputile.selector" . | nindent 6 }}
+# GPU nodes are tolerated, since a cluster may have no others, and the last choice.
+affinity:
+  nodeAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      preference:
+        matchExpressions:
+        - {key: aliyun.accelerator/nvidia_count, operator: DoesNotExist}
 {{- end }}
 
 {{- define "gputile.httpProbes" -}}
