@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, metrics, names, requirements, schemas
+from docs.generator import commands, configuration, metrics, names, packages, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
@@ -14,6 +14,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "commands": commands.render,
     "configuration": configuration.render,
     "metrics": metrics.render,
+    "packages": packages.render,
     "requirements": requirements.render,
     "schemas": schemas.render,
     **{section: partial(names.render, section) for section in names.SECTIONS},

@@ -11,7 +11,7 @@ COMPONENTS = ("extender", "controller", "webhook", "agent", "gateway", "arbiter"
 @cache
 def modules() -> dict[Path, ast.Module]:
     """Return every module that people wrote, by its path below ``src/gputile``."""
-    paths = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+    paths = sorted(path for path in SOURCE.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc")))
     return {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
