@@ -93,7 +93,10 @@ class EventBuffer:
         return taken
 
     def put_back(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Return what :meth:`take` gave because it could not be sent; it is next again."""
+        """Return what :meth:`take` gave because it could not be sent; it is the next one of its namespace.
+
+        Other namespaces go first: the API server may be limiting this one alone.
+        """
         queue = self._waiting.setdefault(key.namespace, OrderedDict())
         since = queue.get(key)
         if since is not None:
@@ -104,7 +107,6 @@ class EventBuffer:
             self._count += 1
         queue[key] = occurrences
         queue.move_to_end(key, last=False)
-        self._waiting.move_to_end(key.namespace, last=False)
 
     def sent(self, key: EventKey, occurrences: Occurrences) -> None:
         """Remember what was sent, so that the same event again only counts up."""
