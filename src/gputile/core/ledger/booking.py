@@ -25,7 +25,8 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
     places the plan has. A ``reserved`` booking is a reservation: the GPUs are kept for a pod that no Binding has been
     sent for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks that of the pod whose Binding begins the
-    plan, and ``version`` is the newest version of the pod that is known to carry the reservation.
+    plan. ``version`` is the newest version of the pod that is known to carry the reservation; of a pod that was read,
+    the version that was.
     """
 
     uid: str

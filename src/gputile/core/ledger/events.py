@@ -18,7 +18,8 @@ class PodApplied:
 class PodRead:
     """A pod was read from the API server itself, ahead of the watch, at ``read_at`` (monotonic time in seconds).
 
-    A list may be older, and not have the pod yet. So what it holds counts as assumed until the watch tells of it.
+    The watch and lists may be older, and a list may not have the pod yet. So what it holds counts as assumed until the
+    watch tells of it, and news of older versions count for nothing.
     """
 
     pod: Pod

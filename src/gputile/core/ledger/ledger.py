@@ -106,6 +106,11 @@ class Ledger:
                 assert_never(event)
 
     def _pod_applied(self, pod: Pod) -> None:
+        held = self._bookings.get(pod.metadata.uid)
+        if held is None or held.reserved or not _is_older(pod.metadata.resource_version, held.version):
+            self._put(pod)
+
+    def _put(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
@@ -125,11 +130,12 @@ class Ledger:
 
     def _pod_read(self, pod: Pod, read_at: float) -> None:
         before = self._bookings.get(pod.metadata.uid)
-        self._pod_applied(pod)
+        self._put(pod)
         held = self._bookings.get(pod.metadata.uid)
         known_to_watch = before is not None and before.begun
         if held is not None and not held.reserved and not known_to_watch:
-            self._restate(msgspec.structs.replace(held, assumed_at=read_at))
+            version = pod.metadata.resource_version
+            self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
         """Take CPU and memory from nodes, or give them back."""
@@ -305,3 +311,8 @@ class Ledger:
     def overdue(self, now: float, age: float) -> list[Booking]:
         """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""
         return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]
+
+
+def _is_older(version: str, known: str) -> bool:
+    """Return whether one version of a pod is certainly older than another: they compare as numbers (KEP-5504)."""
+    return version.isdecimal() and known.isdecimal() and int(version) < int(known)

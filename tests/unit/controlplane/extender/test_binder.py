@@ -20,7 +20,7 @@ from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import request_of
+from tests.corebuilders import allocation_text, request_of, share
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -367,6 +367,25 @@ async def test_a_list_that_is_older_than_a_binding_of_somebody_else_frees_nothin
     assert not await bench.bind(pod, "a")
     bench.ledger.apply(PodsReplaced(()))
     assert not await bench.bind(bench.create("q", 15), "a"), "nobody knows which GPU the first one is on"
+
+
+@pytest.mark.anyio
+async def test_news_from_before_a_reading_does_not_undo_it() -> None:
+    """The agent has corrected the GPU, and that was read; the watch comes to the Binding only now."""
+    bench = Bench(Fate.OK, Fate.OK)
+    assert await bench.bind(bench.create("p", 15), "a")
+    pod = bench.cluster.pods["default", "p"]
+    bound = copy.deepcopy(pod)
+    pod.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-a-1", 15 * 1024))}
+    bench.cluster.touch(pod)
+    bench.now += CONFIRMATION_S
+    await bench.binder.resolve_unconfirmed()
+    bench.ledger.apply(PodApplied(bound))
+    assert await bench.bind(bench.create("q", 15), "a")
+    text = bench.cluster.pods["default", "q"].metadata.annotations[ALLOCATION_ANNOTATION]
+    assert decode_allocation(text).gpus[0].uuid == "GPU-a-0"
+    bench.watch()
+    assert not bench.ledger.overdue(bench.now, 0), "the watch has caught up"
 
 
 @pytest.mark.anyio
