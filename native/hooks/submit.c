@@ -69,7 +69,9 @@ static CUresult end(const struct submission *submission) {
 #define ARGUMENTS_10  ARGUMENTS_9, j
 #define ARGUMENTS_11  ARGUMENTS_10, k
 
-/* Each row of the table is a function of this library: it passes the gate, calls the driver's, and accounts. */
+/* Each row of the table becomes a function of this library, which waits for the turn, calls the driver's, and accounts.
+ * native/README.md says why this is the one macro that defines functions.
+ */
 #define X(name, symbol, since, per_thread, count, position)                                                    \
     GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                                                       \
         const word argument[] = {ARGUMENTS_##count};                                                           \

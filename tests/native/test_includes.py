@@ -1,4 +1,4 @@
-"""How the C files build upon each other: what a module includes, and that there is no way back from it.
+"""How the C files build upon each other: what a module includes, that there is no way back, and what macros may do.
 
 A module is a header and the file of the same name. native/README.md draws the graph; `make layouts` writes it.
 """
@@ -36,6 +36,17 @@ def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
     includes = re.findall(r'#include ["<]([^">]+)', text)
     if path.suffix == ".c" and path.with_suffix(".h").exists():
         assert includes[0] == str(path.with_suffix(".h").relative_to(SOURCES))
+
+
+def test_no_macro_hides_control_flow() -> None:
+    """The table of what submits work alone defines functions by a macro; native/README.md says why."""
+    found = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, body in re.findall(r"^#define (\w+)(.*)$", text, re.MULTILINE):
+            if re.search(r"\b(return|goto|break|continue|if|for|while|switch)\b", re.sub(r"/\*.*?\*/", "", body)):
+                found.append(f"{path.relative_to(SOURCES)}: {name}")
+    assert found == ["hooks/submit.c: X"]
 
 
 def test_the_graph_is_drawn_as_it_is() -> None:
