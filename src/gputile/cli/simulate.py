@@ -2,18 +2,36 @@
 
 import dataclasses
 import time
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.decisions import DecisionFormat, SimulationResult, write_result
 from gputile.cli.options import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note
 from gputile.cli.progress import Progress, counted
+from gputile.cli.simulate_options import (
+    AdmissionSwitch,
+    ClusterFiles,
+    Compare,
+    Config,
+    Context,
+    FitFiles,
+    FromCluster,
+    IgnoreUnknown,
+    KindFiles,
+    Kubeconfig,
+    Namespace,
+    Policy,
+    Printed,
+    Switch,
+    Unit,
+    Validate,
+    WithoutNode,
+    WithoutNodes,
+    WorkloadFiles,
+)
 from gputile.tools.simulator.validation import Validation
 
 if TYPE_CHECKING:
@@ -31,123 +49,26 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 5
 
 
-class Switch(StrEnum):
-    """Whether something is there."""
-
-    ON = "on"
-    OFF = "off"
-
-
-class Policy(StrEnum):
-    """The placement policies of the configuration."""
-
-    BINPACK = "binpack"
-    SPREAD = "spread"
-    PACKING = "packing"
-
-
 def simulate(
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints.",
-        ),
-    ] = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="Manifests to read; workloads: a file, a directory, or - for standard input.",
-        ),
-    ] = None,
-    from_cluster: Annotated[
-        bool,
-        typer.Option(
-            "--from-cluster", help="Start from the nodes, pods and PodGroups of the cluster that kubectl talks to."
-        ),
-    ] = False,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            autocompletion=candidates.namespaces,
-            help="The pods' namespace; where workloads name none, default with --from-cluster: the context's.",
-        ),
-    ] = None,
-    fit: Annotated[
-        list[str] | None,
-        typer.Option("--fit", metavar="FILE", help="Then: how many more times the pods of FILE fit, and why no more."),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(
-            "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this: running pods keep bytes."
-        ),
-    ] = None,
-    without_node: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without-node",
-            metavar="NAME",
-            help="As if this node left: its pods look for another place.",
-            autocompletion=candidates.nodes,
-        ),
-    ] = None,
-    without_nodes: Annotated[
-        str | None,
-        typer.Option(
-            "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: a=b,c in (d,e),!f."
-        ),
-    ] = None,
-    admission: Annotated[
-        Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
-    ] = Switch.ON,
-    validate: Annotated[
-        Validation,
-        typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note."),
-    ] = Validation.STRICT,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option("--kinds", metavar="FILE", help="A kind: PodKinds: where other kinds have their pods' templates."),
-    ] = None,
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave objects of unknown kinds out, with a note.")
-    ] = False,
-    compare: Annotated[
-        Policy | None,
-        typer.Option("--compare", help="Decide with this placement policy too, and say what differs."),
-    ] = None,
-    output: Annotated[
-        DecisionFormat,
-        typer.Option(
-            "--output", "-o", help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu."
-        ),
-    ] = DecisionFormat.TABLE,
+    cluster: ClusterFiles = None,
+    files: WorkloadFiles = None,
+    from_cluster: FromCluster = False,
+    namespace: Namespace = None,
+    fit: FitFiles = None,
+    unit: Unit = None,
+    without_node: WithoutNode = None,
+    without_nodes: WithoutNodes = None,
+    admission: AdmissionSwitch = Switch.ON,
+    validate: Validate = Validation.STRICT,
+    kinds: KindFiles = None,
+    ignore_unknown: IgnoreUnknown = False,
+    compare: Compare = None,
+    output: Printed = DecisionFormat.TABLE,
     plain: Plain = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
-        ),
-    ] = None,
+    config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; for --from-cluster, default: as kubectl's."),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            "--context", help="The kubeconfig's context; for --from-cluster.", autocompletion=candidates.contexts
-        ),
-    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:
     """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
@@ -158,37 +79,48 @@ def simulate(
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
-    import msgspec
-
     from gputile.tools.simulator.notes import told_together
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
     if compare is not None and output is DecisionFormat.INSPECT:
         fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
-    given, live, reach = read_given(config), None, Reach(kubeconfig, context, request_timeout)
-    if not from_cluster:
+    given, reach = read_given(config), Reach(kubeconfig, context, request_timeout)
+    live = _live(reach, given, installed_in) if from_cluster else None
+    if live is None:
         reach.not_used()
     else:
-        from gputile.cli.live import read_cluster
-
-        live = read_cluster(reach, given, installed_in, groups=True)
         given = live.given
     scenario = _read(cluster or (), files or (), live, given, namespace)
-    before = _configuration(scenario, live, given)
-    configuration = _with_unit(before, unit)
+    configuration = _with_unit(_configuration(scenario, live, given), unit)
     intake = _intake(configuration, admission, validate, kinds or (), ignore_unknown)
     more = _make_pods(scenario, intake, fit or (), live, files or ())
     _imagine(scenario, configuration, without_node or (), without_nodes, changed=unit is not None)
     result = _simulated(configuration, scenario, more)
-    other = None
-    if compare is not None:
-        other = _simulated(msgspec.structs.replace(configuration, placement=compare.value), scenario, more)
+    other = _simulated(_with_policy(configuration, compare), scenario, more) if compare is not None else None
     write_result(output, result, other, plain=plain)
     for text in told_together(scenario.notes):
         note(text)
-    if result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies):
+    if _is_unplaced(result):
         raise typer.Exit(NOT_PLACED)
+
+
+def _live(reach: Reach, given: "GivenConfiguration | None", installed_in: str) -> "Live":
+    """Return what the cluster that kubectl talks to holds now."""
+    from gputile.cli.live import read_cluster
+
+    return read_cluster(reach, given, installed_in, groups=True)
+
+
+def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":
+    import msgspec
+
+    return msgspec.structs.replace(configuration, placement=policy.value)
+
+
+def _is_unplaced(result: SimulationResult) -> bool:
+    """Return whether a pod has no place, or not even one copy fits."""
+    return result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies)
 
 
 def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> SimulationResult:
