@@ -16,7 +16,7 @@ import uvicorn
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
 from gputile.api.core import Pod
-from gputile.controlplane.extender.app import create_app
+from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -52,7 +52,7 @@ async def _measure() -> list[Result]:
     verbs = ExtenderHandlers(
         engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )
-    app = create_app(verbs, ExtenderMetrics(), admit=_admit, not_ready=lambda: "")
+    app = create_app(verbs, ExtenderMetrics(), ExtenderGate(_admit, lambda: ""))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:

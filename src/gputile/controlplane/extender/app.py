@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,97 +40,120 @@ _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
 _preemption_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _encoder = msgspec.json.Encoder()
 
-Answer = tuple[Any, str]
-Handler = Callable[[bytes], Awaitable[Answer]]
+Answer = tuple[Any, str]  # what is encoded, and the outcome that the metrics count
+
+# How a verb says that it could not be answered; prioritize and preempt have no field for it.
+_FAILURES: dict[str, Callable[[str], Any]] = {
+    "filter": lambda text: FilterResult(error=text),
+    "bind": lambda text: ExtenderBindingResult(error=text),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderGate:
+    """Who may be asked: ``admit`` raises ``NotReady`` where this replica may not act.
+
+    ``not_ready`` returns why this replica is not ready to be asked, "" where it is.
+    """
+
+    admit: Callable[[], Awaitable[None]]
+    not_ready: Callable[[], str]
+
+
+class _VerbFunctions:
+    """The verbs as functions from a request's body to an answer."""
+
+    def __init__(self, handlers: ExtenderHandlers) -> None:
+        self._handlers = handlers
+        self.by_name: dict[str, Callable[[bytes], Awaitable[Answer]]] = {
+            "filter": self._filter,
+            "prioritize": self._prioritize,
+            "prioritize-without-gpus": self._prioritize_without_gpus,
+            "bind": self._bind,
+            "preempt": self._preempt,
+        }
+
+    async def _filter(self, body: bytes) -> Answer:
+        result = self._handlers.filter(decode(body, _args))
+        return result, "fits" if result.node_names else "refused"
+
+    async def _prioritize(self, body: bytes) -> Answer:
+        return self._handlers.prioritize(decode(body, _args)), "scored"
+
+    async def _prioritize_without_gpus(self, body: bytes) -> Answer:
+        return self._handlers.prioritize_without_gpus(decode(body, _args)), "scored"
+
+    async def _bind(self, body: bytes) -> Answer:
+        result = await self._handlers.bind(decode(body, _binding_args))
+        return result, "failed" if result.error else "bound"
+
+    async def _preempt(self, body: bytes) -> Answer:
+        return await self._handlers.preempt(decode(body, _preemption_args)), "answered"
+
+
+class _VerbEndpoint:
+    """One verb over HTTP: it reads the body, asks the gate, answers, and counts what came of it."""
+
+    def __init__(
+        self,
+        verb: str,
+        answer: Callable[[bytes], Awaitable[Answer]],
+        gate: ExtenderGate,
+        metrics: ExtenderMetrics,
+        bodies: BodyReader,
+    ) -> None:
+        self._verb = verb
+        self._answer = answer
+        self._gate = gate
+        self._requests, self._seconds = metrics.requests, metrics.seconds.labels(verb)
+        self._bodies = bodies
+        self._most_items = MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
+
+    async def serve(self, request: Request) -> Response:
+        """Answer one request; every failure becomes an answer too."""
+        begin, verb = time.perf_counter(), self._verb
+        try:
+            body = await self._bodies.body(request)
+            if has_more_items(body, self._most_items):
+                raise BadRequest(f"the body has more than {self._most_items} items of JSON")
+            await self._gate.admit()
+            result, outcome = await self._answer(body)
+        except MisfitError as error:
+            return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
+        except BodyRefused as refused:
+            return self._failed(f"{verb}: {refused}", refused.status, "bad_request")
+        except ClientDisconnect:
+            return self._failed(f"{verb}: the client went away", 400, "bad_request")
+        except BadRequest as error:
+            return self._failed(f"{verb}: {error}", 400, "bad_request")
+        except NotReady as error:
+            return self._failed(f"{verb}: {error}", 503, "not_ready")
+        except Exception as error:  # the boundary: one bad call must not take the others down
+            log.exception("%s failed", verb)
+            return self._failed(f"{verb}: internal error: {error!r}", 500, "error")
+        self._requests.labels(verb, outcome).inc()
+        self._seconds.observe(time.perf_counter() - begin)
+        return _json(result)
+
+    def _failed(self, text: str, status: int, outcome: str) -> Response:
+        self._requests.labels(self._verb, outcome).inc()
+        failure = _FAILURES.get(self._verb)
+        return _json(failure(text)) if failure is not None else PlainTextResponse(text, status)
 
 
 def create_app(
-    handlers: ExtenderHandlers,
-    metrics: ExtenderMetrics,
-    *,
-    admit: Callable[[], Awaitable[None]],
-    not_ready: Callable[[], str],
-    intake: BodyReader | None = None,
+    handlers: ExtenderHandlers, metrics: ExtenderMetrics, gate: ExtenderGate, intake: BodyReader | None = None
 ) -> Starlette:
-    """Return the ASGI application, which reads what it is asked by ``intake``.
-
-    ``admit`` raises ``NotReady`` where this replica may not act. ``not_ready`` returns why it is not ready to be
-    asked, "" where it is.
-    """
-
+    """Return the ASGI application, which reads what it is asked by ``intake``."""
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
-
-    async def filter_(body: bytes) -> Answer:
-        result = handlers.filter(decode(body, _args))
-        return result, "fits" if result.node_names else "refused"
-
-    async def prioritize(body: bytes) -> Answer:
-        return handlers.prioritize(decode(body, _args)), "scored"
-
-    async def prioritize_without_gpus(body: bytes) -> Answer:
-        return handlers.prioritize_without_gpus(decode(body, _args)), "scored"
-
-    async def bind(body: bytes) -> Answer:
-        result = await handlers.bind(decode(body, _binding_args))
-        return result, "failed" if result.error else "bound"
-
-    async def preempt(body: bytes) -> Answer:
-        return await handlers.preempt(decode(body, _preemption_args)), "answered"
-
-    # How each verb says that it could not be answered; prioritize and preempt have no field for it.
-    errors: dict[str, Callable[[str], Any]] = {
-        "filter": lambda text: FilterResult(error=text),
-        "bind": lambda text: ExtenderBindingResult(error=text),
-    }
-
-    def endpoint(verb: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        counter, seconds = metrics.requests, metrics.seconds.labels(verb)
-        failure, most_items = errors.get(verb), MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
-
-        def failed(text: str, status: int, outcome: str) -> Response:
-            counter.labels(verb, outcome).inc()
-            if failure is not None:
-                return _json(failure(text))
-            return PlainTextResponse(text, status)
-
-        async def serve(request: Request) -> Response:
-            begin = time.perf_counter()
-            try:
-                body = await bodies.body(request)
-                if has_more_items(body, most_items):
-                    raise BadRequest(f"the body has more than {most_items} items of JSON")
-                await admit()
-                result, outcome = await handler(body)
-            except MisfitError as error:
-                return failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
-            except BodyRefused as refused:
-                return failed(f"{verb}: {refused}", refused.status, "bad_request")
-            except ClientDisconnect:
-                return failed(f"{verb}: the client went away", 400, "bad_request")
-            except BadRequest as error:
-                return failed(f"{verb}: {error}", 400, "bad_request")
-            except NotReady as error:
-                return failed(f"{verb}: {error}", 503, "not_ready")
-            except Exception as error:  # the boundary: one bad call must not take the others down
-                log.exception("%s failed", verb)
-                return failed(f"{verb}: internal error: {error!r}", 500, "error")
-            counter.labels(verb, outcome).inc()
-            seconds.observe(time.perf_counter() - begin)
-            return _json(result)
-
-        return serve
-
-    verbs_served: dict[str, Handler] = {
-        "filter": filter_,
-        "prioritize": prioritize,
-        "prioritize-without-gpus": prioritize_without_gpus,
-        "bind": bind,
-        "preempt": preempt,
+    endpoints = {
+        verb: _VerbEndpoint(verb, answer, gate, metrics, bodies)
+        for verb, answer in _VerbFunctions(handlers).by_name.items()
     }
     return Starlette(
         routes=[
-            *(Route(f"/{verb}", endpoint(verb, handler), methods=["POST"]) for verb, handler in verbs_served.items()),
-            *monitoring_routes(metrics.registry, not_ready),
+            *(Route(f"/{verb}", endpoint.serve, methods=["POST"]) for verb, endpoint in endpoints.items()),
+            *monitoring_routes(metrics.registry, gate.not_ready),
         ]
     )
 

@@ -21,7 +21,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
-from gputile.controlplane.extender.app import create_app
+from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.fence import fence_off
@@ -105,8 +105,7 @@ class Extender:
         self.app: Starlette = create_app(
             ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, budgets=budgets),
             self.metrics,
-            admit=self._admit,
-            not_ready=self.not_ready,
+            ExtenderGate(self._admit, self.not_ready),
         )
         self._describe()
 

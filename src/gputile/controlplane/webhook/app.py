@@ -6,13 +6,14 @@ took as long as judging a pod.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gputile.api.admission import (
     API_VERSION,
@@ -45,61 +46,67 @@ UNSAFE_SUFFIX: Final = "/unsafe-access"
 Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
 
 
-def create_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> ASGIApp:
-    """Return the ASGI application of the reviews. ``policy`` gives what is in force, with or without unsafe access."""
+@dataclass(frozen=True, slots=True)
+class _ReviewPath:
+    """What answers one path; ``unsafe_access`` is whether pods of the namespace may reach GPUs past the ledger."""
 
-    def endpoint(webhook: str, judge: Judge, unsafe: bool) -> Callable[[Request], Awaitable[Response]]:
-        seconds = metrics.seconds.labels(webhook)
+    name: str
+    judge: Judge
+    unsafe_access: bool
 
-        def counted(outcome: str) -> None:
-            metrics.reviews.labels(webhook, outcome).inc()
 
-        async def review(http: Request) -> Response:
-            begin = time.perf_counter()
-            try:
-                request = _request(await intake.body(http))
-            except BodyRefused as refused:
-                counted("not_read")
-                return PlainTextResponse(str(refused), refused.status)
-            except ClientDisconnect:
-                counted("not_read")
-                return PlainTextResponse("", 400)
-            except ValueError as error:
-                counted("bad_request")
-                return PlainTextResponse(f"this is no AdmissionReview: {str(error)[:200]}", 400)
-            try:
-                verdict = judge(request, policy(unsafe))
-            except UnreadableReview as error:
-                verdict = Verdict(refusals=(unreadable(error),))
-            except Exception:  # the boundary: the API server is told that it failed, and nothing of how
-                log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
-                counted("error")
-                return PlainTextResponse("internal error; see the webhook's log", 500)
-            counted("refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
-            answer = _answer(request, verdict, metrics)
-            seconds.observe(time.perf_counter() - begin)
-            return Response(answer, media_type="application/json")
+class ReviewApp:
+    """The ASGI application of the reviews. ``policy`` gives what is in force, with or without unsafe access."""
 
-        return review
+    def __init__(self, policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> None:
+        self._policy = policy
+        self._metrics = metrics
+        self._intake = intake
+        self._paths = {
+            f"/{name}{suffix}": _ReviewPath(name, judge, bool(suffix))
+            for name, judge in (("mutate", mutate), ("validate", validate))
+            for suffix in ("", UNSAFE_SUFFIX)
+        }
 
-    judges: dict[str, Judge] = {"mutate": mutate, "validate": validate}
-    endpoints = {
-        f"/{name}{suffix}": endpoint(name, judge, bool(suffix))
-        for name, judge in judges.items()
-        for suffix in ("", UNSAFE_SUFFIX)
-    }
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found = endpoints.get(scope["path"])
-        if found is None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        path = self._paths.get(scope["path"])
+        if path is None:
             response: Response = PlainTextResponse("there is nothing here", 404)
         elif scope["method"] != "POST":
             response = PlainTextResponse("reviews are sent by POST", 405, {"Allow": "POST"})
         else:
-            response = await found(Request(scope, receive))
+            response = await self._review(path, Request(scope, receive))
         await response(scope, receive, send)
 
-    return app
+    async def _review(self, path: _ReviewPath, http: Request) -> Response:
+        begin = time.perf_counter()
+        try:
+            request = _request(await self._intake.body(http))
+        except BodyRefused as refused:
+            self._count(path, "not_read")
+            return PlainTextResponse(str(refused), refused.status)
+        except ClientDisconnect:
+            self._count(path, "not_read")
+            return PlainTextResponse("", 400)
+        except ValueError as error:
+            self._count(path, "bad_request")
+            return PlainTextResponse(f"this is no AdmissionReview: {str(error)[:200]}", 400)
+        try:
+            verdict = path.judge(request, self._policy(path.unsafe_access))
+        except UnreadableReview as error:
+            verdict = Verdict(refusals=(unreadable(error),))
+        except Exception:  # the boundary: the API server learns that the review failed, and the log why
+            log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
+            self._count(path, "error")
+            return PlainTextResponse("internal error; see the webhook's log", 500)
+        self._count(path, "refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
+        answer = _answer(request, verdict, self._metrics)
+        self._metrics.seconds.labels(path.name).observe(time.perf_counter() - begin)
+        return Response(answer, media_type="application/json")
+
+    def _count(self, path: _ReviewPath, outcome: str) -> None:
+        self._metrics.reviews.labels(path.name, outcome).inc()
 
 
 def _request(body: bytes) -> AdmissionRequest:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.controlplane.request_body import BodyReader
-from gputile.controlplane.webhook.app import create_app
+from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
@@ -68,7 +68,7 @@ class Webhook:
             configuration=settings.configuration,
             names=service_names(settings),
         )
-        answering = create_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
+        answering = ReviewApp(self.policy, self.metrics, BodyReader(LARGEST_BODY))
         self.app = closing(answering, lambda: self.draining)
         self.health_app = monitoring_app(self.metrics.registry, self.not_ready)
         self._describe()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.api.wording import LONGEST_REFUSAL
-from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, create_app
+from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
@@ -42,7 +42,7 @@ class Served:
             if ready:
                 raise NotReady(ready)
 
-        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, not_ready=lambda: ready, intake=intake)
+        self.app = create_app(verbs, ExtenderMetrics(), ExtenderGate(admit, lambda: ready), intake)
 
     async def call(
         self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from gputile.controlplane.request_body import BodyReader
 from gputile.controlplane.webhook import app as app_module
-from gputile.controlplane.webhook.app import create_app
+from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
@@ -32,7 +32,7 @@ class Served:
         self.metrics = WebhookMetrics()
         self.intake = BodyReader(**{"largest": LARGEST_BODY, **limits})
         self.why = ""
-        self.app = create_app(self._policy, self.metrics, self.intake)
+        self.app = ReviewApp(self._policy, self.metrics, self.intake)
         self.health = monitoring_app(self.metrics.registry, lambda: self.why)
 
     def _policy(self, unsafe: bool) -> AdmissionPolicy:
