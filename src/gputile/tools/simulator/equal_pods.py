@@ -60,11 +60,16 @@ class NodeStates:
 
     def key(self, row: int, info: NodeInfo) -> bytes:
         """Return the key of the node in ``row`` as it is now, b"" for one that is like no other."""
+        arrays, gpus = self._ledger.node_arrays, self.gpus_key(row, info)
+        return gpus and gpus + arrays.cpu[row].tobytes() + arrays.host_mib[row].tobytes()
+
+    def gpus_key(self, row: int, info: NodeInfo) -> bytes:
+        """Return a key that is equal for nodes whose GPUs a pod fits, or does not fit, for the same reason."""
         arrays = self._ledger.node_arrays
         if arrays.serving_mode[row] == ServingMode.BLOCKED or info.problem:
             return b""  # what is said of it names a pod, or the node
         found = blake2b(self._kind(info).to_bytes(4, "little"), digest_size=16)
-        for array in (arrays.used, arrays.percent, arrays.pods, arrays.group, arrays.cpu, arrays.host_mib):
+        for array in (arrays.used, arrays.percent, arrays.pods, arrays.group):
             found.update(array[row].tobytes())
         return found.digest()
 

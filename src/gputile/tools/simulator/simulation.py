@@ -31,6 +31,7 @@ from gputile.tools.simulator.binding import bind, settle
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, NodeStates, likeness
 from gputile.tools.simulator.explanation import waiting_for
 from gputile.tools.simulator.gangs import PodGroups, incomplete, started_by_gang, turns
+from gputile.tools.simulator.refusals import Refusals
 from gputile.tools.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
@@ -61,6 +62,7 @@ class Simulation:
     _groups: PodGroups = field(init=False, default_factory=PodGroups)
     _placed_on: list[str] = field(init=False, default_factory=list)
     _states: NodeStates = field(init=False)
+    _refusals: Refusals = field(init=False)
     _equal: OrderedDict[Likeness, EqualPods] = field(init=False, default_factory=OrderedDict)
     _refused: tuple[Likeness, Pod, int, str] | None = field(init=False, default=None)
 
@@ -69,6 +71,7 @@ class Simulation:
         self.engine = PlacementEngine(self.ledger)
         self._predicates = Predicates(())
         self._states = NodeStates(self.engine)
+        self._refusals = Refusals(self.engine, self._states)
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
         """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
@@ -226,10 +229,10 @@ class Simulation:
         by_gpu: dict[str, list[str]] = {}
         rule_of: dict[str, int] = {}
         others: dict[str, list[str]] = {}
-        known: dict[bytes, FitRefusal | None] = {}
+        question = self._refusals.question(request) if request else None
         for name, reason in in_tree.items():
             gpu_is_short = reason is None or reason in INSUFFICIENT_GPU
-            refused = self._refusal(request, name, known) if request and gpu_is_short else None
+            refused = question.refusal(name) if question and gpu_is_short else None
             if refused is not None:
                 by_gpu.setdefault(refused.text, []).append(name)
                 rule_of[refused.text] = refused.rule
@@ -242,15 +245,3 @@ class Simulation:
         for reason, names in others.items():
             parts.append(f"{len(names)} {reason} ({some(names)})")
         return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)
-
-    def _refusal(self, request: Request, name: str, known: dict[bytes, FitRefusal | None]) -> FitRefusal | None:
-        """Return why a request does not fit a node; ``known`` are the answers for nodes like it."""
-        row = self.ledger.row_of.get(name)
-        info = self.ledger.node_info(row) if row is not None else None
-        key = self._states.key(row, info) if row is not None and info is not None else b""
-        if key not in known:
-            refused = self.engine.refusal(request, name)
-            if not key:
-                return refused
-            known[key] = refused
-        return known[key]
