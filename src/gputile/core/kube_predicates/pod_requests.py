@@ -6,7 +6,8 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
 from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
@@ -27,8 +28,11 @@ INSUFFICIENT_GPU = frozenset(f"Insufficient {name}" for name in GPU_RESOURCES)
 Amounts = dict[str, int]
 
 
-class HostResources(NamedTuple):
-    """Milli-CPU, and MiB of the machine's memory (not of its GPUs)."""
+class HostResources(msgspec.Struct, frozen=True, gc=False):
+    """Milli-CPU, and MiB of the machine's memory (not of its GPUs).
+
+    There is one for each pod of a cluster, which the collector need not walk.
+    """
 
     cpu: int = 0
     mib: int = 0

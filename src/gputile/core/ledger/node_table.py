@@ -44,8 +44,8 @@ class NodeTable:
         arrays.spread[row] = node_info.placement == "spread"
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing"
-        arrays.all_cpu[row], arrays.all_host_mib[row] = node_info.host
-        arrays.cpu[row], arrays.host_mib[row] = node_info.host
+        arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
+        arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
         for i, gpu in enumerate(gpus):
             arrays.total[row, i] = node_info.gpu_total(i)
             arrays.usable[row, i] = gpu.healthy

@@ -19,10 +19,10 @@ class NonGpuPods:
         """Take in a pod without a booking; return by how much that changes what is in use of which nodes."""
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod.spec) if node else NO_HOST_RESOURCES
-        if any(host) and self._held.get(pod.metadata.uid) == (node, host):
+        if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
             return ()
         changes = self.drop(pod.metadata.uid)
-        if not any(host):
+        if host == NO_HOST_RESOURCES:
             return changes
         self._held[pod.metadata.uid] = node, host
         return (*changes, self._add(node, host))
@@ -39,7 +39,7 @@ class NonGpuPods:
     def _add(self, node: str, host: HostResources) -> tuple[str, HostResources]:
         before = self.on_node(node)
         left = HostResources(before.cpu + host.cpu, before.mib + host.mib)
-        if any(left):
+        if left != NO_HOST_RESOURCES:
             self._on_node[node] = left
         else:
             self._on_node.pop(node, None)

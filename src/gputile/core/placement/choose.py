@@ -68,8 +68,9 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str, host
 
 def _host_free(node: NodeState, host: HostResources) -> int:
     """Return what the pod leaves of the machine's CPU or memory, whichever is less, in thousandths."""
-    pairs = zip(node.host_left, host, node.info.host, strict=True)
-    return min(min(max((left - asked) * 1000 // max(whole, 1), 0), 1000) for left, asked, whole in pairs)
+    left, whole = node.host_left, node.info.host
+    cpu = (left.cpu - host.cpu) * 1000 // max(whole.cpu, 1)
+    return min(max(min(cpu, (left.mib - host.mib) * 1000 // max(whole.mib, 1)), 0), 1000)
 
 
 def _policy(node: NodeState) -> ModuleType:

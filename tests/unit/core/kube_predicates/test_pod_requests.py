@@ -65,7 +65,7 @@ def test_what_a_pod_asks_for_as_a_whole_and_its_overhead(
     """KEP-2837 and pod overhead."""
     assert pod_requests(spec_of(*containers, **fields)) == expected
     mib = -(-expected.get("memory", 0) // 2**20)
-    assert host_request(spec_of(*containers, **fields)) == (expected.get("cpu", 0), mib)
+    assert host_request(spec_of(*containers, **fields)) == HostResources(expected.get("cpu", 0), mib)
 
 
 def test_overhead_comes_on_top_of_the_peak_and_a_whole_pods_request_replaces_it() -> None:
@@ -91,7 +91,7 @@ def test_cpu_and_memory_alone_are_those_among_all_that_a_pod_takes(
     first = {"name": "first", "resources": {"limits": containers[0]}, **policy}
     spec = spec_of(*({"requests": each} for each in containers), initContainers=[first], **fields)
     takes = pod_requests(spec)
-    assert host_request(spec) == (min(takes.get("cpu", 0), 2**30), -(-takes.get("memory", 0) // 2**20))
+    assert host_request(spec) == HostResources(min(takes.get("cpu", 0), 2**30), -(-takes.get("memory", 0) // 2**20))
 
 
 def test_cpu_and_memory_are_read_without_the_other_resources() -> None:
