@@ -79,9 +79,13 @@ def expression(key: str, operator: str, *values: str) -> str:
             GPUS | {"mode": "share"},
             "Insufficient aliyun.com/gpu-mem",
         ),
-        ("{overhead: {cpu: 500m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}", {"cpu": 1}, None),
         (
-            "{overhead: {cpu: 501m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
+            "{runtimeClassName: k, overhead: {cpu: 500m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
+            {"cpu": 1},
+            None,
+        ),
+        (
+            "{runtimeClassName: k, overhead: {cpu: 501m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
             {"cpu": 1},
             "Insufficient cpu",
         ),
