@@ -20,6 +20,7 @@ from gputile.node.agent.agent import Agent
 from gputile.node.agent.allocate.answer import VISIBLE_DEVICES
 from gputile.node.agent.allocate.validation import SHARED_RESOURCES
 from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
+from gputile.node.agent.parts import assemble
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
@@ -147,8 +148,8 @@ class Scene:
         daemons = MpsDaemons(self.host_paths.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
         host = Host(NODE, self.host_paths, self.monitor, daemons)
-        self.agent = Agent(host, self.cluster, configuration, link, claim, CLOSED_FOR_S)
-        self.cluster.connect(self.agent.on_pods, self.agent.on_node)
+        self.agent = Agent(assemble(host, self.cluster, configuration, link, claim, CLOSED_FOR_S))
+        self.cluster.connect(self.agent.news.on_pods, self.agent.news.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
         self._tasks += [asyncio.create_task(work) for work in (self.agent.run(), attending)]
 
@@ -186,7 +187,7 @@ class Scene:
 
     def mode(self) -> Mode:
         """Return the mode that is in force."""
-        return self.agent.allocation_state.node_config.mode
+        return self.agent.parts.allocation_state.node_config.mode
 
     async def until_offered(self, resource: str, amount: int) -> None:
         def offered() -> bool:

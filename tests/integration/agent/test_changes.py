@@ -73,7 +73,7 @@ async def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
         assert any(reason == "PodsOnNode" and about == "Node n" for about, reason, _ in here.cluster.events)
         await here.stop_agent()  # what is in force outlives the agent
         await here.start_agent()
-        await here.until(here.agent.kubelet.registered.is_set)
+        await here.until(here.agent.parts.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.3)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -104,7 +104,7 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
 async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withdrawn(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        here.agent.mode.closed_for = 3600.0
+        here.agent.parts.mode.closed_for = 3600.0
         here.cluster.relabel({MODE_LABEL: "topology"})
         await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
         here.cluster.create(simple_pod("a", container(mem=4)))
@@ -141,8 +141,9 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         }
         here.cluster.configuration = after
         here.cluster.ledger.configuration = after
-        here.agent.configure(after)
-        await here.until(lambda: here.agent.allocation_state.node_config.effective_mode.unit_mib == after.unit_mib)
+        here.agent.news.configure(after)
+        state = here.agent.parts.allocation_state
+        await here.until(lambda: state.node_config.effective_mode.unit_mib == after.unit_mib)
         await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] != total)
 
         def running() -> int:
@@ -187,7 +188,7 @@ async def test_a_unit_that_is_too_small_is_refused_with_the_smallest_valid(short
     small = Configuration(gpu_memory_unit="64MiB")
     async with scene(short, "share", (1024 * 1024,) * 16) as here:
         await here.until_offered(GPU_MEMORY, 16 * 1024)
-        here.agent.configure(small)
+        here.agent.news.configure(small)
         await here.until(lambda: here.cluster.condition(UNIT_REFUSED).status == "True")
         assert "the smallest valid unit on this node is " in here.cluster.condition(UNIT_REFUSED).message
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 16 * 1024
@@ -231,7 +232,7 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
         here.cluster.create(simple_pod("first", container(asks={WHOLE_GPU: 1})))
         await here.until_running(1)
         here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"), node=NODE)
-        await here.until(lambda: len(here.agent.allocation_state.device_table) == 2)
+        await here.until(lambda: len(here.agent.parts.allocation_state.device_table) == 2)
         await asyncio.sleep(1.0)
         assert here.pod("other/stranger").status.phase in ("", "Pending")
         assert here.failed == {}

@@ -77,7 +77,8 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         await here.until(lambda: here.disagreements() == [])
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
-        assert here.agent.metrics.registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
+        registry = here.agent.parts.metrics.registry
+        assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
         assert here.failed == {}
 
 
@@ -162,7 +163,7 @@ async def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path, damage: s
         here.cluster.create(simple_pod("a", container(mem=4), init=init))
         here.cluster.create(simple_pod("b", container(mem=4)))
         await here.until_running(2)
-        before = {h.uid: h.slots for h in here.agent.allocation_state.device_table}
+        before = {h.uid: h.slots for h in here.agent.parts.allocation_state.device_table}
         await here.stop_agent()
         file = here.host_paths.state / "checkpoint.json"
         if damage == "gone":
@@ -170,7 +171,7 @@ async def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path, damage: s
         else:
             file.write_bytes(file.read_bytes()[:-40])
         await here.start_agent()
-        await here.until(lambda: {h.uid: h.slots for h in here.agent.allocation_state.device_table} == before)
+        await here.until(lambda: {h.uid: h.slots for h in here.agent.parts.allocation_state.device_table} == before)
         await here.until_offered(GPU_MEMORY, 60)
         assert here.disagreements() == []
 
@@ -195,7 +196,7 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         here.cluster.create(simple_pod("a", container(mem=2), init=(side,)))
         uid = here.pod("default/a").metadata.uid
         await here.until(lambda: uid in here.kubelet.pods and "side" in here.kubelet.pods[uid].containers)
-        before = here.agent.allocation_state.device_table.get(uid)
+        before = here.agent.parts.allocation_state.device_table.get(uid)
         (allocation,) = (
             path for path in (here.host_paths.state / "allocations").iterdir() if path.name.endswith("side")
         )
@@ -219,7 +220,7 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         }
         assert mounted == {"side": f"{uid}-side", "main": f"{uid}-main"}
         assert usage.read_bytes() == b"in use"
-        now = here.agent.allocation_state.device_table.get(uid)
+        now = here.agent.parts.allocation_state.device_table.get(uid)
         assert before is not None
         assert now is not None
         if agents == "remembers":
@@ -243,7 +244,7 @@ async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -
         await here.stop_agent()
         (here.host_paths.state / "checkpoint.json").unlink()
         await here.start_agent()
-        await here.until(here.agent.kubelet.registered.is_set)
+        await here.until(here.agent.parts.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.5)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -319,15 +320,15 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.allocation_state.device_table
-        prefer = here.agent.handler.preferred
+        (stale,) = here.agent.parts.allocation_state.device_table
+        prefer = here.agent.parts.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.allocation_state.device_table.put(stale)
+            here.agent.parts.allocation_state.device_table.put(stale)
             return ids
 
-        monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
+        monkeypatch.setattr(here.agent.parts.handler, "preferred", prefer_and_forget)
         here.kubelet.finish(here.pod("default/ended").metadata.uid)
         both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
         here.cluster.create(both)
@@ -356,8 +357,8 @@ async def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at
             assert former is not here.agent
             await here.until_offered(GPU_MEMORY, 640)
         assert here.overbooked() == []
-        await here.until(lambda: len(here.agent.allocation_state.device_table) == 60)
-        assert all(len(holding.devices) == 2 for holding in here.agent.allocation_state.device_table)
+        await here.until(lambda: len(here.agent.parts.allocation_state.device_table) == 60)
+        assert all(len(holding.devices) == 2 for holding in here.agent.parts.allocation_state.device_table)
 
 
 @pytest.mark.anyio
@@ -383,7 +384,7 @@ async def test_no_pod_fails_while_agents_hand_over(short: Path) -> None:
         for _ in range(6):
             former, tasks = here.agent, here.running()
             await here.start_younger_agent()
-            await here.until(lambda: here.agent.kubelet.state.listening, SLOW_S)
+            await here.until(lambda: here.agent.parts.kubelet.state.listening, SLOW_S)
             await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations, SLOW_S)
             await cancelled(tasks)
             assert former is not here.agent
@@ -435,7 +436,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path)
         in_the_way.mkdir()  # where the next one would be written first
         here.kubelet.finish(uid)
         here.cluster.delete("default/a")
-        await here.until(lambda: not len(here.agent.allocation_state.device_table))
+        await here.until(lambda: not len(here.agent.parts.allocation_state.device_table))
         await asyncio.sleep(0.5)
         assert uid in checkpoint.read_text()
         in_the_way.rmdir()

@@ -29,6 +29,7 @@ from gputile.node.agent.agent import Agent
 from gputile.node.agent.api_server import ApiServerNodeApi
 from gputile.node.agent.gateway_link import GatewayGoneError
 from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
+from gputile.node.agent.parts import assemble
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
@@ -96,22 +97,22 @@ async def serve(
         monitor = Monitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, gateway_link.token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
-        agent = Agent(host, cluster, configuration, gateway, node_lock)
+        agent = Agent(assemble(host, cluster, configuration, gateway, node_lock))
         if settings.health_port:
-            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
+            app = monitoring_app(agent.parts.metrics.registry, agent.not_healthy, agent.not_ready)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
-        nodes = Reflector(connection, "/api/v1/nodes", Node, agent.on_node, settings=of_node)
-        pods = Reflector(connection, "/api/v1/pods", Pod, agent.on_pods, settings=of_pods)
-        export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
+        nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
+        pods = Reflector(connection, "/api/v1/pods", Pod, agent.news.on_pods, settings=of_pods)
+        export_reflectors(agent.parts.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),
                 nodes.run(),
                 pods.run(),
                 events.run(),
-                ConfigFile(settings.config, configuration, agent.configure).run(),
+                ConfigFile(settings.config, configuration, agent.news.configure).run(),
                 _stay_small(),
             )
         )
