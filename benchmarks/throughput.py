@@ -22,7 +22,7 @@ NAME = "throughput"
 NODES, PODS, ROUNDS = 1_000, 600, 3
 CLUSTER = f"""
 nodes:
-- {{name: n, count: {NODES}, mode: cgpu, gpus: {{count: 8, model: Tesla T4, memory: 16GiB}}, taints: []}}
+- {{name: 'n', count: {NODES}, mode: cgpu, gpus: {{count: 8, model: Tesla T4, memory: 16GiB}}, taints: []}}
 """
 
 

@@ -23,7 +23,7 @@ PODS = 500
 # 768 units for 500 pods that ask 750: room for all, and hardly a unit to spare.
 CLUSTER = """
 nodes:
-- {name: n, count: 6, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
+- {name: 'n', count: 6, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
 """
 
 

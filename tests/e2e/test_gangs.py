@@ -33,7 +33,7 @@ GANGS = 50
 # Halves of GPUs: 80 of them for about 250 pods of the first test's gangs, when 60 percent of all could run at once.
 CLUSTER = """
 nodes:
-- {name: n, count: 9, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
+- {name: 'n', count: 9, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
 """
 SMALL = """
 nodes:

@@ -34,7 +34,9 @@ from tests.manifests import (
 )
 
 APPLICATIONS = sorted((Path(__file__).resolve().parents[2] / "examples" / "applications").glob("*.yaml"))
-CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: core_mem, gpus: {memory: 15GiB}}]}"
+CLUSTER = (
+    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n', mode: core_mem, gpus: {memory: 15GiB}}]}"
+)
 RESOURCES = {
     "CronJob": "cronjobs",
     "DaemonSet": "daemonsets",

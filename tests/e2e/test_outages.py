@@ -22,7 +22,7 @@ PATIENCE_S = 180.0
 # Room for all, and hardly a unit to spare: 768 units for 500 pods that ask for 700.
 CLUSTER = """
 nodes:
-- {name: n, count: 6, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}}
+- {name: 'n', count: 6, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}}
 """
 
 

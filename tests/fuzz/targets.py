@@ -228,7 +228,7 @@ _KUBECONFIG = b"""
 apiVersion: v1
 kind: Config
 current-context: c
-contexts: [{name: c, context: {cluster: k, user: u, namespace: n}}]
+contexts: [{name: c, context: {cluster: k, user: u, namespace: 'n'}}]
 clusters: [{name: k, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {token: t}}]
 """

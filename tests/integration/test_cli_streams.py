@@ -9,7 +9,7 @@ import pytest
 CLUSTER = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
-nodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]
+nodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]
 """
 
 

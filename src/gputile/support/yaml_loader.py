@@ -1,15 +1,17 @@
 """YAML and JSON text to plain Python values, for text that nobody has checked.
 
-Kubernetes' rules where they differ from PyYAML's: keys are strings, timestamps and sexagesimal numbers stay text.
+Kubernetes' rules where they differ from PyYAML's: keys are strings, timestamps and sexagesimal numbers stay text, and
+"1e3", "08", "0o17" and "y" are numbers and a bool. A number without a fraction is an integer, however it is written.
 A key written twice is an error. The values are built from parser events on a stack of our own: nesting is bounded,
 and an alias counts as large as what it stands for, so that a few lines cannot become gigabytes.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from yaml import CSafeLoader
@@ -18,7 +20,12 @@ DEEPEST = 100
 MOST_VALUES = 5_000_000
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 _TAG = "tag:yaml.org,2002:"
-_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
+_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False, "y": True, "n": False}
+_NULLS: Final = ("", "~", "null", "Null", "NULL")
+_INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_INTEGER: Final = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)", re.ASCII)
+_DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+_EXACT: Final = 1e21  # Kubernetes writes larger numbers with an exponent, which is no integer's form
 
 
 class DocumentError(ValueError):
@@ -75,7 +82,12 @@ def _inner(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _load_json(text: str) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=_distinct,
+            parse_constant=_refuse_constant,
+            parse_float=lambda each: _whole(float(each)),
+        )
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()  # an escape may spell half a character
         return value
@@ -129,7 +141,7 @@ def _load_yaml(text: str) -> Iterator[Any]:
 
 
 def _documents(loader: CSafeLoader) -> Iterator[Any]:
-    builder = _Builder(loader)
+    builder = _Builder()
     while loader.check_event():
         event = loader.get_event()
         if isinstance(event, yaml.DocumentStartEvent):
@@ -147,8 +159,7 @@ def _documents(loader: CSafeLoader) -> Iterator[Any]:
 class _Builder:
     """Builds one document's value from its events."""
 
-    def __init__(self, loader: CSafeLoader) -> None:
-        self._resolve: Callable[[type[yaml.Node], str, tuple[bool, bool]], str] = loader.resolve
+    def __init__(self) -> None:
         self._total = 0
         self.begin()
 
@@ -184,7 +195,7 @@ class _Builder:
     def _take_scalar(self, event: yaml.ScalarEvent) -> None:
         tag = event.tag
         if tag is None or tag == "!":
-            tag = self._resolve(yaml.ScalarNode, event.value, event.implicit)
+            tag = _TAG + (_plain_tag(event.value) if event.implicit[0] else "str")
         if self._needs_key():
             self._take_key(event.value, tag)
             return
@@ -205,7 +216,8 @@ class _Builder:
             return
         if tag == f"{_TAG}null":
             raise DocumentError("a key must be a string, this one is empty")
-        key = str(_BOOLS[text.lower()]).lower() if tag == f"{_TAG}bool" and text.lower() in _BOOLS else text
+        value = _scalar(text, tag.removeprefix(_TAG))
+        key = str(value).lower() if isinstance(value, bool) else str(value)
         if key in frame.value:
             raise DocumentError(f"the key {key[:80]!r} is written twice in one mapping")
         frame.key = key
@@ -245,14 +257,28 @@ def _merge(frame: _Frame) -> None:
                 frame.value.setdefault(key, value)
 
 
+def _plain_tag(text: str) -> str:
+    """Return what text without quotes is, as the YAML reader of Kubernetes sees it (sigs.k8s.io/yaml)."""
+    if text in _NULLS:
+        return "null"
+    if text.lower() in _BOOLS and text in (text.lower(), text.capitalize(), text.upper()):
+        return "bool"
+    if text == "<<":
+        return "merge"
+    digits = text if text.startswith(".") else text.replace("_", "")
+    if text[0] not in "+-.0123456789":
+        return "str"
+    if _INTEGER.fullmatch(digits):
+        return "int"
+    return "float" if _DECIMAL.fullmatch(digits) or _INFINITE.fullmatch(text) else "str"
+
+
 def _scalar(text: str, tag: str) -> Any:
     match tag:
         case "null":
             return None
         case "bool" if text.lower() in _BOOLS:
             return _BOOLS[text.lower()]
-        case "int" | "float" if ":" in text:
-            return text  # sexagesimal in YAML 1.1, text for Kubernetes
         case "int" | "float":
             try:
                 return _integer(text) if tag == "int" else _decimal(text)
@@ -271,6 +297,11 @@ def _integer(text: str) -> int:
     return int(digits, 0)
 
 
-def _decimal(text: str) -> float:
+def _decimal(text: str) -> int | float:
     digits = text.replace("_", "").lower()
-    return float(digits.replace(".inf", "inf").replace(".nan", "nan"))
+    return _whole(float(digits.replace(".inf", "inf").replace(".nan", "nan")))
+
+
+def _whole(number: float) -> int | float:
+    """Return a number without a fraction as an integer, as JSON writes it."""
+    return int(number) if abs(number) < _EXACT and number.is_integer() else number

@@ -22,7 +22,7 @@ DEMO = [*CLUSTER, *WORKLOADS, "-f", str(EXAMPLES / "too-large.yaml"), "--compare
 NODE = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
-nodes: [{name: n, mode: share, gpus: {count: 2, model: T4, memory: 15GiB}}]
+nodes: [{name: 'n', mode: share, gpus: {count: 2, model: T4, memory: 15GiB}}]
 """
 PODS = """
 apiVersion: apps/v1
@@ -162,7 +162,7 @@ def test_an_error_is_told_where_nothing_can_be_decided(few: list[str]) -> None:
 
 def test_of_many_nodes_the_first_are_drawn(tmp_path: Path) -> None:
     cluster = tmp_path / "many.yaml"
-    nodes = "[{name: n, count: 1200, mode: cgpu, gpus: {memory: 8GiB}}]"
+    nodes = "[{name: 'n', count: 1200, mode: cgpu, gpus: {memory: 8GiB}}]"
     cluster.write_text(f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: {nodes}}}", encoding="utf-8")
     result = run.invoke(app, ["simulate", "--cluster", str(cluster)])
     assert result.exit_code == 0, result.output

@@ -120,7 +120,7 @@ def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
 
 def test_nodes_and_gpus_of_which_the_same_is_said_are_one_row(tmp_path: Path) -> None:
     file = tmp_path / "equal.yaml"
-    nodes = "- {name: n, count: 7, mode: cgpu, gpus: {count: 8, memory: 4GiB, unhealthy: [2]}}\n"
+    nodes = "- {name: 'n', count: 7, mode: cgpu, gpus: {count: 8, memory: 4GiB, unhealthy: [2]}}\n"
     file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
     text = explained(str(file), "team/p", code=3)
     rows = text[text.index("NODE") :].partition("\n\n")[0].splitlines()[1:]

@@ -56,7 +56,7 @@ TEXTS: Final = (
 CLUSTER: Final = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
-nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]
+nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]
 """
 FILES: Final[dict[str, bytes]] = {
     "empty": b"",

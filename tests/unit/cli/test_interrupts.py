@@ -14,7 +14,7 @@ from tests.unit.cli.programs import arguments
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
-CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
+CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
 
 
 def has(pid: int, mask: str, number: int) -> bool:

@@ -16,7 +16,7 @@ NODE = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
 nodes:
-- {name: n, mode: share, gpus: {count: 2, model: T4, memory: 15GiB}, taints: []}
+- {name: 'n', mode: share, gpus: {count: 2, model: T4, memory: 15GiB}, taints: []}
 """
 POD = """
 apiVersion: v1
@@ -186,7 +186,7 @@ def test_pods_of_one_workload_without_a_place_are_told_together(tmp_path: Path) 
     cluster, work = tmp_path / "cluster.yaml", tmp_path / "work.yaml"
     cluster.write_text(
         "{apiVersion: gputile.io/v1alpha1, kind: Cluster,"
-        " nodes: [{name: n, count: 2, mode: cgpu, gpus: {memory: 8GiB}, taints: []}]}"
+        " nodes: [{name: 'n', count: 2, mode: cgpu, gpus: {memory: 8GiB}, taints: []}]}"
     )
     work.write_text(json.dumps(changed(DEPLOYMENT, "spec.replicas", 1000)))
     arguments = ["simulate", "--cluster", str(cluster), "-f", str(work)]

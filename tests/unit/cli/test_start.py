@@ -47,7 +47,7 @@ def test_completion_of_a_command_imports_none() -> None:
 
 def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(
-        "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
+        "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
     )
     found = imported("main", "simulate", "--cluster", str(tmp_path / "cluster.yaml"))
     assert not {"aiohttp", "asyncio", "pydantic", "rich.console", "highspy"} & found

@@ -14,7 +14,7 @@ NAMES = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "LANG", "LC_ALL", "LC_CTY
 CLUSTER = """
 apiVersion: gputile.io/v1alpha1
 kind: Cluster
-nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]
+nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]
 """
 BLOCK = "░"
 

@@ -25,7 +25,7 @@ apiVersion: gputile.io/v1alpha1
 kind: Cluster
 nodes:
 - {name: a, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}, labels: {zone: x}, taints: []}
-- {name: b, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}, labels: {zone: y}, taints: []}
+- {name: b, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}, labels: {zone: 'y'}, taints: []}
 """
 
 

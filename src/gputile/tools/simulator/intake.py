@@ -66,7 +66,7 @@ class Intake:
             ManifestError: the API server would refuse it; each mistake is a line.
         """
         type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
-        self._refuse(manifest, broken_fields(type_name, manifest.body), notes)
+        self._refuse(manifest, broken_fields(type_name, manifest.nulls or manifest.body), notes)
         if not manifest.stored:
             self._refuse(manifest, list(broken_object(manifest)), notes)
 
@@ -81,7 +81,8 @@ class Intake:
 
     def _check_beside(self, manifest: Manifest, type_name: str, notes: list[Note]) -> None:
         """Check the fields and the name of an object that makes no pods; what is left out has defaults, or none."""
-        broken = [each for each in broken_fields(type_name, manifest.body) if each[1] != "Required value"]
+        written = manifest.nulls or manifest.body
+        broken = [each for each in broken_fields(type_name, written) if each[1] != "Required value"]
         self._refuse(manifest, broken, notes)
         if not manifest.stored:
             self._refuse(manifest, list(broken_beside(manifest)), notes)

@@ -47,13 +47,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object as written, nulls left out. ``described`` says that its file describes what a cluster has."""
+    """One object, nulls left out. ``described`` says that its file describes what a cluster has.
+
+    ``nulls`` is the object with its nulls, as its file has it; {} where there are none.
+    """
 
     origin: Origin
     api_version: str
     kind: str
     body: dict[str, Any]
     described: bool = False
+    nulls: dict[str, Any] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -194,8 +198,9 @@ def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
         for item, place in _items(origin, api_version, kind, body):
             _take(place, item, loaded, described)
         return
-    clean = _Cleaner(origin).clean(body)
-    loaded.manifests.append(Manifest(origin, api_version, kind, clean, described))
+    cleaner = _Cleaner(origin)
+    clean = cleaner.clean(body)
+    loaded.manifests.append(Manifest(origin, api_version, kind, clean, described, body if cleaner.found_nulls else {}))
 
 
 def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
@@ -226,6 +231,7 @@ class _Cleaner:
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._path: list[str] = []
+        self.found_nulls = False
 
     def clean(self, value: Any) -> Any:
         """Return the copy.
@@ -239,6 +245,7 @@ class _Cleaner:
             raise self._origin.error("", f"it is nested deeper than {DEEPEST} levels")
         if isinstance(value, list):
             return [self._clean_at(f"[{i}]", item) for i, item in enumerate(value)]
+        self.found_nulls = self.found_nulls or None in value.values()
         return {
             key: self._clean_strings(key, item) if key in _STRING_MAPS else self._clean_at(f".{key}", item)
             for key, item in self._present(value)

@@ -290,10 +290,10 @@ def test_a_field_of_few_values_names_them() -> None:
             load_nodepool(described("eks", "accelerated-image") | {field: "azure"})
 
 
-NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: 'n'}\n"
 JOB = "apiVersion: v1\nkind: Job\nmetadata: {name: wants}\n"
 MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: wants}\n"
-PLACED = "apiVersion: v1\nkind: Pod\nmetadata: {name: wants, uid: u}\nspec: {nodeName: n, containers: [{name: c}]}\n"
+PLACED = "apiVersion: v1\nkind: Pod\nmetadata: {name: wants, uid: u}\nspec: {nodeName: 'n', containers: [{name: c}]}\n"
 
 
 @pytest.mark.parametrize(

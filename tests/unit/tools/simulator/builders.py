@@ -10,7 +10,7 @@ from gputile.tools.simulator.manifests import Loaded, load_manifests
 from gputile.tools.simulator.scenario import Scenario, load_scenario
 from gputile.tools.simulator.workloads import Expansion, expand
 
-CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n}]}\n"
+CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n'}]}\n"
 
 
 def load_text(tmp_path: Path, text: str | bytes) -> Loaded:

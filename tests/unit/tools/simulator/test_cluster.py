@@ -37,7 +37,7 @@ GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu",
 def test_a_node_advertises_its_mode_and_zero_of_the_others(
     tmp_path: Path, mode: str, advertised: tuple[int, ...]
 ) -> None:
-    (node,) = load(tmp_path, f"- {{name: n, mode: {mode}, gpus: {T4}}}").nodes
+    (node,) = load(tmp_path, f"- {{name: 'n', mode: {mode}, gpus: {T4}}}").nodes
     for resources in (node.status.allocatable, node.status.capacity):
         assert tuple(int(resources[name]) for name in GPU) == advertised
     assert node.metadata.labels["ack.node.gpu.schedule"] == mode
@@ -82,7 +82,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
 
 
 def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
-    first, second = (load(tmp_path, f"- {{name: n, count: 3, gpus: {T4}}}").nodes for _ in range(2))
+    first, second = (load(tmp_path, f"- {{name: 'n', count: 3, gpus: {T4}}}").nodes for _ in range(2))
     assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
     assert first == second
     uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).gpus}
@@ -213,12 +213,12 @@ def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path: P
 
 
 def test_a_mode_written_as_a_label_is_in_force(tmp_path: Path) -> None:
-    (node,) = load(tmp_path, f"- {{name: n, labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
+    (node,) = load(tmp_path, f"- {{name: 'n', labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
     assert node.status.allocatable["aliyun.com/gpu-mem"] == "60"
 
 
 def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
-    (described,) = load(tmp_path, f"- {{name: n, address: 192.0.2.1, mode: share, gpus: {T4}}}").nodes
+    (described,) = load(tmp_path, f"- {{name: 'n', address: 192.0.2.1, mode: share, gpus: {T4}}}").nodes
     item = {"apiVersion": "v1", "kind": "Node", **msgspec.to_builtins(described)}
     item["status"]["images"] = [{"names": ["x"]}]
     printed = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": [item]})

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.requirement("B4")
 
 run = CliRunner()
 CLUSTER = (
-    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]}"
+    "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
+    "nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]\n"
 )
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
 
@@ -64,6 +65,26 @@ def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, c
 def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
     code, said = simulate(tmp_path, json.dumps(case.body))
     assert (code, case.said in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hostname: h\n  nodeSelector:", ""),
+        ("nodeSelectr:", "spec.nodeSelectr: unknown field; did you mean nodeSelector?"),
+        ("nodeSelectr: null", "spec.nodeSelectr: unknown field; did you mean nodeSelector?"),
+        ("nodeSelector: {zone: y}", 'spec.nodeSelector["zone"]: must be a string, is a boolean: write it in quotes'),
+        ("nodeSelector: {zone: 1e3}", 'spec.nodeSelector["zone"]: must be a string, is a number: write it in quotes'),
+        ("terminationGracePeriodSeconds: 30.0", ""),
+        ("terminationGracePeriodSeconds: 0o36", ""),
+    ],
+)
+def test_what_is_written_is_read_as_kubectl_reads_it(tmp_path: Path, text: str, said: str) -> None:
+    """A field without a value is a field too, and scalars without quotes are what Kubernetes' YAML makes of them."""
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i}]\n  "
+    code, told = simulate(tmp_path, f"{pod}{text}\n")
+    assert said in told
+    assert (code == 2) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.requirement("B4")
 
 run = CliRunner()
 CLUSTER = (
-    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]}"
+    "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
+    "nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]\n"
 )
 TEMPLATE = pod_template()
 

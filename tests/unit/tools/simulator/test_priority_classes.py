@@ -12,7 +12,7 @@ from tests.unit.tools.simulator.builders import write
 
 pytestmark = pytest.mark.requirement("B4")
 
-CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]}"
+CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]}"
 CLASS: Json = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",

@@ -22,7 +22,7 @@ from .builders import expand_text, load_text, node, scenario
 
 CONTAINER = "{name: c, image: i}"
 TEMPLATE = (
-    f"template: {{metadata: {{labels: {{app: x}}, annotations: {{note: y}}}}, spec: {{containers: [{CONTAINER}]}}}}"
+    f"template: {{metadata: {{labels: {{app: x}}, annotations: {{note: 'y'}}}}, spec: {{containers: [{CONTAINER}]}}}}"
 )
 OF_JOBS = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
 CRON = (
@@ -170,7 +170,7 @@ def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path: Path, kind: st
     api = "batch/v1" if kind == "Job" else "apps/v1"
     text = workload(kind, spec, api).replace("containers:", f"affinity: {json.dumps(rule)}, containers:")
     for nodes in (1, 2):
-        cluster = f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{{name: n, count: {nodes}}}]}}\n"
+        cluster = f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{{name: 'n', count: {nodes}}}]}}\n"
         found = Simulation(Configuration()).run(scenario(tmp_path, text, cluster), lambda: 1)
         assert len([outcome for outcome in found if outcome.node]) == nodes
 
@@ -213,7 +213,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
         (
             workload("Deployment")
             .replace("image: i", "image: i, resources: {claims: [{name: x}]}")
-            .replace("containers:", "resourceClaims: [{name: x, resourceClaimName: y}], containers:"),
+            .replace("containers:", "resourceClaims: [{name: x, resourceClaimName: 'y'}], containers:"),
             "spec.template.spec.resourceClaims: devices of ResourceClaims are allocated by kube-scheduler",
         ),
     ],
@@ -305,7 +305,7 @@ def test_bound_pending_and_finished_pods(tmp_path: Path) -> None:
 
     containers = f"containers: [{CONTAINER}]"
     text = (
-        pod("bound", f"spec: {{nodeName: n, {containers}}}")
+        pod("bound", f"spec: {{nodeName: 'n', {containers}}}")
         + pod("pending", f"spec: {{{containers}}}")
         + pod("finished", f"spec: {{{containers}}}\nstatus: {{phase: Failed}}")
     )
