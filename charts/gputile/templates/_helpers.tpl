@@ -77,7 +77,7 @@ topologySpreadConstraints:
   whenUnsatisfiable: ScheduleAnyway
   labelSelector:
     matchLabels: {{- include "gputile.selector" . | nindent 6 }}
-# GPU nodes are tolerated, since a cluster may have no others, and the last choice.
+# GPU nodes are tolerated, since a cluster may have no others, but they are the last choice.
 affinity:
   nodeAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:

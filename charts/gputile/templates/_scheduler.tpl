@@ -10,7 +10,7 @@ leaderElection:
 profiles:
 - schedulerName: {{ .Values.scheduler.name | quote }}
 {{- end }}
-# With a sample of the nodes, a pod that fits none of the sample stays pending although it fits elsewhere.
+# If only a sample of the nodes were scored, a pod that fits elsewhere could stay pending.
 percentageOfNodesToScore: 100
 extenders:
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
@@ -28,7 +28,7 @@ extenders:
   - name: aliyun.com/gpu-core.percentage
   - name: aliyun.com/gpu
 {{- if .Values.scheduler.extender.ranksPodsWithoutGpus }}
-# All pods: those without GPUs go where their CPU and memory are not missing beside free GPUs.
+# For all pods: those without GPUs go to nodes where free GPUs need their CPU and memory least.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
   prioritizeVerb: prioritize-without-gpus
   weight: 200
@@ -51,7 +51,7 @@ args:
 - --lease-namespace=$(NAMESPACE)
 - --lease-seconds={{ .Values.scheduler.extender.leaseSeconds }}
 env:
-# The name of the Lease's holder: a restarted container of the same pod goes on at once.
+# The Lease's holder identity: a restarted container of the same pod continues at once.
 - name: IDENTITY
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: NAMESPACE

@@ -40,7 +40,7 @@ from gputile.core.admission.review import (
 log = logging.getLogger(__name__)
 
 _REVIEW = msgspec.json.Decoder(AdmissionReview)
-# The API server chooses between the two by the namespace's label, so that nobody has to look it up.
+# The API server chooses the path by the namespace's label, so the webhook does not have to read namespaces.
 UNSAFE_SUFFIX: Final = "/unsafe-access"
 
 Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]

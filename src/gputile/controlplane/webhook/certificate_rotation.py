@@ -1,6 +1,6 @@
 """Keeps Secret, TLS settings and webhook configurations in step, on every replica, for ever.
 
-Replicas agree by the Secret's resourceVersion: who loses a race reads what the winner has stored.
+Replicas agree by the Secret's resourceVersion: the loser of a race reads what the winner has stored.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class CertificateRotation:
         self.sleep = clock.sleep
 
     async def run(self) -> None:
-        """Do what is due, again and again."""
+        """Renew, serve and announce certificates when they are due. Runs for ever."""
         while True:
             try:
                 await self.once()
@@ -102,7 +102,7 @@ class CertificateRotation:
     def unusable(self) -> str:
         """Return why no review should be sent here, "" where the API server trusts what is served.
 
-        A certificate that cannot be looked after any more is good until it ends.
+        A certificate that cannot be renewed any more stays good until it expires.
         """
         material = self.material
         if material is not None and material.current == self._trusted and self._now() < material.expires:
@@ -113,7 +113,7 @@ class CertificateRotation:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.
 
         Raises:
-            KubeError: the API server could not be asked or told. What was done before stays done.
+            KubeError: the API server could not be asked or told. Earlier steps are not undone.
         """
         material = await self._agree()
         if self.material is None or material.current != self.material.current:
@@ -165,7 +165,7 @@ class CertificateRotation:
             body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta, "data": data}
             await self._connection.post(self._secrets, msgspec.json.encode(body))
             return
-        meta["resourceVersion"] = version  # a conflict if anybody has written since
+        meta["resourceVersion"] = version  # a conflict if another replica has written since
         await self._connection.patch(
             f"{self._secrets}/{self._secret}", msgspec.json.encode({"metadata": meta, "data": data})
         )

@@ -1,9 +1,9 @@
 """The webhook's certificates: what they are, and when they change. No I/O; the time is passed in.
 
 One generation is a serving certificate and the authority that signed it, made together. The authority's key signs once
-and is forgotten, so that nobody who reads the Secret can issue another certificate. A new generation is announced
-before it serves: the API server is told to trust its authority ``OVERLAP`` ahead, and trusts the one before it until
-that has expired.
+and is not stored, so a reader of the Secret cannot issue another certificate. A new generation is announced before it
+serves: the API server is told to trust its authority ``OVERLAP`` ahead, and trusts the one before it until that has
+expired.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
 
 
 class MaterialError(ValueError):
-    """What is stored are not certificates of this kind."""
+    """The stored data are not certificates of this kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from gputile.support.monitoring import monitoring_app
 
 log = logging.getLogger(__name__)
 
-# Go's HTTP client keeps an idle connection for 90 s: it has to be the one that closes it.
+# Go's HTTP client closes an idle connection after 90 s; the server must not close it before.
 KEEP_ALIVE_SECONDS = 120
 # The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview.
 LARGEST_BODY = 7 * 1024 * 1024
@@ -136,7 +136,7 @@ class Webhook:
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
             if await _first(self.rotation.served, ending):
-                # What is loaded by now stays: no review shall wait for a collection that walks it, for tens of ms.
+                # The loaded modules stay: a garbage collection that walks them would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
                 served = group.create_task(reviews.answer())
@@ -167,13 +167,13 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names of the certificate: those by which a Service is reached, and further ones."""
+    """Return the names of the certificate: those of the Service, and the configured further ones."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", f"{base}.svc.cluster.local", base, *settings.names)
 
 
 async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
-    """Wait for one of the two, and return whether it is the one that is wanted."""
+    """Wait for the first of the two, and return whether it is the wanted one."""
     tasks = [asyncio.create_task(event.wait()) for event in (wanted, other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -16,12 +16,12 @@ _TOGETHER = frozenset((GPU_MEMORY, GPU_CORE))  # judged as one: compute goes wit
 def broken_amounts(pod: Pod, unit_mib: int) -> list[AdmissionRefusal]:
     """Return what is wrong with the amounts, each mistake once; ``unit_mib`` is the memory unit in force.
 
-    The parser stops at the first mistake. So that an author learns of all at once, it is asked about each resource of
-    each container alone, then about each container, then about the pod.
+    The parser stops at the first mistake. To report all of them at once, this function lets it parse each resource of
+    each container alone, then each container, then the pod.
     """
     last = _error(pod, unit_mib)
     if last is None:
-        return []  # what breaks no rule as a whole breaks none in its parts
+        return []  # a pod without a mistake has none in its parts
     found: dict[str, None] = {}
     for error in (_error(part, unit_mib) for part in _parts(pod)):
         if error is not None:

@@ -1,4 +1,4 @@
-"""What a GPU pod gets on its way in besides its rewritten forms: unit in force, scheduler, and its gang's gate."""
+"""Completes a GPU pod at admission: the memory unit in force, the scheduler, and its gang's gate."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,7 +18,7 @@ from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.rewrite import Rewriting, append
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes; what spec.schedulerName is where nobody names one
+DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
 _LONGEST_SIZE = 5  # digits of min-available
 
 
@@ -36,7 +36,7 @@ def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
         rewriting.refusals.append(AdmissionRefusal(AdmissionRule.UNIT, rule))
         return
     path = ("metadata", "annotations")
-    # an operation before this one may take the last annotation away, but never the map that holds them
+    # an earlier operation may remove the last annotation, but never the map itself
     add = Operation("add", (*path, MEMORY_UNIT_ANNOTATION), unit)
     rewriting.operations.append(add if annotations else Operation("add", path, {MEMORY_UNIT_ANNOTATION: unit}))
 
@@ -57,7 +57,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
 
 
 def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
-    """Return whether the labels put a pod into a gang; the size of one with a PodGroup stands there."""
+    """Return whether the labels put a pod into a gang; a PodGroup, where there is one, tells the size."""
     if labels.get(POD_GROUP_LABEL):
         return True
     name, size = labels.get(GANG_NAME_LABEL), labels.get(GANG_SIZE_LABEL)

@@ -1,7 +1,7 @@
-"""A pod that waits for its gang: nobody but gputile lets it go (M13).
+"""Protects a pod that waits for its gang: only gputile may remove its scheduling gate (M13).
 
-The extender starts no pod of a gang without its place, gate or no gate. So a gate that is removed by hand starts
-nothing, and only hides why the pod is pending; with other labels a pod would wait for another gang, or for none.
+The extender binds no pod of a gang without a reservation, with or without a gate. So removing the gate by hand starts
+nothing, and only hides why the pod is pending. Changed labels would put the pod into another gang, or into none.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,9 +16,9 @@ _REMEDY: Final = "to start the pod alone, delete it and create it without the la
 
 
 def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[AdmissionRefusal]:
-    """Yield what a change takes from a pod that waits for its gang, and only gputile may.
+    """Yield the gates and labels that a change takes from a waiting pod of a gang although only gputile may.
 
-    A gate on a pod whose labels name no gang is nobody's: gputile neither sets it nor takes it away.
+    A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
     """
     if user in trusted or not _gated(old) or old.metadata.labels.keys().isdisjoint(FIXED):
         return

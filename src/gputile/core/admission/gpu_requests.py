@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX
 def asks_for_gpu(pod: Pod) -> bool:
     """Return whether a container of the pod asks for a GPU or a part of one, an instance of MIG included.
 
-    "0" asks for none, and what is no number asks.
+    "0" asks for none; a text that is no number counts as a request.
     """
     return is_decided(pod) or any(_asks_for_mig(container) for container in containers(pod))
 

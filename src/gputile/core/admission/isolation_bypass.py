@@ -1,8 +1,8 @@
-"""The ways past the ledger to a GPU, refused unless the namespace's label says that they are wanted (B2).
+"""Ways to use a GPU without an allocation; they are refused unless the namespace's label allows them (B2).
 
-The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server keeps them for pods that ask for
-no GPU and so never meet the webhook; ``make policies`` writes the lists there from the constants here. Here they are
-told together with everything else that is wrong with a GPU pod.
+The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server applies them to pods without
+GPUs, which are not sent to the webhook; ``make policies`` writes the lists there from the constants here. Here they are
+reported together with everything else that is wrong with a GPU pod.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show
 # opens the node's files by their handles.
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
-# Where GPUs, their daemons and their limits are on a node: nobody's hostPath.
+# Where GPUs, their daemons and their limits are on a node: no pod may mount these paths.
 GPU_PATHS: Final = (
     "/dev/nvidia",
     "/var/lib/gputile",
@@ -73,7 +73,7 @@ NODE_PATHS: Final = (
     "/var/lib/kubelet",
     "/var/lib/rancher",
 )
-# Where the container toolkit reads wishes, and gputile writes limits, in a container.
+# Paths in a container where the container toolkit reads its settings, and gputile writes limits.
 WISHES: Final = "nvidia-container-devices"
 WISH_PATHS: Final = (f"/run/{WISHES}",)
 # gputile's limits and library, and the lists by which loaders find it: ld.so(8), and that of Nix.
@@ -85,7 +85,7 @@ _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABE
 
 
 def broken_access(pod: PodView, *, gpu: bool) -> Iterator[AdmissionRefusal]:
-    """Yield every way past the ledger that the pod takes; ``gpu`` is whether it asks for GPUs."""
+    """Yield every bypass of the ledger in the pod; ``gpu`` says whether it asks for GPUs."""
     if gpu:
         yield from _privileged(pod)
         yield from _host_namespaces(pod)
@@ -99,7 +99,7 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[AdmissionRefusal]:
 def plain_path(path: str) -> str:
     """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run.
 
-    ".." stays: where it leads depends on links, so that no path with it can be judged (see ``climbs``).
+    ".." stays, because its target depends on links; ``climbs`` finds paths with it.
     """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain

@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902), of the few operations that admission needs."""
+"""JSON patches (RFC 6902) with the few operations that admission needs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def _escaped(step: str) -> str:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path`` below it; what is not on the way is shared."""
+    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other parts."""
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)

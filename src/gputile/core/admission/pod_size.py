@@ -1,4 +1,4 @@
-"""How large a pod may be that is judged: each rule looks at all of it, and other pods wait meanwhile."""
+"""How large a pod may be: each rule reads all of it, and other pods wait meanwhile."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ MOST_PATH_CHARACTERS: Final = 256 * 1024  # of all mounts and host paths; Linux 
 MOST_NODE_RULES: Final = 1024  # terms of node affinity, and their expressions
 MOST_ANNOTATIONS: Final = 16_384  # Kubernetes takes 256 KiB of them
 MOST_TOLERATIONS: Final = 1024
-MOST_ITEMS: Final = 65_536  # of the object as JSON: decoding it takes time for each, whatever it is
+MOST_ITEMS: Final = 65_536  # of the object as JSON: each item takes time to decode, whatever it is
 
 
 def too_many_items(*objects: msgspec.Raw) -> list[AdmissionRefusal]:
-    """Return that an object says more than is read, nothing where none does; it is not decoded for that."""
+    """Return a refusal for an object with too many items, none for others; it is counted without decoding."""
     if not any(has_more_items(bytes(each), MOST_ITEMS) for each in objects):
         return []
     return [
@@ -33,7 +33,7 @@ def too_many_items(*objects: msgspec.Raw) -> list[AdmissionRefusal]:
 
 
 def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
-    """Return that a pod has more parts than are judged, nothing where it has not; that much takes next to no time.
+    """Return a refusal for a pod with too many parts, none for others; counting them takes next to no time.
 
     Of a change, ``view`` is what it adds.
     """

@@ -12,7 +12,7 @@ MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads the
 
 
 class AdmissionRule(StrEnum):
-    """The rules, by the names that refusals, metrics and ``docs/reference/admission.md`` call them."""
+    """The rules, by their names in refusals, metrics and ``docs/reference/admission.md``."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"
@@ -34,7 +34,7 @@ class AdmissionRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefusal:
-    """One broken rule; ``text`` names the field, the rule and the remedy, cut where it is absurdly long."""
+    """One broken rule; ``text`` names the field, the rule and the remedy; a very long text is cut."""
 
     rule: AdmissionRule
     text: str

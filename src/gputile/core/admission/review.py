@@ -40,17 +40,17 @@ T = TypeVar("T")
 
 
 class UnreadableReview(ValueError):
-    """The object is not what the request says that it is."""
+    """The object is not of the kind that the request names."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """What the cluster's owner has set.
+    """The settings of the cluster's owner.
 
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
-    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger.
-    ``scheduler`` gets the pods that name none, "" for the cluster's own. ``time`` is how GPU time is shared: who may
-    have which weight.
+    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
+    gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
+    allowed.
     """
 
     unit_mib: int
@@ -94,7 +94,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         assign(pod, policy.scheduler, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
-    # what is refused is judged as the author wrote it, so that the text names the author's fields
+    # refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)
     return Verdict(warnings=warnings, refusals=refusals) if refusals else Verdict(tuple(rewriting.operations), warnings)
@@ -149,7 +149,7 @@ def _broken_binding(binding: PodView, request: AdmissionRequest, policy: Admissi
 
 
 def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
-    """Return every rule that a change of a pod breaks; what was there before is not judged again."""
+    """Return every rule that a change of a pod breaks; unchanged parts are not judged again."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     # so many new annotations take long to compare, too
     many = len(new.metadata.annotations) > MOST_ANNOTATIONS + len(old.metadata.annotations)

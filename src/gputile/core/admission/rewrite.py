@@ -1,7 +1,7 @@
-"""The forms of early Kubernetes as today's, and what every GPU pod needs: the same for a live pod and a simulated one.
+"""Rewrites forms of early Kubernetes into today's and completes GPU pods, for live and simulated pods alike.
 
-Each rule reads the pod and says what to change as operations of a JSON patch. On a pod that is right already it says
-nothing, so that a pod may pass twice.
+Each rule reads the pod and returns operations of a JSON patch. It returns none for a pod that is already right, so a
+pod may pass twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from gputile.core.devices.advertised import model_label_value
 
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 _AFFINITY_PATH = ("spec", "affinity")
-_LONGEST_AFFINITY = 64 * 1024  # characters; more is nobody's rule
+_LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _DEEPEST_AFFINITY = 32
 _AFFINITY = msgspec.json.Decoder(Affinity)
 _ANYTHING = msgspec.json.Decoder(Any)
@@ -29,7 +29,7 @@ _ANYTHING = msgspec.json.Decoder(Any)
 
 @dataclass(slots=True)
 class Rewriting:
-    """What to change in a pod, what its author should know of it, and what cannot be understood."""
+    """The changes to a pod, warnings for its author, and the parts that cannot be understood."""
 
     operations: list[Operation] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
 
 
 def _parsed(text: str) -> tuple[Any, Affinity]:
-    """Return the affinity as it is written, with the fields that gputile does not read, and as it reads it."""
+    """Return the affinity as written, with the fields that gputile does not read, and as gputile decodes it."""
     if len(text) > _LONGEST_AFFINITY:
         raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
     affinity = decode(text, _AFFINITY)
@@ -116,7 +116,7 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
     asked = set(asked_by(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
-        return  # refused: nobody can tell which is meant
+        return  # refused: it is not clear which one is meant
     for section, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         if LEGACY_GPU in amounts:
             if WHOLE_GPU not in asked:  # beside an amount under the new name, a "0" under the old one means nothing

@@ -1,4 +1,4 @@
-"""The annotations by which a pod says how it shares a GPU: what is not valid is refused, not ignored (G4, M7)."""
+"""The annotations that say how a pod shares a GPU: an invalid value is refused, not ignored (G4, M7)."""
 
 from collections.abc import Mapping
 

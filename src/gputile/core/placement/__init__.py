@@ -1,5 +1,5 @@
-"""Opinions on where a pod goes: whether it fits, which GPUs of a node, and how good a node is.
+"""Judges where a pod goes: whether it fits a node, which GPUs suit it, and how good the node is.
 
-Every rule is a scalar function on one node; the arrays' kernels say the same for many nodes at once, and tests
-hold the two equal.
+Every rule is a scalar function on one node; ``vectorized`` computes the same for many nodes at once, and tests hold the
+two equal.
 """

@@ -21,8 +21,8 @@ POLICIES: dict[str, ModuleType] = {"binpack": binpack, "spread": spread}
 def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
     """Return the GPUs that the pod gets on ``node``, by index; None where it does not fit.
 
-    Empty on a node whose GPUs another device plugin hands out. ``value`` is what remnants are worth, for packing
-    (``PackingState.value``); where it is not known, packing fills one GPU before the next.
+    Empty on a node whose GPUs another device plugin hands out. ``value`` is the worth of remnants for packing
+    (``PackingState.value``); without it, packing fills one GPU before the next.
     """
     if not fits(node, shape, group):
         return None
@@ -48,14 +48,14 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
 def node_score(node: NodeState, shape: Shape, group: int, policy_name: str, host: HostResources) -> int | None:
     """Return a score of 0 or more for ``node``, higher is better; None where the pod does not fit.
 
-    ``host`` is what the pod asks for beside GPUs. ``policy_name`` is the cluster's: it tells full nodes from empty
-    ones, while a node's own label only tells among its GPUs (M9). So the scores of all nodes compare.
+    ``host`` is what the pod asks for beside GPUs. ``policy_name`` is the cluster's policy, which compares nodes; a
+    node's own label only compares its GPUs (M9). So the scores of all nodes are comparable.
     """
     chosen = choose_gpus(node, shape, group)
     if chosen is None:
         return None
     if node.serving_mode in (ServingMode.OTHER_PLUGIN, ServingMode.SLICED):
-        return 0  # after those that give a GPU to the pod alone
+        return 0  # below the nodes that give a GPU to the pod alone
     policy, host_free = POLICIES[policy_name], _host_free(node, host)
     if shape.kind is not RequestKind.SHARED:
         used = sum(not gpu.empty for gpu in node.gpus) + shape.gpus

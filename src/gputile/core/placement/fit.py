@@ -20,8 +20,8 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 def same_unit(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the pod and the node count memory alike.
 
-    The kubelet counts units: where one of the pod were another of the node, it would hand out other bytes than the
-    ledger books (B1).
+    The kubelet counts units: if the pod's unit differed from the node's, it would give other bytes than the ledger
+    books (B1).
     """
     return shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
 

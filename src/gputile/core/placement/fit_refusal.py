@@ -23,7 +23,7 @@ class FitRule(IntEnum):
     GPUS_TAKEN = 8
 
 
-# What is said of a node where there are too many to say it of each: alike for all, so that kube-scheduler counts them.
+# The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
@@ -34,7 +34,7 @@ SUMMARY = {
     FitRule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
     FitRule.GPUS_TAKEN: "node(s) without enough free on their GPUs",
 }
-# Rules that no pod's leaving can mend: preemption is not worth trying.
+# Rules that no eviction of pods can satisfy: preemption is not worth trying.
 UNRESOLVABLE = frozenset(
     {FitRule.NO_GPUS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
 )
@@ -49,8 +49,9 @@ _SERVES_TEXT = {
 class FitRefusal:
     """Why a request does not fit a node: ``used`` of the node's ``capacity`` GPUs cannot be given by the rule.
 
-    ``gpu`` is the one that comes closest, and ``shortage`` what it lacks; of GPUs that are too small it is the
-    largest. ``blocked_by`` is the pod that closes the node. ``node_info`` is None for a node that is not known.
+    ``gpu`` is the one that comes closest, and ``shortage`` what it lacks; of GPUs that are too small it is the largest.
+    ``blocked_by`` is the pod because of which the node takes no others. ``node_info`` is None for a node that is not
+    known.
     """
 
     rule: FitRule
@@ -69,7 +70,7 @@ class FitRefusal:
 
     @property
     def unresolvable(self) -> bool:
-        """Whether it would not fit either if every pod left the node."""
+        """Whether the request would not fit the empty node either."""
         return self.rule in UNRESOLVABLE
 
     @property
@@ -120,7 +121,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Name the one that is behind, and what to do: amounts keep the unit that the pod was created under (U5)."""
+    """Name the pod or node with the older unit, and what to do: amounts keep the unit from the pod's creation (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "

@@ -1,8 +1,8 @@
-"""Places for all pods of a gang at once, or for none: a search that takes back what leads nowhere.
+"""Searches places for all pods of a gang at once, or for none, with backtracking.
 
 It knows neither GPUs nor nodes: a ``SearchState`` offers the places of one pod after the other, best first, given the
-places of the pods before it. The first descent is what a scheduler would do pod by pod; only where that fails does the
-search try other places. Within its budget of tries it finds places wherever there are any.
+places of the pods before it. The first descent places pod by pod as a scheduler would; only if that fails does the
+search try other places. It finds places whenever there are any, within its budget of tries.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -13,7 +13,7 @@ from gputile.core.placement.steps import Steps
 
 Place = TypeVar("Place")
 
-MOST_COUNTED = 256  # of a gang that has no chance, so many are placed to tell how many would fit
+MOST_COUNTED = 256  # this many pods of a hopeless gang are placed, to say how many would fit
 _STEPS, _STEPS_A_TRY = 4096, 4  # how many steps a search may take, beside its tries
 
 
@@ -27,7 +27,7 @@ class SearchState(Protocol[Place]):
         """
 
     def options(self, member: int) -> Iterator[Place | None]:
-        """Yield the places that the pod could have now, best first; none twice. None is a step without a place."""
+        """Yield the places that the pod could have now, best first, each once; None is a step that found no place."""
 
     def put(self, member: int, place: Place) -> None:
         """Place the pod."""
@@ -36,7 +36,7 @@ class SearchState(Protocol[Place]):
         """Undo the latest ``put``, which was that of this pod."""
 
     def state_key(self) -> Hashable:
-        """Return what tells apart states in which the same pods are placed."""
+        """Return a key that distinguishes states in which the same pods are placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def search(kinds: Sequence[Hashable], needed: int, ground: SearchState[Place], b
     """Find places for all pods of a gang, or, where that fails, for at least ``needed`` of them.
 
     ``kinds`` tells which pods are interchangeable, the hardest to place first; ``budget`` is how many places may be
-    tried. The ground is left as it was found.
+    tried. The search state is left unchanged.
     """
     enough = len(kinds)
     most = yield from ground.most(enough)
     if most < needed:
-        # What there is room for is still worth knowing: one way down, without taking anything back.
+        # The number of pods that fit is still worth knowing: one descent without backtracking.
         counted = _Descent(kinds, 0, ground, min(enough, MOST_COUNTED))
         found = yield from counted.run()
         return Search(found.places, False, True, hopeless=True)
@@ -106,10 +106,10 @@ class _Descent(Generic[Place]):
         self._places: list[Place | None] = [None] * len(kinds)
         self._best: tuple[Place | None, ...] = tuple(self._places)
         self._most = 0
-        # States that enough pods cannot be placed from, by the pod whose turn it was and how many had a place.
+        # States from which not enough pods can be placed, by the pod whose turn it was and the number of placed pods.
         self._dead: dict[tuple[int, int], set[Hashable]] = {}
         self._levels: list[_Level[Place]] = []
-        self._state = 0  # changes whenever the ground does
+        self._state = 0  # changes whenever the search state does
         self._full: dict[Hashable, int] = {}  # kind -> a state in which there is no place for it
 
     def run(self) -> Steps[Search[Place]]:

@@ -1,4 +1,4 @@
-"""What is said of nodes, in words: nodes of which the same is said are told together."""
+"""Reasons of nodes in words: nodes with the same reason are named together."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Long computations in steps: whoever runs one may do other things in between, as an event loop has to.
+"""Long computations in steps: the caller may do other work in between, as an event loop must.
 
 Between two steps nothing that the computation reads may change, unless it says otherwise. A step is short, and there
 is a bound on how many of them there are.

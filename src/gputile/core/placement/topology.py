@@ -4,9 +4,8 @@ A pod that asks k GPUs gets the set whose smallest pairwise bandwidth is largest
 the best set for the next pod of the same size; then the one that leaves the most bandwidth; then the lowest
 indices (T2).
 
-GPUs that a swap does not tell apart are looked at once, so that a switch with 16 equal links is as easy as one
-GPU. A node could report a matrix made to be hard: each phase of a search stops after ``MOST_STEPS`` and what was
-found so far is taken.
+Interchangeable GPUs are tried only once, so a switch with 16 equal links is as easy as one GPU. A node could report a
+matrix that makes the search long, so each phase stops after ``MOST_STEPS`` with the best set so far.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ _GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that no
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Return the positions of the ``size`` GPUs to give out of the ``free`` positions, both ascending.
 
-    ``bandwidth`` is symmetric, GB/s; empty where nobody measured it, then any set is as good.
+    ``bandwidth`` is symmetric, GB/s; empty if it was not measured, and then any set is as good.
     """
     if not bandwidth or size >= len(free):
         return free[:size]
@@ -98,11 +97,11 @@ class _Gpus:
     def connected(self, free: tuple[int, ...], size: int, level: float) -> Iterator[tuple[int, ...]]:
         """Yield the sets of ``size`` GPUs that are pairwise connected at ``level`` or better, in index order.
 
-        Of sets that differ by GPUs alike, only the one with the lowest indices.
+        Of sets that differ only in interchangeable GPUs, only the one with the lowest indices.
         """
         self._steps += len(free) ** 2 // 16  # the next line takes as long as that many steps
         near = {a: sum(1 << b for b in free if b > a and self._bandwidth[a][b] >= level) for a in free}
-        earlier: dict[int, int] = {}  # the GPU alike that goes before, as a mask
+        earlier: dict[int, int] = {}  # the interchangeable GPU that comes before, as a mask
         last: dict[int, int] = {}
         for gpu in free:
             kind = self._alike[gpu]
@@ -111,7 +110,7 @@ class _Gpus:
 
         def extend(chosen: tuple[int, ...], taken: int, candidates: int) -> Iterator[tuple[int, ...]]:
             if len(chosen) == size:
-                self._steps += size**2 // 64  # what the caller does with it
+                self._steps += size**2 // 64  # the caller's own steps for each set
                 yield chosen
                 return
             while candidates.bit_count() >= size - len(chosen) and not self.exhausted:
@@ -126,7 +125,7 @@ class _Gpus:
 
 
 def _alike(bandwidth: Matrix, free: tuple[int, ...]) -> dict[int, int]:
-    """Return for each GPU the first of those that a swap does not tell from it."""
+    """Return for each GPU the first one that it is interchangeable with."""
     first_of: dict[int, int] = {}
     for gpu in free:
         for first in set(first_of.values()):

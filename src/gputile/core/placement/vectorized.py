@@ -38,7 +38,7 @@ def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: Host
 
 
 def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
-    """Return for each of ``rows`` how well a pod without GPUs suits it, as binpack has it: shape [rows].
+    """Return the binpack score of a pod without GPUs on each of ``rows``: shape [rows].
 
     A node without GPUs is the best: the pod takes nothing there that a pod with GPUs could want.
     """
@@ -98,7 +98,7 @@ def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
 def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> Int64:
     """Return for each of ``rows`` how many such pods its GPUs take, at most: shape [rows].
 
-    Of a node whose whole GPUs kube-scheduler counts, or whose GPUs go to several pods each, that is ``_MANY``.
+    It is ``_MANY`` for a node whose whole GPUs kube-scheduler counts, or whose whole GPUs go to several pods each.
     """
     fit, gpus = ready(arrays, shape, group, rows)
     parts = gpus.astype(np.int64)
@@ -168,7 +168,7 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
-    """Return what orders the GPUs as (memory, compute) does, the first to take with the least: shape [rows, GPUs].
+    """Return keys that order the GPUs by (memory, compute); the smallest key is taken first: shape [rows, GPUs].
 
     ``free`` is MiB. Ties go to the first, the lowest index.
     """

@@ -42,8 +42,8 @@ MOST_PODS_PER_GPU = 1024
 class ReplayCluster:
     """The nodes of a trace, empty at first. Rows are in the order in which nodes win ties: row 0 first.
 
-    ``gpus`` is how many GPUs each node has [nodes], ``allowed`` which nodes have a model that will do for each of
-    ``shapes`` [shapes, nodes].
+    ``gpus`` is how many GPUs each node has [nodes], ``allowed`` which nodes have a GPU model that each of ``shapes``
+    accepts [shapes, nodes].
     """
 
     def __init__(self, nodes: Nodes, shapes: Sequence[PodShape], rank: Int64, placement: Placement = "binpack") -> None:
@@ -95,7 +95,7 @@ class ReplayCluster:
     def admits(self, index: int) -> Bool:
         """Return on which nodes kube-scheduler's own filters let a pod of ``shapes[index]``: shape [nodes].
 
-        They see models, CPU and memory; whether GPUs are free, they do not.
+        They check models, CPU and memory, but not whether GPUs are free.
         """
         shape = self.shapes[index]
         admits: Bool = self.allowed[index] & (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
@@ -131,7 +131,7 @@ class ReplayCluster:
             self.ledger.apply(Assumed(booking))
 
     def release(self, uid: str) -> None:
-        """Give back what a pod has."""
+        """Remove a pod from its node."""
         self.ledger.apply(PodDeleted(uid))
 
 

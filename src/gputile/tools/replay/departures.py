@@ -1,9 +1,9 @@
 """Replays pods that leave again: creation and deletion times of the trace itself, its load scaled.
 
-The published trace holds one hundredth of the cluster at any time. To load the cluster, the trace comes several times
-over, each copy shifted around its span by a random part of it; then creation times are squeezed until the most that is
-asked for at one time, were nobody ever refused, is ``load`` times the GPUs. Pods run as long as they ran in the trace,
-from when they start.
+The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay takes several copies
+of the trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak
+demand, counted as if no pod were ever refused, is ``load`` times the GPUs. A pod runs as long as in the trace, from its
+start on.
 """
 
 import heapq
@@ -68,7 +68,7 @@ class Stay(OldKeys, frozen=True, rename="camel"):
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw the order and the times in which pods come: ``load`` is the demand at the peak, as a part of all GPUs.
+    """Draw the order and the times in which pods arrive: ``load`` is the demand at the peak, as a part of all GPUs.
 
     Raises:
         TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
@@ -93,7 +93,7 @@ def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedu
 
 
 def _squeeze(come: Float64, runtime: Float64, demand: Int64, wanted: float) -> float:
-    """Return by what creation times are to be multiplied for ``wanted`` milli-GPU to be asked for at the peak."""
+    """Return the factor for creation times with which the peak demand is ``wanted`` milli-GPU."""
     low, high = 1e-9, 1.0
     for _ in range(50):
         middle = float(np.sqrt(low * high))
@@ -110,7 +110,8 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 def replay(placer: Placer, plan: Schedule) -> Float64:
     """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
 
-    A pod that fits nowhere waits. When another leaves, those that wait get its node in the order in which they came.
+    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
+    arrival.
     """
     return _Run(placer, plan).play()
 
@@ -131,7 +132,7 @@ class _Run:
                 self._leave()
             index = int(self._plan.pods[pod])
             self._placer.arrive(str(pod), index)
-            # Nobody overtakes a pod of the same shape.
+            # No pod overtakes another one of the same shape.
             if self._waits[index] or not self._start(pod, now):
                 self._waiting[index].append(pod)
                 self._waits[index] = True
@@ -148,7 +149,7 @@ class _Run:
     def _leave(self) -> None:
         now, gone, row = heapq.heappop(self._running)
         self._placer.cluster.release(str(gone))
-        # Nothing became free elsewhere: whoever waits fits this node, or none.
+        # Nothing became free elsewhere: a waiting pod fits this node or none.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
             index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
             self._start(self._waiting[index].popleft(), now)

@@ -35,10 +35,10 @@ class Placer(Protocol):
 
 
 class LivePlacer:
-    """What happens in a cluster: kube-scheduler's filters, the extender's scores, its choice of the GPUs, its booking.
+    """Decides as a live cluster does: kube-scheduler's filters, the extender's scores, choice of GPUs and booking.
 
-    Pods without GPUs are ``ranked`` too (``PlacementEngine.rank_without_gpus``), or kube-scheduler spreads them as it
-    does by itself. Where the policy is packing it learns from each pod before the pod is placed.
+    If ``ranked``, the extender ranks nodes for pods without GPUs too (``PlacementEngine.rank_without_gpus``); otherwise
+    kube-scheduler spreads them by its own scores. With the policy packing it learns from each pod before placing it.
     """
 
     def __init__(self, cluster: ReplayCluster, *, ranked: bool = True) -> None:

@@ -79,7 +79,7 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     """Do the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
 
     ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads. An interrupt from
-    the terminal does not reach them: who started them ends them.
+    the terminal does not reach them: the parent process ends them.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
@@ -96,9 +96,9 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
 
 @contextmanager
 def _signals_put_off() -> Iterator[None]:
-    """Let SIGINT and SIGTERM come after the block, and SIGINT not at all to the processes that it starts.
+    """Delay SIGINT and SIGTERM until after the block, and keep SIGINT from the processes that it starts.
 
-    A process that is only half started is in no list of those to end, and what it says then is a traceback.
+    A process that is only half started is not yet in the list of those to end, and would print a traceback.
     """
     came: list[int] = []
     handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,6 +1,6 @@
 """What gputile's webhook and policies do to a pod before it is stored, by the code that the webhook runs.
 
-Whether the API server itself would take the pod is judged before, see ``pod_rules``.
+Before that ``pod_rules`` checks whether the API server itself would accept the pod.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,10 +26,10 @@ _POD = GroupVersionKind(version="v1", kind="Pod")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of a cluster that goes by ``configuration``.
+    """The admission of a cluster with this ``configuration``.
 
-    ``enforced`` is whether gputile's webhook and policies are there. Pods of the namespaces ``unsafe`` may reach GPUs
-    past the ledger, as the namespaces' labels say. ``priorities`` are the values of PriorityClasses, by name.
+    ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
+    GPUs past the ledger, as the namespaces' labels say. ``priorities`` are the values of PriorityClasses, by name.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -38,7 +38,7 @@ class Admission:
     priorities: Mapping[str, int] = field(default_factory=lambda: SYSTEM_CLASSES)
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return the admission where the namespaces and PriorityClasses among ``manifests`` are there too.
+        """Return this admission with the namespaces and PriorityClasses among ``manifests`` added.
 
         Raises:
             ManifestError: a PriorityClass cannot be used.
@@ -108,7 +108,7 @@ def _placed(prefix: str, text: str) -> str:
 
 
 def checked(origin: Origin, path: str, pod: Pod) -> Pod:
-    """Return ``pod``, whose rules of scheduling are ones that the predicates can judge.
+    """Return ``pod`` after a check that the predicates can judge its scheduling rules.
 
     Raises:
         ManifestError: one of them is not.

@@ -1,6 +1,6 @@
-"""The names and labels in a pod's rules of scheduling, as the API server takes them.
+"""The API server's rules for names and labels in a pod's affinities and topology spread.
 
-Which operators and numbers are right is judged with what the predicates read, see ``api_rules`` of the core.
+``api_rules`` of the core checks operators and numbers, together with the rest of what the predicates read.
 """
 
 from collections.abc import Iterator, Mapping

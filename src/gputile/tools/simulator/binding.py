@@ -9,12 +9,12 @@ from gputile.core.scheduling.decision import Decision
 
 
 def settle(ledger: Ledger, pod: Pod, node: str) -> None:
-    """Have the ledger see a pod without GPUs on its node."""
+    """Record in the ledger that a pod without GPUs is on its node."""
     ledger.apply(PodApplied(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))))
 
 
 def bind(ledger: Ledger, pod: Pod, decision: Decision) -> None:
-    """Have the ledger see the pod as it is stored once its Binding is executed."""
+    """Record the pod in the ledger as the API server stores it when it executes the Binding."""
     binding = decision.binding(pod)
     annotations = pod.metadata.annotations | binding.metadata.annotations
     bound = msgspec.structs.replace(

@@ -57,7 +57,7 @@ def broken_container(path: str, container: Json, spec: Json) -> Iterator[Broken]
 
 
 def broken_init_container(path: str, container: Json) -> Iterator[Broken]:
-    """Yield what is wrong with a container because it is one that runs before the others."""
+    """Yield the rules for init containers that a container breaks."""
     if container.get("restartPolicy") != "Always":
         for field in ("lifecycle", *_PROBES):
             if field in container:
@@ -65,9 +65,9 @@ def broken_init_container(path: str, container: Json) -> Iterator[Broken]:
 
 
 def broken_host_ports(path: str, containers: Sequence[Json], *, on_host: bool) -> Iterator[Broken]:
-    """Yield the ports of their node that two of a pod's ``containers`` would have.
+    """Yield the host ports that two of a pod's ``containers`` claim.
 
-    ``on_host`` says that the pod has the node's network, and with it each port of a container is the node's.
+    ``on_host`` says that the pod uses the node's network, where each container port is a host port.
     """
     taken: set[tuple[Any, ...]] = set()
     for i, container in enumerate(containers):
@@ -132,7 +132,7 @@ def _is_for_containers(name: str) -> bool:
 
 
 def _is_extended(name: str) -> bool:
-    """Return whether a resource cannot be asked for beyond what is there: devices, and huge pages."""
+    """Return whether a resource cannot be overcommitted: devices and huge pages."""
     return ("/" in name and "kubernetes.io/" not in name) or name.startswith(_HUGEPAGES)
 
 
@@ -147,7 +147,7 @@ def _amount(path: str, name: str, value: Fraction, written: Any) -> Iterator[Bro
 
 
 def _page(name: str) -> Fraction:
-    """Return the size of a huge page in bytes; 0 where the name tells none."""
+    """Return the size of a huge page in bytes; 0 if the name gives none."""
     try:
         size = parse_quantity(name.removeprefix(_HUGEPAGES))
     except QuantityError:

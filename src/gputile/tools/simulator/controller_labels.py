@@ -1,6 +1,6 @@
 """The labels and annotations that Kubernetes' controllers add to the pods that they make.
 
-Pods ask for neighbours and distance by them, so that a rule on a Job's name or a set's index means the same here.
+Affinities and topology spread refer to them, so a rule on a Job's name or a set's index means the same here.
 Source: k8s.io/api (apps/v1, batch/v1, types.go) for the names; registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for who sets them.
 """
@@ -46,5 +46,5 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod, manual_selector: 
 
 
 def _of_job(name: str, uid: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return a Job's labels; what its template says goes before them."""
+    """Return a Job's labels; the labels of its template take precedence."""
     return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(CONTROLLER_UIDS, uid) | dict(labels)

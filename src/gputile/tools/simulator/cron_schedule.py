@@ -1,4 +1,4 @@
-"""When a CronJob makes a Job: its schedule and time zone (github.com/robfig/cron, by which Kubernetes reads them)."""
+"""When a CronJob makes a Job: its schedule and time zone (as github.com/robfig/cron reads them for Kubernetes)."""
 
 import re
 import zoneinfo
@@ -61,7 +61,7 @@ def _broken_field(text: str, name: str, least: int, largest: int, names: dict[st
 
 def _broken_range(text: str, name: str, least: int, largest: int, names: dict[str, int]) -> str:
     if not text:
-        return ""  # nothing between two commas is passed over
+        return ""  # an empty item between two commas is skipped
     bounds, slash, step = text.partition("/")
     if slash and (not _NUMBER.fullmatch(step) or int(step) == 0):
         return f"the step of the {name} must be a number of 1 or more, is {step[:20]!r}"

@@ -1,6 +1,6 @@
 """The form of ``kind: Cluster``: what people type to describe a cluster, short enough to type.
 
-What is not said is ample or usual: a node has 128 CPUs, 1 TiB of memory and room for 110 pods, and one with GPUs
+Defaults are ample or usual: a node has 128 CPUs, 1 TiB of memory and room for 110 pods, and one with GPUs
 has the taint ``nvidia.com/gpu:NoSchedule`` (``taints: []`` takes it away).
 """
 

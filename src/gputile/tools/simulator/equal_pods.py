@@ -1,8 +1,8 @@
-"""Decides pods that ask for the same, one after the other. What equal nodes do with one of them is found out once.
+"""Places pods with equal requests one after the other, and evaluates equal nodes only once.
 
-Where no rule about other pods concerns them, the node that such a pod goes to is the one of the best score, of equals
-the one that the ledger met first: ranks count for more than all scores of kube-scheduler together. What a node does
-with the pod depends on what is booked on its own GPUs alone.
+If no rule refers to other pods, such a pod goes to the node with the best score, and of equal nodes to the one that
+entered the ledger first: a rank outweighs all scores of kube-scheduler together. A node's answer depends only on the
+bookings of its own GPUs.
 """
 
 import heapq
@@ -32,7 +32,7 @@ Likeness = tuple[object, ...]
 
 
 def likeness(pod: Pod) -> Likeness:
-    """Return a key that is equal for pods that ask for the same, as long as the spec of the first of them is kept."""
+    """Return a key that pods with equal requests share; it is valid while the first pod's spec is kept in memory."""
     meta = pod.metadata
     return id(pod.spec), meta.namespace, _common(meta.labels), _common(meta.annotations)
 
@@ -43,7 +43,7 @@ def _common(given: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a node does with the next pod: positions of the GPUs, the booking, and the node's score afterwards."""
+    """A node's answer for the next pod: positions of the GPUs, the booking, and the node's score afterwards."""
 
     gpus: tuple[int, ...]
     booking: Booking
@@ -51,7 +51,7 @@ class _Step:
 
 
 class NodeStates:
-    """Keys that are equal for nodes that do the same with every pod."""
+    """Keys of nodes; nodes with equal keys answer every pod alike."""
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._ledger = engine.ledger
@@ -59,7 +59,7 @@ class NodeStates:
         self._kind_of: dict[str, int] = {}
 
     def key(self, row: int, info: NodeInfo) -> bytes:
-        """Return the key of the node in ``row`` as it is now, b"" for one that is like no other."""
+        """Return the key of the node in ``row`` as it is now, b"" if no other node can be equal to it."""
         arrays, gpus = self._ledger.node_arrays, self.gpus_key(row, info)
         return gpus and gpus + arrays.cpu[row].tobytes() + arrays.host_mib[row].tobytes()
 
@@ -67,14 +67,14 @@ class NodeStates:
         """Return a key that is equal for nodes whose GPUs a pod fits, or does not fit, for the same reason."""
         arrays = self._ledger.node_arrays
         if arrays.serving_mode[row] == ServingMode.BLOCKED or info.problem:
-            return b""  # what is said of it names a pod, or the node
+            return b""  # its refusals name a pod, or the node itself
         found = blake2b(self._kind(info).to_bytes(4, "little"), digest_size=16)
         for array in (arrays.used, arrays.percent, arrays.pods, arrays.group):
             found.update(array[row].tobytes())
         return found.digest()
 
     def _kind(self, info: NodeInfo) -> int:
-        """Return a number for all that does not change as pods come."""
+        """Return a number for everything about the node that arriving pods do not change."""
         known = self._kind_of.get(info.name)
         if known is None:
             gpus = tuple((gpu.index, gpu.mib, gpu.healthy) for gpu in info.inventory.gpus)
@@ -85,9 +85,9 @@ class NodeStates:
 
 
 class EqualPods:
-    """Where pods of one likeness go.
+    """Places pods that share one key.
 
-    ``placed_on`` are the nodes of all pods that the simulation has placed, in order; who places one adds its node.
+    ``placed_on`` lists the nodes of all pods that the simulation has placed, in order; the caller appends each new one.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class EqualPods:
         self._score = {row: score for row, score in zip(open_rows, found, strict=True) if score != UNFIT}
         self._queue = [(-score, row) for row, score in self._score.items()]
         heapq.heapify(self._queue)
-        self._own = "", UNFIT  # the node of the last pod of this likeness, and its score since
+        self._own = "", UNFIT  # the node of the last pod with this key, and its score since
 
     @property
     def feasible(self) -> int:
@@ -133,7 +133,7 @@ class EqualPods:
         return None
 
     def place(self, pod: Pod, name: str, now_ns: int) -> Decision:
-        """Book a pod of this likeness on the node that is ``best``, and return which GPUs it got there."""
+        """Book a pod with this key on the node that is ``best``, and return which GPUs it got there."""
         ledger = self._engine.ledger
         row = ledger.row_of[name]
         info = ledger.node_info(row)
@@ -157,7 +157,7 @@ class EqualPods:
         return decision
 
     def _first(self, pod: Pod, name: str, row: int, key: bytes, now_ns: int) -> Decision:
-        """Do what ``place`` does on a node that is like none before."""
+        """Do what ``place`` does, on a node with a key that was not seen before."""
         ledger = self._engine.ledger
         decision = self._engine.decide(self.request, name, now_ns)
         if isinstance(decision, FitRefusal):
@@ -172,12 +172,12 @@ class EqualPods:
         return decision
 
     def _look_again(self, names: Sequence[str]) -> None:
-        """Take in what has become of the nodes that pods were placed on."""
+        """Update the nodes on which pods were placed since the last look."""
         if not names:
             return
         alone, rows = self._predicates.alone(self.pod), self._engine.ledger.row_of
         known = dict([self._own]) if list(names) == [self._own[0]] else {}
-        self._own = "", UNFIT  # whoever is placed there next changes it
+        self._own = "", UNFIT  # the next pod that is placed there changes it
         scores = None if known else self._engine.scores(self.request.shape, self.request.host)
         for name in dict.fromkeys(names):
             row = rows.get(name)

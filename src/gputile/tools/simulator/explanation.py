@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or nowhere: what every node and every GPU says to it (B4)."""
+"""Why a pod is on its node, or pending: the verdict of every node and every GPU (B4)."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -52,8 +52,8 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each GPU.
 
-    ``in_tree`` and ``gpu`` are "" where nothing stands against the node. ``unresolvable`` says that it would not serve
-    the pod even if it were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
+    ``in_tree`` and ``gpu`` are "" if they do not forbid the node. ``unresolvable`` says that the pod would not
+    fit even if the node were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
     """
 
     name: str
@@ -73,8 +73,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 class Subject:
     """A pod in its cluster, with the ledger of everything else.
 
-    ``request`` is None for a pod that asks for no GPU. Holds that have ended by ``now_ns``, Unix time in nanoseconds,
-    keep nothing.
+    ``request`` is None for a pod that asks for no GPU. Reservations that have expired by ``now_ns``, Unix time in
+    nanoseconds, do not count.
 
     Raises:
         RequestError: what the pod asks for can never be served.
@@ -137,7 +137,7 @@ class Subject:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
     def fits_new(self, request: Request, node: Node) -> bool:
-        """Return whether the pod would fit a node that comes."""
+        """Return whether the pod would fit a node that is added."""
         name = node.metadata.name
         self.predicates.put_node(node)
         self.ledger.apply(NodeApplied(node))
@@ -148,7 +148,7 @@ class Subject:
             self.ledger.apply(NodeDeleted(name))
 
     def _obstacle(self, pod: Pod, name: str) -> str | None:
-        """Return why kube-scheduler's own rules keep a pod off a node, None where they do not."""
+        """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
         steps = self.predicates.reason(pod, name)
         while True:
             try:
@@ -158,7 +158,7 @@ class Subject:
                 return reason
 
     def reports(self) -> list[NodeReport]:
-        """Return what each node says, the nodes first that the pod fits, then those that come closest."""
+        """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
         in_tree = self.predicates.reasons(self.pod)
         return sorted((self._report(name, reason or "") for name, reason in in_tree.items()), key=_order)
 
@@ -214,7 +214,7 @@ def units_text(count: int, unit_mib: int) -> str:
 
 
 def waiting_for(pod: Pod) -> str:
-    """Return what holds a pod back before anybody looks for a node, "" where nothing does."""
+    """Return what keeps a pod from being scheduled at all, "" if nothing does."""
     gang = gang_of(pod)
     gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
     if gates:
@@ -246,7 +246,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:
-    """Return a key by which the nodes come first that break the latest rule, among them those with the most free."""
+    """Return a sort key: the later the rule that a node breaks, the earlier it comes; then the more it has free."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
     return -int(rule), -free

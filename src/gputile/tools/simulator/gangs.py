@@ -13,8 +13,8 @@ from gputile.core.scheduling.gang_rules import held_by_others, needed_members, q
 class PodGroups:
     """What is known of PodGroups, by namespace and name.
 
-    ``sizes`` are their least numbers of members, ``unreadable`` says what is wrong with those of the cluster that have
-    none. ``absent`` says of any other where it is not.
+    ``sizes`` are their values of minMember; ``unreadable`` says what is wrong with PodGroups of the cluster that have
+    none. ``absent`` says of any other name where no PodGroup was found.
     """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class PodGroups:
         self.unreadable.pop(key, None)
 
     def why_unknown(self, gang: GangName) -> str:
-        """Return why nobody knows the size of a gang that names a PodGroup."""
+        """Return why the size of a gang that names a PodGroup is unknown."""
         wrong = self.unreadable.get((gang.namespace, gang.name))
         if wrong is not None:
             return f"the cluster's PodGroup {gang}: {wrong}"
@@ -44,9 +44,9 @@ class Turn:
 
 
 def turns(pods: Iterable[Pod], *, gangs: bool) -> list[Turn]:
-    """Return what is decided one after the other: by priority, then by creation. A gang's turn comes with its last pod.
+    """Return the turns in their order: by priority, then by creation. A gang's turn comes with its last pod.
 
-    ``gangs`` is whether pods of gangs are decided together.
+    ``gangs`` says whether pods of gangs are decided together.
     """
     found: dict[GangName | int, Turn] = {}
     last: dict[GangName | int, int] = {}
@@ -70,7 +70,7 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 
 
 def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str:
-    """Return why a gang cannot start yet whatever room there is, "" where it can.
+    """Return why a gang cannot start yet even with enough GPUs, "" if it can.
 
     ``size`` pods start together; ``running`` have started, and ``waiting`` could.
     """

@@ -10,7 +10,7 @@ from gputile.tools.simulator.workloads import Owner
 
 @dataclass(frozen=True, slots=True)
 class ToldOutcome:
-    """What became of a pod; ``others`` are the names of pods of its workload of which the same is said."""
+    """What became of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
 
     outcome: Outcome
     others: list[str] = field(default_factory=list)

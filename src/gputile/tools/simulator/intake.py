@@ -24,14 +24,14 @@ MAKERS: Final = {
     "ReplicationController": "v1",
     "StatefulSet": "apps/v1",
 }
-# Groups that these kinds were in once, or never: who names one means Kubernetes' own kind.
+# Earlier or mistaken groups of these kinds: an object in one is meant to be of Kubernetes' own kind.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _MOST_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are taken in. ``kinds`` is the table of the kinds of others."""
+    """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own."""
 
     admission: Admission = field(default_factory=Admission)
     kinds: PodKinds = field(default_factory=known_kinds)
@@ -97,7 +97,7 @@ class Intake:
             raise ManifestError("\n".join(str(manifest.origin.error(*each)) for each in refused[:_MOST_SHOWN]))
 
     def _unknown(self, manifest: Manifest) -> str:
-        """Return what is wrong with a kind that nobody knows, and what to do."""
+        """Return why an unknown kind cannot be used, and what to do."""
         kind, version = manifest.kind, manifest.api_version
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
         known = kubernetes_kinds().kinds

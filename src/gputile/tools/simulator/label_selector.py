@@ -17,11 +17,11 @@ _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class SelectorError(ValueError):
-    """A text is no label selector; it says where it stops being one."""
+    """A text is no label selector; the message names the place of the mistake."""
 
 
 def parse_selector(text: str) -> LabelSelector:
-    """Return the selector that ``text`` is; empty, it selects everything.
+    """Parse ``text`` into a selector; an empty text selects everything.
 
     Raises:
         SelectorError: it is none.
@@ -30,7 +30,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether ``labels`` are among those that are selected."""
+    """Return whether the selector selects ``labels``."""
     return selects(selector, labels)
 
 

@@ -1,4 +1,4 @@
-"""Manifests out of files: one object each, and errors that say where a mistake stands and which rule it breaks."""
+"""Reads manifests from files: one object each, with errors that name the place of a mistake and the broken rule."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object, nulls left out. ``described`` says that its file describes what a cluster has.
+    """One object, nulls left out. ``described`` says that its file describes the state of a cluster.
 
     ``nulls`` is the object with its nulls, as its file has it; {} where there are none.
     """
@@ -98,7 +98,7 @@ class Loaded:
 def load_manifests(paths: Iterable[str], stdin: BinaryIO | None = None, *, described: bool = False) -> Loaded:
     """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
 
-    ``described`` says that the files describe what a cluster has.
+    ``described`` says that the files describe the state of a cluster.
 
     Raises:
         ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.

@@ -1,4 +1,4 @@
-"""Names and labels as the API server takes them (k8s.io/apimachinery, util/validation)."""
+"""The API server's rules for names and labels (k8s.io/apimachinery, util/validation)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ _MOST_ANNOTATIONS = 256 * 1024  # bytes
 
 
 def check_name(origin: Origin, path: str, name: str) -> None:
-    """Check that ``name`` is one that Kubernetes takes for an object.
+    """Check that Kubernetes accepts ``name`` for an object.
 
     Raises:
         ManifestError: it is not.
@@ -66,7 +66,7 @@ def broken_qualified_name(name: str) -> str:
 
 
 def broken_finalizer(name: str) -> str:
-    """Return why ``name`` is none of a finalizer; "" where it is one."""
+    """Return why ``name`` is no name of a finalizer; "" where it is one."""
     if why := broken_qualified_name(name):
         return why
     if "/" in name or name in _FINALIZERS:
@@ -75,7 +75,7 @@ def broken_finalizer(name: str) -> str:
 
 
 def broken_label_value(value: str) -> str:
-    """Return why ``value`` is none of a label; "" where it is one."""
+    """Return why ``value`` is no value of a label; "" where it is one."""
     if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
         rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
         return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"

@@ -1,4 +1,4 @@
-"""Names and UIDs that a cluster draws by lot, made from what an object is called: every run gives the same."""
+"""Names and UIDs that a cluster would choose at random, derived from an object's name: every run gives the same."""
 
 import hashlib
 import uuid

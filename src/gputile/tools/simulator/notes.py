@@ -1,4 +1,4 @@
-"""What is worth knowing of what was read, and stops nobody."""
+"""Notes on the input: facts that a user should know and that stop nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _OBJECTS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence, and the object that it is about, where it is about one that was written in a file."""
+    """A sentence, and the object of a file that it is about, if there is one."""
 
     text: str
     origin: Origin | None = None
@@ -20,7 +20,7 @@ class Note:
 
 
 def told_together(notes: Iterable[Note]) -> list[str]:
-    """Return the notes as they are told: what is said of several objects of a file is said once, of all of them."""
+    """Return the notes as printed: one sentence for all objects of a file that it is about."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         alike.setdefault((note.origin.file if note.origin is not None else "", note.text), []).append(note)

@@ -1,6 +1,6 @@
 """How many objects a file holds, counted before any of them is read.
 
-To read a file of the size that is allowed takes up to half a minute. A file of too many objects is refused at once.
+Reading a file of the largest allowed size takes up to half a minute, so a file with too many objects is refused first.
 """
 
 import re

@@ -68,7 +68,7 @@ def broken_template(path: str, template: Json) -> Iterator[Broken]:
 
 
 def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the metadata of an object; kinds of RBAC take any name that a path takes."""
+    """Yield what is wrong with the metadata of an object; kinds of RBAC allow every name that a URL path allows."""
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
     if not name and not prefix:
         yield "metadata.name", "Required value: name or generateName is required"
@@ -88,7 +88,7 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
 
 
 def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[Broken]:
-    """Yield what is wrong with the template of a spec; ``policies`` are the restartPolicies that its kind takes."""
+    """Yield what is wrong with the template of a spec; ``policies`` are the restartPolicies that its kind allows."""
     template = spec.get("template")
     if template is None:
         yield f"{path}.template", "Required value"
@@ -189,7 +189,7 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
 def _with_claimed_volumes(spec: Json) -> Json:
     """Return a StatefulSet's spec with the volumes that its controller adds to each pod: one for each claim template.
 
-    They stand behind the template's own, so that the paths of those stay right.
+    They come after the template's own volumes, so that the paths of these stay right.
     """
     pod = (spec.get("template") or {}).get("spec")
     if not pod:

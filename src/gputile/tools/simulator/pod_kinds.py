@@ -1,4 +1,4 @@
-"""Kinds of others that make pods: a table of where their templates and their numbers of replicas stand.
+"""Custom kinds that make pods: a table of the paths of their templates and of their replica counts.
 
 The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 """
@@ -20,7 +20,7 @@ from gputile.tools.simulator.object_rules import Json
 KIND: Final = "PodKinds"
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
 _EACH: Final = "*"
-_KEYS: Final = ("name", "groupName")  # what an entry of a list is called by
+_KEYS: Final = ("name", "groupName")  # the field that names an entry of a list
 
 Step = str | int
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
@@ -69,7 +69,7 @@ class PodsOfKind(_TableSection, frozen=True):
 class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none. ``suspended`` is the path of what holds its pods back while true.
 
-    ``owned`` are labels by which its pods are known where their controller is another object.
+    ``owned`` are labels that identify its pods if their controller is another object.
     """
 
     api_version: Annotated[str, msgspec.Meta(description="The kind's apiVersion.")]
@@ -134,7 +134,7 @@ class PodKinds:
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the table, with what the files add to it or say better.
+    """Return the table with the entries of the files added, which replace entries of the same kind.
 
     Raises:
         ManifestError: a file cannot be used.
@@ -261,7 +261,7 @@ def _bound(body: Any, path: str, keys: Sequence[Step]) -> tuple[Any, str]:
 
 
 def _missing(body: Any, path: str) -> tuple[str, str]:
-    """Return where the way to a template ends, and why."""
+    """Return the last path of a template that exists, and why the next step fails."""
     value, steps = body, list[Step]()
     for name in path.split("."):
         if name == _EACH or not isinstance(value, dict) or name not in value:

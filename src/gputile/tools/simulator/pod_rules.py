@@ -1,7 +1,7 @@
 """What the API server demands of a pod beyond the types of its fields (k8s.io/kubernetes, pkg/apis/core/validation).
 
-The rules read manifests as they are written, after their fields were found right. Their words are the API server's, as
-far as these help a reader. What belongs to one container, to volumes and to security has modules of its own.
+The rules read manifests as written, after ``fields`` has checked them. They use the API server's words where these help
+a reader. Containers, volumes and security have modules of their own.
 """
 
 import ipaddress
@@ -131,7 +131,7 @@ def _asked(container: Json, name: str) -> Fraction:
 
 
 def _names_of_hosts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield what is wrong with how the pod finds other hosts by their names."""
+    """Yield what is wrong with the pod's DNS settings and host aliases."""
     settings = spec.get("dnsConfig", {})
     servers, searches = settings.get("nameservers", ()), settings.get("searches", ())
     if spec.get("dnsPolicy") == "None" and not servers:
@@ -173,7 +173,7 @@ def _broken_address(text: str) -> str:
 
 
 def _by_plugins(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield what the API server's own admission plugins fill in, and take from nobody else."""
+    """Yield fields that only the API server's own admission plugins may fill in."""
     if not spec.get("priorityClassName"):
         if spec.get("priority", 0) != 0:
             rule = "comes from a PriorityClass: name one in priorityClassName instead"

@@ -40,7 +40,7 @@ def with_priority(
 ) -> Mapping[str, Any]:
     """Return ``pod`` with the priority of its class; ``prefix`` stands before the paths of its fields.
 
-    A class that ``classes`` does not have counts as 0, and a note says so.
+    A class that is not in ``classes`` counts as 0, and a note says so.
 
     Raises:
         ManifestError: the pod says another priority than its class.

@@ -1,4 +1,4 @@
-"""The pods and nodes that a remedy speaks of: a pod that asks for less, one that is created anew, a node that comes."""
+"""The pods and nodes of a remedy: a pod that asks for less, a pod that is created anew, a node that is added."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -43,9 +43,9 @@ _HOST_LABEL = "kubernetes.io/hostname"
 
 
 def asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
-    """Return ``pod`` with at most so much of ``resource`` in each container that it is ``enough``; the most that is.
+    """Return ``pod`` with the largest amount of ``resource`` in each container that is still small ``enough``.
 
-    Amounts are multiples of ``step``. None where not even one step in each container is.
+    Amounts are multiples of ``step``. None if even one step in each container is too much.
     """
     asked = [count for container in _containers(pod) if (count := _asked(container, resource))]
     best, low, high = None, 1, max(asked, default=0) // step
@@ -82,8 +82,8 @@ def overlooked(pod: Pod, configuration: Configuration) -> bool:
 def coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts) -> Node | None:
     """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod demands.
 
-    ``needs`` is what the pod takes of a node, cpu in thousandths. The node has the taint of GPU nodes, where they get
-    one. None where no labels can be told that the pod would be content with.
+    ``needs`` is what the pod takes of a node, cpu in thousandths. The node has the taint of GPU nodes if the cluster
+    sets it. None if no labels are found that the pod accepts.
     """
     demanded = demanded_labels(pod)
     if demanded is None:
@@ -113,9 +113,9 @@ def coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configura
 
 
 def demanded_labels(pod: Pod) -> dict[str, str] | None:
-    """Return labels with which a node is one that the pod accepts; None where none are found.
+    """Return labels of a node that the pod accepts; None if none are found.
 
-    Of several terms of the affinity it is the first that can be met.
+    If the affinity has several terms, the first one that can be met decides.
     """
     selected = dict(pod.spec.node_selector)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None

@@ -1,4 +1,4 @@
-"""What would have to change so that a pod fits. Each is tried with the code that decides live and then told (B4)."""
+"""What would have to change so that a pod fits. Every remedy is tried with the live code before it is shown (B4)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A remedy, and what it makes of the cluster.
+    """A remedy, and how the cluster would be after it.
 
-    ``pod`` is the pod as it would be, ``leaving`` are the UIDs of the pods that would be gone, ``coming`` are nodes any
-    of which would come. ``mended`` are reasons of kube-scheduler that would no longer stand against the remedy's nodes.
+    ``pod`` is the pod as it would be, ``leaving`` are the UIDs of the pods that would be gone, and one of the nodes
+    ``coming`` would be added. ``mended`` are reasons of kube-scheduler that would no longer forbid the remedy's nodes.
     """
 
     remedy: Remedy
@@ -67,7 +67,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
 
 
 def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
-    """Find the largest amount that fits now, where less is all that is needed."""
+    """Find the largest amount that fits now, if asking for less is enough."""
     shape, pod = request.shape, subject.pod
     if not names:
         return None
@@ -95,7 +95,7 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Find the node that the fewest pods have to leave, of those the least memory."""
+    """Find the node where the fewest pods have to leave; of equal nodes, the one where they hold the least memory."""
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
         leaving = _fewest(subject, request, report.name)
@@ -113,7 +113,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return few pods of a node without which the request fits it; None where it does not even if all are gone."""
+    """Return a few pods of a node without which the request fits; None if it does not fit the empty node."""
     bookings = sorted(subject.ledger.on_node(name), key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
     def fits(leaving: Sequence[Booking]) -> bool:
@@ -133,7 +133,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Name the nodes whose GPUs have room, and all else that stands against them."""
+    """Name the nodes whose GPUs have room, and everything else that forbids them."""
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
         for report in nodes[:_MOST_NODES_TRIED]
@@ -149,7 +149,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
 
 
 def _anew(subject: Subject, pod: Pod) -> list[Proposal]:
-    """Return what goes for ``pod``, as admission would store it today: created anew, and what more it needs."""
+    """Return the remedies of ``pod`` if it is created anew, as admission would store it today."""
     try:
         other = subject.instead(pod)
     except RequestError:

@@ -1,8 +1,8 @@
-"""Which of the pods that manifests ask for a cluster has already: applying a manifest again makes no second copy.
+"""Finds the pods of manifests that already run in a cluster: applying a manifest again makes no second copy.
 
 A pod of the cluster is one of an object's if its controller is the object, or a ReplicaSet or Job that the object made,
-or if it carries the labels by which such pods are known. One that asks for something else than the object's template
-does is replaced, as its controller does it when the template changes.
+or if it carries the labels that identify such pods. A pod whose requests differ from the object's template is replaced,
+as its controller would do when the template changes.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from gputile.tools.simulator.workloads import Owner
 
 # Labels with which the controllers of Deployments and Rollouts name the ReplicaSets that they make: NAME-<hash>.
 _HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
-_IMMUTABLE: Final = ("Pod", "Job")  # what they ask for cannot be changed once they are there
+_IMMUTABLE: Final = ("Pod", "Job")  # their requests cannot be changed after they are created
 
 
 class ImmutableObject(ValueError):
@@ -30,14 +30,14 @@ class ImmutableObject(ValueError):
 
 @dataclass(slots=True)
 class _Found:
-    """The pods of one object: those that are asked for, and those that the cluster has."""
+    """The pods of one object: those in the manifests, and those in the cluster."""
 
     asked: list[Pod] = field(default_factory=list)
     live: list[Pod] = field(default_factory=list)
 
 
 def recognise(scenario: Scenario, live: Iterable[Pod], owned: Mapping[Owner, Mapping[str, str]]) -> None:
-    """Add the ``live`` pods of a cluster to a scenario, and leave out of ``pending`` what they are already.
+    """Add the ``live`` pods of a cluster to a scenario, and remove from ``pending`` the pods that they already are.
 
     ``owned`` are the labels by which the pods of an object are known where their controller is another object. A live
     pod that is one of those asked for and has no node yet takes the place of its copy in ``pending``.
@@ -91,7 +91,7 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario) -> list[Pod]:
 
 
 def _missing(asked: Sequence[Pod], kept: Sequence[Pod]) -> list[Pod]:
-    """Return the pods that are asked for and not among those that are kept: by name, else by what they ask for."""
+    """Return the pods of the manifests that none of the kept pods stands for, by name or else by equal requests."""
     names = {pod.key for pod in kept}
     copies = {pod.key for pod in asked}
     others = Counter(_demand(pod) for pod in kept if pod.key not in copies)
@@ -125,7 +125,7 @@ def owner_of(pod: Pod) -> Owner:
 
 
 def _known(pod: Pod, objects: Mapping[Owner, _Found], owned: Mapping[Owner, Mapping[str, str]]) -> Owner | None:
-    """Return the object that a pod of the cluster belongs to, None where none is asked for."""
+    """Return the object of the manifests that a pod of the cluster belongs to, None if there is none."""
     for candidate in _owners(pod):
         if candidate in objects:
             return candidate
@@ -136,7 +136,7 @@ def _known(pod: Pod, objects: Mapping[Owner, _Found], owned: Mapping[Owner, Mapp
 
 
 def _owners(pod: Pod) -> Iterable[Owner]:
-    """Yield the objects that a pod may come from: its controller, and what has made that one."""
+    """Yield the objects that a pod may come from: its controller, and the controller's own creator."""
     kind, namespace, name = owner_of(pod)
     yield kind, namespace, name
     if kind == "ReplicaSet":
@@ -151,7 +151,7 @@ def _owners(pod: Pod) -> Iterable[Owner]:
 
 
 def _demand(pod: Pod) -> Hashable:
-    """Return what a pod asks of a cluster, equal for pods that ask for the same."""
+    """Return a pod's requests in a form that is equal for pods with equal requests."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b"{}"
     selector = tuple(sorted(spec.node_selector.items()))

@@ -1,4 +1,4 @@
-"""All that a simulation starts from: files of nodes, of running pods and of workloads, read as one cluster."""
+"""The input of a simulation: files of nodes, of running pods and of workloads, read as one cluster."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(slots=True)
 class Scenario:
-    """A cluster and what is asked of it.
+    """A cluster and the pods to be placed on it.
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
-    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` is
-    what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects
-    that have not been made pods yet; those that name no namespace are in ``namespace``. ``notes`` are sentences about
-    what was read loosely or left out.
+    ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
+    the known PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects that
+    have not been made pods yet; those that name no namespace are in ``namespace``. ``notes`` are sentences about what
+    was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -163,7 +163,7 @@ def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[M
 
 
 def _odd_labels(nodes: Iterable[Node]) -> list[str]:
-    """Return what is said by a node's label and means nothing."""
+    """Return notes on node labels whose values mean nothing."""
     found = ((node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)) for node in nodes)
     valid = ", ".join(PLACEMENTS)
     return [

@@ -1,6 +1,6 @@
 """Decides a scenario pod by pod, with the ledger and the placement that decide live.
 
-Each pod goes through what a live one does: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
+Each pod goes the way of a live one: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
 GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
 decided by the search that plans them live.
 """
@@ -34,7 +34,7 @@ from gputile.tools.simulator.gangs import PodGroups, incomplete, started_by_gang
 from gputile.tools.simulator.refusals import Refusals
 from gputile.tools.simulator.scenario import Scenario
 
-# What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
+# The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
 RANK_WEIGHT = 2000
 _SHOWN = 10
 _LIKENESSES_KEPT = 64
@@ -108,7 +108,7 @@ class Simulation:
                 yield outcome
 
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
-        """Place the pods of a gang that start together, and as many more of it as there is room for; or none."""
+        """Place the pods of a gang that start together and as many more of it as fit, or none at all."""
         size = gang_size(gang, pods, self._groups.sizes)
         if why := incomplete(gang, size, running, len(pods), self._groups):
             return [Outcome(pod, None, None, why) for pod in pods]
@@ -136,7 +136,7 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> Outcome:
-        """Decide one pod; one that is like the last one that was refused is refused as long as no other is placed."""
+        """Decide one pod. A pod equal to the last refused one is refused too, as long as no other pod is placed."""
         if self._predicates.concerns_others(pod):
             return self._decide_alone(pod, now_ns)
         like = likeness(pod)
@@ -157,9 +157,9 @@ class Simulation:
         return outcome
 
     def _equal_pods(self, like: Likeness, pod: Pod) -> EqualPods | str | None:
-        """Return who decides pods of a likeness: None where each is looked at alone, and why none ever gets a place."""
+        """Return what places pods that share a key, None if each is decided alone; and why none ever gets a place."""
         if self.engine.demand is not None:
-            return None  # where the policy is packing, every pod changes what all nodes are worth
+            return None  # with the policy packing, every pod changes the value of all nodes
         known = self._equal.get(like)
         if known is not None:
             self._equal.move_to_end(like)
@@ -217,7 +217,7 @@ class Simulation:
         return Outcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
-        """Do what goes on beside the live decisions where the policy is packing."""
+        """Learn prices as the live extender does beside its decisions, if the policy is packing."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)
@@ -225,7 +225,7 @@ class Simulation:
                 self.engine.reprice(prices(demand.demand()))
 
     def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
-        """Return one sentence on all nodes: what their GPUs lack, the nearest first, and kube-scheduler's reasons."""
+        """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons."""
         by_gpu: dict[str, list[str]] = {}
         rule_of: dict[str, int] = {}
         others: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ from gputile.tools.simulator.simulation import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the nodes say to a pod, by the reason and the nearest first, and what would make a place for it."""
+    """The nodes' reasons against a pod, the closest node first, and what would make a place for it."""
 
     nodes: dict[str, list[str]]
     remedies: list[Remedy]
@@ -30,8 +30,8 @@ def advice(
 ) -> dict[str, Advice]:
     """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
 
-    A pod that is not here is one that no change of the cluster helps, one of a gang, or one that waits for something
-    else than room. ``now_ns`` is Unix time in nanoseconds.
+    The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
+    than free capacity. ``now_ns`` is Unix time in nanoseconds.
     """
     there = [
         *scenario.bound,

@@ -39,7 +39,7 @@ def broken_volumes(path: str, volumes: Any) -> Iterator[Broken]:
 
 
 def broken_mounts(path: str, container: Json, volumes: Mapping[str, Json]) -> Iterator[Broken]:
-    """Yield what is wrong with where the container at ``path`` has the ``volumes`` of its pod."""
+    """Yield what is wrong with the mounts of the container at ``path``; ``volumes`` are those of its pod."""
     mounts, devices = container.get("volumeMounts", ()), container.get("volumeDevices", ())
     places: set[str] = set()
     for i, mount in enumerate(mounts):
@@ -102,7 +102,7 @@ def _broken_path_below(path: str) -> str:
 
 
 def _broken_file_name(path: str) -> str:
-    """Return why ``path`` is none for a file that a volume makes; "" where it is one."""
+    """Return why ``path`` is no path for a file of a volume; "" where it is one."""
     if path.startswith("..") and ".." not in path.split("/"):
         return f"Invalid value: {shown(path)}: must not start with '..'"
     return _broken_path_below(path)

@@ -25,7 +25,7 @@ from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import Outcome, Simulation
 
 MOST_COPIES = 100_000
-# What gputile writes into a pod on its way in and when it is bound, which its template does not have.
+# Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
 _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
@@ -34,7 +34,7 @@ class UnknownNode(ValueError):
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Take nodes away: their pods look for another place, before those that are pending already.
+    """Remove nodes: their pods become pending, ahead of those that are pending already.
 
     Raises:
         UnknownNode: one of ``leaving`` is not in the scenario.
@@ -50,7 +50,7 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
 
 
 def _stays(pod: Pod) -> bool:
-    """Return whether a pod goes with its node: a DaemonSet's, or a static one."""
+    """Return whether a pod ends with its node: a DaemonSet's, or a static one."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
@@ -70,7 +70,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Have every agent count in units of ``unit_mib``: pods that run keep their bytes, new ones ask in the new unit."""
+    """Let every agent count in units of ``unit_mib``: running pods keep their bytes, new ones ask in the new unit."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
@@ -80,7 +80,7 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
-    """Return the node as its agent would offer it: what is held, and what is left in whole units."""
+    """Return the node as its agent would advertise it: held memory, and the rest in whole units."""
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     try:
         inventory = decode_inventory(text) if text is not None else None

@@ -1,4 +1,4 @@
-"""What became of each workload: its pods that have a place, where, with what, and why others have none."""
+"""The outcome of each workload: nodes and GPUs of its placed pods, and why the others have no place."""
 
 from collections import Counter
 from collections.abc import Iterable

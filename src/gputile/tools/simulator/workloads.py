@@ -1,6 +1,6 @@
-"""Workload objects become the pods that their controllers would make, with names and UIDs that never change.
+"""Expands workload objects into the pods that their controllers would make, with names and UIDs that never change.
 
-Pods of one workload share the spec of its template: to change one, replace it, do not write into it.
+Pods of one workload share the spec of its template: replace a spec to change it, and never write into it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,8 +87,8 @@ class _CronJob(msgspec.Struct):
 class Expansion:
     """The pods in the order of their creation; ``notes`` say what was read loosely or left out.
 
-    ``owned`` are the labels by which the running pods of an object (kind, namespace, name) are known, where their
-    controller is another object.
+    ``owned`` are the labels that identify the running pods of an object (kind, namespace, name) whose controller is
+    another object.
     """
 
     pods: list[Pod] = field(default_factory=list)
@@ -209,7 +209,7 @@ class _Expander:
         return owner
 
     def _template(self, origin: Origin, path: str, template: Mapping[str, Any], namespace: str) -> Pod:
-        """Return what pods of a template are like, as they are stored."""
+        """Return the stored form that all pods of a template share."""
         metadata = template.get("metadata", {}) | {"namespace": namespace}
         return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
 
@@ -267,7 +267,7 @@ class _Maker:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What an expander needs: the workload, who makes its pods, the cluster's nodes, and where to say what is odd."""
+    """The input of an expander: the workload, the maker of its pods, the cluster's nodes, and the list for notes."""
 
     spec: _WorkloadSpec
     make: _Maker

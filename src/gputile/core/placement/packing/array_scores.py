@@ -1,7 +1,7 @@
 """The packing policy on the ledger's arrays: what shares are worth as the cluster stands, and what a placement costs.
 
-``scoring`` and ``prices`` say what a placement costs; this turns what the ledger knows into their terms, thousandths of
-a GPU, and their answer into the integers that nodes are compared by.
+``scoring`` and ``prices`` say what a placement costs. This module converts the ledger's arrays into their unit,
+thousandths of a GPU, and their costs into integers that compare nodes.
 """
 
 from collections.abc import Sequence
@@ -130,7 +130,7 @@ def scores(
 def scores_without_gpus(
     arrays: NodeArrays, host: HostResources, rows: vectorized.Which, packing_state: PackingState
 ) -> Int64:
-    """Return for each of ``rows`` how little a pod without GPUs spoils there, higher is better: shape [rows].
+    """Return a score for a pod without GPUs on each of ``rows``, higher where less GPU capacity is lost: shape [rows].
 
     A node without GPUs has nothing to lose, and is the best.
     """
@@ -160,7 +160,7 @@ def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, trial:
     hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
     known = lines < packing_state.hosts.shape[1]
     hosts[:, known] = packing_state.hosts[:, lines[known]]
-    # Where CPU or memory is short kube-scheduler refuses the node by itself.
+    # kube-scheduler itself refuses a node with too little CPU or memory.
     cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
     cpu_per_mib = packing_state.context.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
@@ -187,13 +187,13 @@ def gpu_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tup
 
 
 def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return what orders the GPUs as ``gpu_key`` does; infinity for those that the pod cannot get."""
+    """Return keys that order the GPUs as ``gpu_key`` does; infinity for those that the pod cannot get."""
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the GPUs that come into question, given that some nodes' own labels choose among theirs (M9)."""
+    """Return the candidate GPUs; on some nodes the node's own label has chosen among them (M9)."""
     result = ready.copy()
     for spread in (False, True):
         part = np.flatnonzero(~arrays.packed[rows] & (arrays.spread[rows] == spread))

@@ -1,4 +1,4 @@
-"""What pods ask for lately, learnt from those that came: the input of ``prices``."""
+"""Recent demand, learnt from the pods that came: the input of ``prices``."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class DemandEstimator:
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
-        self._unit = 1.0  # what one pod counts now; growing it is cheaper than shrinking all that is kept
+        self._unit = 1.0  # the weight of one pod now; growing it is cheaper than shrinking all stored weights
         self._growth = 2 ** (1 / HALF_LIFE)
         self._cpu, self._memory = 0.0, 0.0  # that GPU pods asked for, weighted like the pods
         total = float(prior.weight.sum())

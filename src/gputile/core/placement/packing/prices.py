@@ -55,8 +55,8 @@ class Demand:
 class Need:
     """Requests that only some nodes can host: several GPUs at once with their CPU, or certain models.
 
-    Demand that is harder still needs the same places, and counts. ``share`` is for every GPU's worth of all GPU demand
-    what is asked for in places, times the GPUs of a place.
+    Demand that is harder still needs the same places, and counts. ``share`` is this demand as a part of all GPU demand,
+    both in GPUs.
     """
 
     gpus: int
@@ -67,7 +67,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What to weigh decisions with; all values are in GPUs."""
+    """The prices that decisions are weighed with; all values are in GPUs."""
 
     value: Float64
     """The most that can be earned from a remnant, by its thousandths: shape [1001]; 0 at 0, 1 at 1000."""
@@ -138,7 +138,7 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
     Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
     """
-    import highspy  # here, so that only who prices a demand has it in memory
+    import highspy  # imported here, so that only processes that price a demand load it
 
     whole = sizes == WHOLE_GPU
     shares, count = sizes[~whole].tolist(), int((~whole).sum())
@@ -192,7 +192,7 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 
 
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
-    """Return how much of a node's free CPU no multiset of the usual pods without GPUs can use (``Prices.idle_cpu``).
+    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use (``Prices.idle_cpu``).
 
     ``cpu`` is what such pods ask for, in milli-CPU, and ``weight`` how many did; rare ones do not count.
     """

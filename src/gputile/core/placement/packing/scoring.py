@@ -47,7 +47,7 @@ class PodDemand:
 
 @dataclass(frozen=True, slots=True)
 class ScoringContext:
-    """Prices, and how scarce things are in the cluster as it stands; made anew from time to time."""
+    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to time."""
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -81,7 +81,7 @@ def scoring_context(
             needs.append((need, worth))
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
-    # Where finished nodes have more CPU left than pods without GPUs will ask for, finishing more of them gains nothing.
+    # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains nothing.
     left_over = float(cpu[value < FINISHED].sum())
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
@@ -99,7 +99,7 @@ def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
     """Return what a request for ``mib`` of memory and ``percent`` of compute takes of GPUs of these sizes, in MiB.
 
-    Of memory and compute whichever is more, rounded up; above ``WHOLE_GPU`` where it does not fit. Shape of ``sizes``.
+    The larger of memory and compute counts, rounded up; above ``WHOLE_GPU`` it does not fit. Shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -141,8 +141,8 @@ def stranded(context: ScoringContext, cpu: Int64, value: Float64) -> Float64:
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
     """Return how much of the remnants' value hardly any single pod can use, for want of CPU. Shape of ``cpu``.
 
-    ``stranded`` takes pods for a fluid; this counts that a pod needs all of its CPU. ``free`` is thousandths of each
-    GPU [nodes, GPUs].
+    ``stranded`` treats pods as divisible; this counts that a pod needs all of its CPU on one node. ``free`` is
+    thousandths of each GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -219,7 +219,7 @@ def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, 
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return what is good about a node that is done: less, and below 0, for idle CPU; 0 for an open node."""
+    """Return the bonus of a node without remaining GPU value: less, and below 0, for idle CPU; 0 for other nodes."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)

@@ -1,7 +1,7 @@
 """Fill one GPU before the next (``ack.node.gpu.placement=binpack``, the default).
 
-The rule says which GPU of a node a pod gets. Which node, it leaves open: the one where GPU and node get fullest, less
-what CPU or memory of the machine will be missing for the GPUs that are left, or the GPUs for the CPU.
+The label says which GPU of a node a pod gets. ``node_score`` chooses the node: the one where GPU and node get fullest,
+minus the imbalance between the GPUs and the machine's CPU or memory that remain.
 """
 
 from gputile.core.ledger.snapshot import GpuState
