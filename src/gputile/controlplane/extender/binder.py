@@ -25,7 +25,7 @@ from gputile.core.scheduling.assume import assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import waits_for
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
+from gputile.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -222,9 +222,9 @@ class Binder:
         before = self._ledger.booking(meta.uid)
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
-        except ApiError as error:
+        except (Forbidden, Invalid) as error:
             found = await self._read_unwritable(unconfirmed, error)
-        except KubeError as error:
+        except KubeError as error:  # an API server that has a bad time may still execute the Binding
             raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: {error}") from error
         if self._unconfirmed.get(meta.uid) is not unconfirmed:
             return False  # another call has resolved it meanwhile: the ledger has it
@@ -237,7 +237,7 @@ class Binder:
         del self._unconfirmed[meta.uid]
         return _bound_as(found, meta.uid, unconfirmed.decision) and unconfirmed.decision.node == node
 
-    async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: ApiError) -> Pod | None:
+    async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: KubeError) -> Pod | None:
         """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
         try:
             return await self._pod_api.pod(unconfirmed.pod.metadata.namespace, unconfirmed.pod.metadata.name)

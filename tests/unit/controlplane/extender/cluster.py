@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from gputile.api.core import Binding, Pod
-from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, Forbidden, NotFound, ServerError
+from gputile.kube.errors import AnswerLost, ApiError, Conflict, ConnectionFailed, Forbidden, NotFound, ServerError
 
 
 class Fate(Enum):
@@ -34,6 +34,7 @@ class ModelCluster:
         self.readable = True
         self.writable = True
         self.forbidden = False
+        self.refuses_writes: ApiError | None = None
         self.version = 100
         self.next_fate = next_fate
 
@@ -93,6 +94,8 @@ class ModelCluster:
     async def fence(self, namespace: str, name: str) -> Pod | None:
         if self.forbidden:
             raise Forbidden(403, "Forbidden", "pods/status")
+        if self.refuses_writes is not None:
+            raise self.refuses_writes
         if not self.writable:
             raise AnswerLost("timed out")
         pod = self.pods.get((namespace, name))

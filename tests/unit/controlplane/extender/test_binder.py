@@ -20,6 +20,7 @@ from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.errors import ApiError, ServerError, TooManyRequests, Unauthorized
 from tests.corebuilders import allocation_text, request_of, share
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -120,6 +121,32 @@ async def test_an_unknown_outcome_keeps_the_gpus_for_as_long_as_nobody_can_write
     assert bench.used() == {"a": 0, "b": 0}
     assert bench.cluster.pods["default", "p"].spec.node_name == ""
     assert await bench.binder.conclude()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B1")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerError(500, "InternalError", "etcd is slow"),
+        TooManyRequests(429, "TooManyRequests", "later"),
+        Unauthorized(401, "Unauthorized", "the token has expired"),
+    ],
+)
+async def test_an_api_server_that_has_a_bad_time_may_still_execute_a_binding(error: ApiError) -> None:
+    """Not to be able to write now is not to be allowed to write: the GPUs stay taken however long it lasts."""
+    bench = Bench(Fate.LOST_LATE, Fate.OK)
+    bench.cluster.refuses_writes = error
+    assert not await bench.bind(bench.create("p", 15), "a")
+    for _ in range(3):
+        bench.now += ANSWER_LOST_FOR_GOOD_S + 1
+        await bench.binder.resolve_unconfirmed()
+        assert bench.used() == {"a": 15, "b": 0}
+    bench.cluster.execute_late()
+    bench.cluster.refuses_writes = None
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 15, "b": 0}
+    assert bench.cluster.pods["default", "p"].spec.node_name == "a"
 
 
 @pytest.mark.anyio
