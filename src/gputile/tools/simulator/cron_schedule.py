@@ -65,8 +65,8 @@ def _broken_range(text: str, name: str, least: int, largest: int, names: dict[st
     bounds, slash, step = text.partition("/")
     if slash and (not _NUMBER.fullmatch(step) or int(step) == 0):
         return f"the step of the {name} must be a number of 1 or more, is {step[:20]!r}"
-    if bounds in ("*", "?"):
-        return ""
+    if bounds.count("-") < 2 and bounds.partition("-")[0] in ("*", "?"):
+        return ""  # what stands behind "*-" is not read
     ends = [names.get(end.lower(), end) for end in bounds.split("-")]
     if len(ends) > 2 or any(isinstance(end, str) and not _NUMBER.fullmatch(end) for end in ends):
         words = f" or a name as {next(iter(names))}" if names else ""

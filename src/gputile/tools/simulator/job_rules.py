@@ -127,6 +127,14 @@ def _successes(path: str, spec: Json) -> Iterator[Broken]:
         if indexes is not None and not _are_indexes(indexes, completions):
             rule_ = f"must be indexes and ranges of them in rising order below {completions}, as 0,2-3"
             yield f"{where}.succeededIndexes", f"Invalid value: {shown(indexes)}: {rule_}"
+        elif indexes and count is not None and count > (named := _how_many(indexes)):
+            most = f"must be no more than {named}, which is how many indexes succeededIndexes has"
+            yield f"{where}.succeededCount", f"Invalid value: {count}: {most}"
+
+
+def _how_many(indexes: str) -> int:
+    ends = [part.split("-") for part in indexes.split(",")]
+    return sum(int(each[-1]) - int(each[0]) + 1 for each in ends)
 
 
 def _are_indexes(text: str, completions: int) -> bool:

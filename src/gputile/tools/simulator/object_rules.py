@@ -1,6 +1,7 @@
 """What the API server demands of the kinds that make pods (k8s.io/kubernetes, pkg/apis/apps and batch, validation)."""
 
 import base64
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from gputile.tools.simulator.job_rules import broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_subdomain
 from gputile.tools.simulator.number_rules import broken_least
-from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec
+from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_annotations, broken_pod_spec
 from gputile.tools.simulator.rollout_rules import (
     broken_daemon_set_rollout,
     broken_deployment_rollout,
@@ -28,6 +29,10 @@ _NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
+_DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
+_LONGEST_KEY: Final = 253
+_PLAIN_DATA: Final = {"ConfigMap": "data", "Secret": "stringData"}
+_LARGEST_PORT: Final = 65535
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
@@ -44,6 +49,8 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         yield ("spec.containers" if manifest.kind == "Pod" else "spec"), "Required value"
     elif manifest.kind == "Pod":
         yield from broken_pod_spec("spec", body["spec"])
+        annotations = body.get("metadata", {}).get("annotations", {})
+        yield from broken_pod_annotations("metadata.annotations", annotations, body["spec"])
     else:
         if manifest.kind == "Job":
             yield from broken_job_name(body.get("metadata", {}).get("name", ""), body["spec"])
@@ -53,18 +60,57 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
 def broken_beside(manifest: Manifest) -> Iterator[Broken]:
     """Yield what is wrong with an object of a kind that makes no pods, as it stands beside those that do."""
     yield from broken_identity(manifest.kind, manifest.body.get("metadata", {}))
-    if manifest.kind == "Secret":
-        for key, value in manifest.body.get("data", {}).items():
-            try:
-                base64.b64decode("".join(value.split("\n")), validate=True)
-            except ValueError:
-                yield f"data[{shown(key)}]", "must be base64: write plain text into stringData"
+    body = manifest.body
+    if manifest.kind in ("ConfigMap", "Secret"):
+        yield from _broken_data(manifest.kind, body)
+    elif manifest.kind == "PersistentVolumeClaim":
+        yield from broken_claim("spec", body.get("spec", {}))
+    elif manifest.kind == "PodDisruptionBudget" and {"minAvailable", "maxUnavailable"} <= body.get("spec", {}).keys():
+        yield "spec", "Invalid value: minAvailable and maxUnavailable cannot be both set"
+    elif manifest.kind == "Service":
+        yield from _broken_ports(body.get("spec", {}))
+
+
+def _broken_data(kind: str, body: Json) -> Iterator[Broken]:
+    for field in ("data", "binaryData", "stringData"):
+        for key, value in body.get(field, {}).items():
+            if not _DATA_KEY.fullmatch(key) or key in (".", "..") or key.startswith("..") or len(key) > _LONGEST_KEY:
+                rule = f"must be no more than {_LONGEST_KEY} letters, digits, '-', '_' and '.', and not begin with '..'"
+                yield f"{field}[{shown(key)}]", f"Invalid value: {rule}"
+            if field == "binaryData" or (kind == "Secret" and field == "data"):
+                try:
+                    base64.b64decode("".join(value.split("\n")), validate=True)
+                except ValueError:
+                    yield f"{field}[{shown(key)}]", f"must be base64: write plain text into {_PLAIN_DATA[kind]}"
+    for key in sorted(body.get("data", {}).keys() & body.get("binaryData", {}).keys()):
+        yield f"data[{shown(key)}]", f"Invalid value: {shown(key)}: duplicate of key present in binaryData"
+
+
+def _broken_ports(spec: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the ports of a Service."""
+    ports = spec.get("ports", ())
+    if not ports and spec.get("type") != "ExternalName" and spec.get("clusterIP") != "None":
+        yield "spec.ports", "Required value"
+    names: set[str] = set()
+    for i, port in enumerate(ports):
+        number, name = port.get("port", 0), port.get("name", "")
+        if not 1 <= number <= _LARGEST_PORT:
+            yield f"spec.ports[{i}].port", f"Invalid value: {number}: must be between 1 and {_LARGEST_PORT}, inclusive"
+        if len(ports) > 1 and not name:
+            yield f"spec.ports[{i}].name", "Required value: of several ports each has a name"
+        elif name and (why := broken_label_name(name)):
+            yield f"spec.ports[{i}].name", why
+        elif name in names:
+            yield f"spec.ports[{i}].name", f"Duplicate value: {shown(name)}"
+        names.add(name)
 
 
 def broken_template(path: str, template: Json) -> Iterator[Broken]:
     """Yield what is wrong with the template of pods that stands at ``path``."""
     yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
     yield from broken_pod_spec(f"{path}.spec", template.get("spec", {}))
+    annotations = template.get("metadata", {}).get("annotations", {})
+    yield from broken_pod_annotations(f"{path}.metadata.annotations", annotations, template.get("spec", {}))
 
 
 def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:

@@ -5,6 +5,7 @@ a reader. Containers, volumes and security have modules of their own.
 """
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -38,16 +39,42 @@ _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32
 _LONGEST_SEARCHES: Final = 2048
 _LONGEST_HOSTNAME: Final = 64
+_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,9}", re.ASCII)
+_APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
+_PROFILES: Final = ("", "runtime/default", "unconfined")
 _PREEMPTING: Final = "PreemptLowerPriority"
 
 
 def broken_metadata(path: str, metadata: Json) -> Iterator[Broken]:
-    """Yield what is wrong with labels, annotations and finalizers."""
+    """Yield what is wrong with labels, annotations, owners and finalizers."""
     yield from broken_labels(f"{path}.labels", metadata.get("labels", {}))
     yield from broken_annotations(f"{path}.annotations", metadata.get("annotations", {}))
     for i, name in enumerate(metadata.get("finalizers", ())):
         if why := broken_finalizer(name):
             yield f"{path}.finalizers[{i}]", why
+    if {"foregroundDeletion", "orphan"} <= set(metadata.get("finalizers", ())):
+        yield f"{path}.finalizers", "Invalid value: orphan and foregroundDeletion cannot be both set"
+    owners = metadata.get("ownerReferences", ())
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        yield f"{path}.ownerReferences", "Invalid value: only one owner can have controller set to true"
+    for i, owner in enumerate(owners):
+        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
+            yield f"{path}.ownerReferences[{i}]", "Invalid value: an Event is disallowed from being an owner"
+
+
+def broken_pod_annotations(path: str, annotations: Mapping[str, str], spec: Json) -> Iterator[Broken]:
+    """Yield what is wrong with annotations that the API server reads on a pod with ``spec``."""
+    cost = annotations.get(_DELETION_COST)
+    if cost is not None and not (_WHOLE.fullmatch(cost) and -(2**31) <= int(cost) < 2**31):
+        yield f"{path}[{shown(_DELETION_COST)}]", f"Invalid value: {shown(cost)}: must be a 32bit integer"
+    names = {each["name"] for kind in ("initContainers", "containers") for each in spec.get(kind, ())}
+    for key, value in annotations.items():
+        name = key.removeprefix(_APP_ARMOR)
+        if key.startswith(_APP_ARMOR) and name not in names:
+            yield f"{path}[{shown(key)}]", f"Invalid value: {shown(name)}: container not found"
+        elif key.startswith(_APP_ARMOR) and value not in _PROFILES and not value.startswith("localhost/"):
+            yield f"{path}[{shown(key)}]", f"Invalid value: {shown(value)}: invalid AppArmor profile name"
 
 
 def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
@@ -84,6 +111,8 @@ def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:
     for field in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
         if spec.get(field) and (why := broken_subdomain(spec[field])):
             yield f"{path}.{field}", why
+    if spec.get("runtimeClassName") == "":
+        yield f"{path}.runtimeClassName", 'Invalid value: "": must name a RuntimeClass; leave it out for the default'
     for field in ("hostname", "subdomain"):
         if spec.get(field) and (why := broken_label_name(spec[field])):
             yield f"{path}.{field}", why
