@@ -24,16 +24,29 @@ class Output(StrEnum):
     JSON = "json"
 
 
+def coloured(stream: TextIO | None) -> bool:
+    """Return whether to write colours to a stream: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise.
+
+    An empty ``FORCE_COLOR`` turns colours off, as in other programs that use it.
+    """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
+        return False
+    forced = os.environ.get("FORCE_COLOR")
+    if forced is not None:
+        return forced != ""
+    return stream is not None and stream.isatty()
+
+
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     """Print an error and leave with ``code``."""
-    typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True)
+    typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
     """Print something that is worth knowing and stops nobody."""
-    typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW)
+    typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
 
 

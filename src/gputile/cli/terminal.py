@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gputile.cli.output import write
+from gputile.cli.output import coloured, write
 from gputile.tools.views.table import table
 from gputile.tools.views.terminal_text import inert, wrapped
 
@@ -25,19 +25,6 @@ def columns() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (AttributeError, OSError, ValueError):  # closed, or none that the system knows
         return None
-
-
-def coloured() -> bool:
-    """Return whether to write colours: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise.
-
-    An empty ``FORCE_COLOR`` turns colours off, as in other programs that use it.
-    """
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
-        return False
-    forced = os.environ.get("FORCE_COLOR")
-    if forced is not None:
-        return forced != ""
-    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def ascii_only() -> bool:
@@ -60,7 +47,7 @@ def paper(*, plain: bool) -> "Paper":
     """Return what drawings go on; ``plain`` asks for ASCII."""
     from gputile.tools.views.gpu_bars import Paper
 
-    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(), plain or ascii_only())
+    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain or ascii_only())
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> None:

@@ -3,11 +3,13 @@
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gputile.cli.terminal import ascii_only, coloured, columns
+from gputile.cli.output import coloured, note
+from gputile.cli.terminal import ascii_only, columns
 from tests.unit.cli.programs import arguments
 
 NAMES = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONIOENCODING", "PYTHONUTF8")
@@ -66,6 +68,19 @@ def test_colours_are_for_terminals(tmp_path: Path, terminal: bool, environment: 
     assert ("\x1b[" in simulated(tmp_path, environment, terminal=terminal)) == there
 
 
+@pytest.mark.parametrize(("environment", "there"), [({"TERM": "xterm"}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_of_errors_are_for_terminals_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], environment: dict[str, str], there: bool
+) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    note("x")
+    assert ("\x1b[" in capfd.readouterr().err) == there
+
+
 @pytest.mark.parametrize(
     "environment",
     [
@@ -85,7 +100,7 @@ def test_colours_are_decided_as_rich_decides(monkeypatch: pytest.MonkeyPatch, en
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     rich = Console()
-    assert coloured() == (rich.color_system is not None and not rich.no_color)
+    assert coloured(sys.stdout) == (rich.color_system is not None and not rich.no_color)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +134,4 @@ def test_columns_are_those_that_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_closed_output_has_no_columns_and_no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
-    assert (columns(), coloured(), ascii_only()) == (None, False, True)
+    assert (columns(), coloured(sys.stdout), ascii_only()) == (None, False, True)
