@@ -16,6 +16,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.several import several_at_once
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
@@ -266,25 +267,35 @@ class Binder:
         """
         self._ledger.apply(TimePassed(self._clock.unix_ns()))
         await self._resolve_all()
-        for booking in self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S):
-            if booking.uid in self._under_way or booking.uid in self._unconfirmed:
-                continue
-            try:
-                found = await self._pod_api.pod(booking.namespace, booking.name)
-            except KubeError as error:
-                log.warning("a Binding cannot be confirmed yet", extra={"pod": booking.key, "why": str(error)})
-                continue
-            if booking.uid not in self._under_way:
-                self._apply(booking.uid, found, booking)
+        await several_at_once(self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S), self._read_back)
+
+    async def _read_back(self, booking: Booking) -> bool:
+        """Read a pod that nobody is dealing with; return whether the API server answered."""
+        if booking.uid in self._under_way or booking.uid in self._unconfirmed:
+            return True
+        try:
+            found = await self._pod_api.pod(booking.namespace, booking.name)
+        except KubeError as error:
+            log.warning("a Binding cannot be confirmed yet", extra={"pod": booking.key, "why": str(error)})
+            return False
+        if booking.uid not in self._under_way:
+            self._apply(booking.uid, found, booking)
+        return True
 
     async def _resolve_all(self) -> None:
-        for uid, unconfirmed in list(self._unconfirmed.items()):
-            if uid in self._under_way:
-                continue
-            try:
-                await self._resolve(unconfirmed, unconfirmed.decision.node)
-            except BindError as error:
-                log.warning("a Binding cannot be resolved yet", extra={"pod": unconfirmed.pod.key, "why": str(error)})
+        await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
+
+    async def _resolve_idle(self, unconfirmed: _Unconfirmed) -> bool:
+        """Find out what became of a Binding that nobody is dealing with; return whether that is known."""
+        uid = unconfirmed.pod.metadata.uid
+        if uid in self._under_way or self._unconfirmed.get(uid) is not unconfirmed:
+            return True
+        try:
+            await self._resolve(unconfirmed, unconfirmed.decision.node)
+        except BindError as error:
+            log.warning("a Binding cannot be resolved yet", extra={"pod": unconfirmed.pod.key, "why": str(error)})
+            return False
+        return True
 
 
 def _bound_as(pod: Pod | None, uid: str, decision: Decision) -> bool:

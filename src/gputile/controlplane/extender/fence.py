@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.extender.several import several_at_once
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 16
 PAUSE_S = 1.0
 # The API server gives up on a request after 60 s (--request-timeout). That is less certain than a fence: an API server
 # that stood still may begin later with what it had not read yet. It is for pods that nobody can write to.
@@ -73,25 +73,17 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
 
 async def _each(pod_api: PodApi, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
     """Write to each pod, some at a time; return those that could not be written to, or are left."""
-    waiting, failed, in_a_row = iter(pods), list[Pod](), 0
+    told = False
 
-    async def work() -> None:
-        nonlocal in_a_row
-        for pod in waiting:
-            if in_a_row >= AT_ONCE and over():
-                failed.append(pod)
-                continue
-            try:
-                await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
-            except KubeError as error:
-                if not failed:
-                    log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})
-                failed.append(pod)
-                in_a_row += 1
-            else:
-                in_a_row = 0
+    async def fence(pod: Pod) -> bool:
+        nonlocal told
+        try:
+            await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
+        except KubeError as error:
+            if not told:
+                log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})
+            told = True
+            return False
+        return True
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(AT_ONCE, len(pods))):
-            group.create_task(work())
-    return failed
+    return await several_at_once(pods, fence, over)
