@@ -13,6 +13,10 @@ from gputile.api.core import Status
 from gputile.kube.permission import permission_of
 
 
+# An admission webhook that denies without naming a code makes it a 400; 413 is an object that is too long.
+_REFUSED_FOR_GOOD = (400, 403, 413, 422)
+
+
 class KubeError(Exception):
     """Anything that keeps a request from succeeding."""
 
@@ -53,6 +57,11 @@ class ApiError(KubeError):
         self.message = message
         self.retry_after = retry_after
         self.said = said
+
+    @property
+    def refused_for_good(self) -> bool:
+        """Whether the same write is refused again: by what it writes, by RBAC, or by an admission webhook or policy."""
+        return self.status in _REFUSED_FOR_GOOD
 
 
 class Unauthorized(ApiError):

@@ -32,8 +32,6 @@ Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 WRITES_AT_ONCE = 16
-# What the same write meets again: an annotation that is too long, a policy or RBAC that forbids it.
-_REFUSED_FOR_GOOD = (400, 403, 413, 422)
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 
@@ -148,7 +146,7 @@ class GangReconciler:
             try:
                 self._cluster_state.written(await self._writer.reserve(write.pod, text))
             except KubeError as error:
-                if isinstance(error, ApiError) and error.status in _REFUSED_FOR_GOOD:
+                if isinstance(error, ApiError) and error.refused_for_good:
                     self._planner.refused(write.pod, str(error))
                 await self._read_back(write.pod, error)
                 return False

@@ -26,7 +26,7 @@ from gputile.core.scheduling.assume import assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import waits_for
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
+from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -220,17 +220,19 @@ class Binder:
             BindError: nobody knows yet; what was assumed stays.
         """
         meta = unconfirmed.pod.metadata
-        before = self._ledger.booking(meta.uid)
+        before, may_end = self._ledger.booking(meta.uid), False
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
-        except (Forbidden, Invalid) as error:
+        except ApiError as error:
             found = await self._read_unwritable(unconfirmed, error)
-        except KubeError as error:  # an API server that has a bad time may still execute the Binding
+            # an API server that has a bad time may still execute the Binding, however late
+            may_end = error.refused_for_good and self._long_ago(unconfirmed)
+        except KubeError as error:
             raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: {error}") from error
         if self._unconfirmed.get(meta.uid) is not unconfirmed:
             return False  # another call has resolved it meanwhile: the ledger has it
         if found is not None and found.metadata.uid == meta.uid and not found.spec.node_name:
-            if found.metadata.resource_version == unconfirmed.version and not self._long_ago(unconfirmed):
+            if found.metadata.resource_version == unconfirmed.version and not may_end:
                 raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: it cannot be written to")
             self._ledger.apply(Forgotten(meta.uid))
         else:

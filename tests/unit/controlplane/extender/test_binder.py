@@ -426,3 +426,22 @@ async def test_a_pod_that_was_read_and_is_gone_since_holds_nothing_for_long() ->
     bench.now += CONFIRMATION_S
     await bench.binder.resolve_unconfirmed()
     assert bench.used() == {"a": 0, "b": 0}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(400, "BadRequest", "admission webhook denied the request: without explanation"),
+        ApiError(413, "RequestEntityTooLarge", "etcdserver: request is too large"),
+    ],
+)
+async def test_what_refuses_the_write_for_good_keeps_no_gpus_for_good(error: ApiError) -> None:
+    """An admission webhook that denies without naming a code makes it a 400."""
+    bench = Bench(Fate.LOST_NEVER)
+    bench.cluster.refuses_writes = error
+    assert not await bench.bind(bench.create("p"), "a")
+    assert bench.used() == {"a": 5, "b": 0}
+    bench.now += ANSWER_LOST_FOR_GOOD_S + 1
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 0, "b": 0}
