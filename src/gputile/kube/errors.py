@@ -12,7 +12,6 @@ import msgspec
 from gputile.api.core import Status
 from gputile.kube.permission import permission_of
 
-
 # An admission webhook that denies without naming a code makes it a 400; 413 is an object that is too long.
 _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 

@@ -129,8 +129,8 @@ class AllocationState:
             if pod_devices.uid == uid:
                 continue
             pod = self.pod_of(pod_devices)
-            alive = pod is not None and pod.alive
             shown = listing.get(pod_devices.key) if listing is not None else None
+            alive = pod.alive if pod is not None else shown is not None and pod_devices.key not in self.pods
             if not alive or (listing is not None and self.has_left(pod_devices.key, listing)):
                 self.device_table.apply(pod_devices, DeviceEvent.POD_GONE)
             elif listing is not None and (event := self.loss(pod_devices)) is not None:
@@ -140,11 +140,12 @@ class AllocationState:
     def loss(self, pod_devices: PodDevices) -> DeviceEvent | None:
         """Return what it means that the kubelet does not count devices as the pod's; None if that is no news.
 
-        A pod that runs has been admitted with all of its devices: those were given for good.
+        A pod that runs has been admitted with all of its devices: those were given for good. One that the kubelet lists
+        and that is not known has not gone: the API server may not have been heard yet, and its containers may run.
         """
         pod = self.pod_of(pod_devices)
         if pod is None:
-            return DeviceEvent.POD_GONE
+            return DeviceEvent.POD_GONE if pod_devices.key in self.pods else DeviceEvent.UNLISTED
         return DeviceEvent.UNLISTED if pod.pod.status.phase != "Running" else None
 
 

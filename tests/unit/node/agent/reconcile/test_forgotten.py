@@ -277,3 +277,15 @@ def test_no_two_pods_have_one_directory() -> None:
     settle(node, listing, 2)
     second, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert first.directory != second.directory
+
+
+def test_a_pod_that_the_api_server_has_not_told_yet_keeps_what_it_runs_with() -> None:
+    """Kubelet and agent start anew while the API server is away: nobody says that the pod is gone."""
+    pod = two_of_one_size()
+    state = admission(Mode.CGPU, [], [holding(pod, devices_of("main", MAIN))], "uid-a-main")
+    settle(state, {pod.key: ListedPod("default", "a", {"side": {}, "main": {}})}, 1)
+    assert state.device_table.get(pod.uid) is not None
+    state.release(MAIN, GPU_MEMORY, {pod.key: ListedPod("default", "a", {"main": {}})}, "uid-q")
+    assert state.device_table.get(pod.uid) is not None
+    state.release(MAIN, GPU_MEMORY, {}, "uid-q")
+    assert state.device_table.get(pod.uid) is None, "the kubelet does not list it either"
