@@ -1,12 +1,14 @@
 """The connections of a server: bounded in number, and in time while nothing is asked on them.
 
 A connection counts from the moment in which it is accepted, before any handshake. Whoever opens connections and asks
-nothing on them keeps out nobody: those that have waited longest are closed for newer ones.
+nothing on them keeps out nobody: those that have waited longest are closed for newer ones. Nor does who asks on all of
+them: where there are too many, the host that has the most loses one.
 """
 
 import contextlib
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -59,7 +61,8 @@ class OpenConnections:
             self._forget_closed()
         if len(self._open) > self.limits.most:
             others = [each for each in self._open if each != address]
-            self._close(min(others, key=self._worth))
+            hosts = Counter(host for host, _ in others)
+            self._close(min(others, key=lambda each: (-hosts[each[0]], self._worth(each))))
 
     @contextlib.contextmanager
     def asked(self, address: Address | None) -> Iterator[None]:

@@ -60,9 +60,9 @@ def silent() -> Iterator[Silent]:
     """Open connections on which ``say`` is all that is ever sent."""
     opened: list[socket.socket] = []
 
-    async def silent(port: int, count: int, say: bytes = b"") -> list[socket.socket]:
+    async def silent(port: int, count: int, say: bytes = b"", host: str = "") -> list[socket.socket]:
         for _ in range(count):
-            connection = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port))
+            connection = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 60, (host, 0))
             opened.append(connection)
             connection.sendall(say)
             connection.setblocking(False)
@@ -122,6 +122,21 @@ async def test_one_that_is_being_answered_is_closed_last(silent: Silent) -> None
             others += await silent(port, 1, HEADERS)
             await until(lambda: app.asked == asked)  # noqa: B023 - awaited at once
         await until(lambda: ended([asking]) == 1)
+        assert len(server.connections) == 4
+
+
+async def test_a_host_that_asks_on_all_its_connections_keeps_out_no_other(silent: Silent) -> None:
+    async with serving(ConnectionLimits(most=4, first_seconds=600)) as (server, app, port):
+        asking = list[socket.socket]()
+        for asked in range(1, 5):
+            asking += await silent(port, 1, HEADERS)
+            await until(lambda: app.asked == asked)  # noqa: B023 - awaited at once
+        (slow,) = await silent(port, 1, host="127.0.0.2")
+        asking += await silent(port, 5)
+        await until(lambda: ended(asking) == 6)
+        assert ended([slow]) == 0
+        slow.sendall(HEADERS)
+        await until(lambda: app.asked == 5)
         assert len(server.connections) == 4
 
 
