@@ -71,7 +71,7 @@ def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: 
             Release(pod_devices.uid)
             for pod_devices in state.device_table
             if (state.settled or not stand_in(pod_devices.uid))
-            and (pod_devices.identified or now_ns - pod_devices.since_ns > UNKNOWN_FOR_NS)
+            and (pod_devices.identified or not 0 <= now_ns - pod_devices.since_ns <= UNKNOWN_FOR_NS)
             and _gone(pod_devices, known.get(pod_devices.uid), listing)
         ]
     for pod in known.values():

@@ -208,3 +208,14 @@ def test_ids_that_another_pod_was_thought_to_have_change_hands() -> None:
     assert [(h.uid, h.devices[0].ids, h.devices[0].directory) for h in device_table] == [
         (other.uid, ("g1-00000",), "dir-main")
     ]
+
+
+def test_a_clock_that_is_set_back_keeps_no_devices_of_nobody_for_ever() -> None:
+    devices = msgspec.structs.replace(
+        held(bound(simple_pod("a", container(mem=2))), devices_of("", "g0-00000"), uid="unknown"),
+        name="",
+        namespace="",
+        identified=False,
+        since_ns=3600 * 10**9,
+    )
+    assert compare([], [devices], {}) == [Release("unknown")]
