@@ -372,7 +372,7 @@ def pods_of_others(s: Scene) -> str:
 
 def huge_pods(s: Scene) -> str:
     """Pods of a megabyte with thousands of mistakes, many at a time, while another team works."""
-    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 60} for i in range(8_000)]
+    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 140} for i in range(4_000)]
     body = pod("huge", {MEM: 1}, container={"env": variables})
     assert 500_000 < len(json.dumps(body)) < 3_000_000
 
