@@ -129,17 +129,17 @@ class PlacementEngine:
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``, for a pod that asks for ``host`` and no GPU.
 
-        Nodes without GPUs have 10, if there is one, and kube-scheduler chooses among them. Else the rank is that of
-        ``rank``, by what GPUs lose the least when the pod takes CPU and memory beside them. With the policy spread all
-        nodes are equal.
+        Where some nodes have no GPUs, each of these has rank 10 and all others 0: kube-scheduler chooses among them.
+        Where all have GPUs, they are ranked as ``rank`` does it: the best is the one whose free GPUs lose the least
+        when the pod takes CPU and memory there. Under the policy spread all nodes have rank 0.
         """
         if not names or self._emptier:
             return [0] * len(names)
         rows, known = self._rows(names)
         found = np.where(known, self.scores(None, host)[rows], vectorized.UNFIT)
-        bare = known & ~(self.ledger.node_arrays.total[rows] > 0).any(axis=1)
-        if bare.any():
-            return [TOP_SCORE if each else 0 for each in bare.tolist()]
+        without_gpus = known & ~(self.ledger.node_arrays.total[rows] > 0).any(axis=1)
+        if without_gpus.any():
+            return [TOP_SCORE if each else 0 for each in without_gpus.tolist()]
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:

@@ -83,10 +83,7 @@ def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
 
 
 class ReferencePolicy(Protocol):
-    """A published policy: what orders the nodes that fit a pod.
-
-    ``lasting``: a score of a node holds until something on the node changes.
-    """
+    """A published policy: what orders the nodes that fit a pod."""
 
     @property
     def lasting(self) -> bool:

@@ -2,7 +2,7 @@
 
 If no rule refers to other pods, such a pod goes to the node with the best score, and of equal nodes to the one that
 entered the ledger first: a rank outweighs all scores of kube-scheduler together. A node's answer depends only on the
-bookings of its own GPUs.
+bookings of its own GPUs, and on the CPU and memory that it has left.
 """
 
 import heapq

@@ -4,6 +4,7 @@ from gputile.core.ledger.snapshot import GpuState
 
 SCALE = 1 << 20
 HIGHEST = 2000
+"""The highest score of a node; the lowest is 0."""
 
 
 def gpu_key(gpu: GpuState) -> tuple[int, int, int]:
