@@ -15,6 +15,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MO
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.health import Health, HealthState
 from gputile.node.agent import agent
+from gputile.node.agent.allocate import lookup
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
 from gputile.node.agent.reconcile import drift_check
 from gputile.node.isolation.limits_format import USAGE
@@ -151,6 +152,22 @@ async def test_without_podresources_and_api_server_allocate_still_answers(short:
         assert max(here.kubelet.latency) < 10.0  # a deaf kubelet does not answer for an hour
         here.faults.deaf, here.cluster.down = False, False
         await here.until_running(2)
+        await here.until(lambda: here.disagreements() == [])
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B1")
+async def test_a_pod_that_was_admitted_without_the_api_server_starts_when_it_is_known(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "PATIENCE_S", 0.5)
+    async with scene(short, "cgpu") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.cluster.lag, here.cluster.down = 3.0, True
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until(lambda: "static:default/a" in {h.uid for h in here.agent.parts.allocation_state.device_table})
+        here.cluster.down = False
+        await here.until_running(1)
         await here.until(lambda: here.disagreements() == [])
 
 

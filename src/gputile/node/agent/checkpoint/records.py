@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_devices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, static_uid, with_devices
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.node_files import NodeFiles
@@ -95,6 +95,9 @@ class Records:
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
         for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
             known = device_table.get(pod_devices.uid) or pod_devices.only(())
+            former = device_table.get(static_uid(known.key))
+            if former is not None and any(_gives(former, devices) for devices in pod_devices.devices):
+                known = allocation_state.absorb(former, known_pods[known.uid], known)
             for devices in pod_devices.devices:
                 before = known.container_devices(devices.container, devices.resource)
                 if before is None:
@@ -105,6 +108,12 @@ class Records:
                     known = with_devices(known, kept, node_config)
                 _drop_stand_ins(device_table, devices)
             device_table.put(known)
+
+
+def _gives(former: PodDevices, devices: ContainerDevices) -> bool:
+    """Return whether the container was answered with just these devices under the stand-in ``former``."""
+    answered = former.container_devices(devices.container, devices.resource)
+    return answered is not None and set(answered.ids) == set(devices.ids)
 
 
 def _drop_stand_ins(device_table: DeviceTable, devices: ContainerDevices) -> None:

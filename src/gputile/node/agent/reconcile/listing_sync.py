@@ -20,6 +20,7 @@ from gputile.node.agent.allocate.pod_devices import (
     PodDevices,
     directory_name,
     pod_devices_for,
+    static_uid,
     with_devices,
 )
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
@@ -31,10 +32,12 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
         pod = state.pods.get(key)
         if pod is None or not pod.alive:
             continue
+        stand_in = static_uid(key)
         for container, resource, ids in listed.parts():
             held = state.device_table.get(pod.uid)
             devices = held.container_devices(container, resource) if held else None
-            if (devices is None or frozenset(devices.ids) != ids) and _ours(resource, ids):
+            certain = devices is not None and frozenset(devices.ids) == ids and not state.device_table.get(stand_in)
+            if not certain and _ours(resource, ids):
                 _take_over(state, listing, _ListedDevices(pod, container, resource, ids), now_ns)
 
 
