@@ -60,12 +60,24 @@ def test_a_plain_pod_is_scheduled_to_a_simulated_node(control_plane: ControlPlan
     assert conditions == {"PodScheduled": "True", "Ready": "True"}
 
 
+def wait_cached(plane: ControlPlane, namespace: str, name: str) -> None:
+    """Wait until the API server's cache has the Binding.
+
+    A deletion begins with the pod as the cache has it, and one without a node needs no time to end: the API server
+    keeps to that when it then finds the node (``CheckGracefulDelete`` in pkg/registry/core/pod, which sets the period
+    in the options, and ``GuaranteedUpdate`` of the cacher, which tries the cached object first).
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    plane.wait(lambda: "nodeName" in plane.api.get(path, resourceVersion="0")["spec"], f"{name} to be cached as bound")
+
+
 def test_a_pod_on_a_simulated_node_goes_when_it_is_deleted_by_force(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     control_plane.nodes.create_node("holder")
     pod = create_pod(control_plane, namespace, "short")
     bind(control_plane, pod, "holder", pod["metadata"]["uid"], {})
+    wait_cached(control_plane, namespace, "short")
     control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/short")
     assert "deletionTimestamp" in get_pod(control_plane, namespace, "short")["metadata"], "it waits for its kubelet"
     control_plane.nodes.delete_pod_now(namespace, "short")
