@@ -44,4 +44,4 @@ def unread() -> list[str]:
     """Return the lines of the sections whose comment does not say whose the name is and what it means."""
     text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
     lines = [line for heading in _HEADINGS for line in text[text.index(heading) :].split("\n\n", 1)[0].splitlines()]
-    return [line for line in lines if ': Final = "' in line and not _LINE.match(line)]
+    return [line for line in lines if re.search(r': Final = ("|\($)', line) and not _LINE.match(line)]

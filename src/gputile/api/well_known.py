@@ -19,35 +19,35 @@ MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG i
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
 # Labels
-MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node
-PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node
+MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node: the mode of its GPUs
+PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node: binpack, spread or packing, among its GPUs
 GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many GPUs
-MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node
-NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node
-NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node
-LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6 documents; node
+MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node: the model of all its GPUs
+NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, as 15360MiB
+NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: how many GPUs it has
+LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
-TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: one of api.gputime, by name or ACK's number
+TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: its policy, by name or ACK's number
 UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach GPUs: "allowed"
 
 # Gangs: scheduled together or not at all (M13)
-GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling, without an object; pod
-GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod
+GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling; pod: the name of its gang
+GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod: gang's size
 POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # Kubernetes coscheduling; pod: the name of its PodGroup
 GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose gang has not been planned yet
 
 # Annotations: gputile's own
-ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: the ledger entry, see device.allocation
+ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: the ledger's entry, its GPUs by container
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the unit that its gpu-mem counts in, MiB
-HOLD_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang: the GPUs kept for it until it is bound
+HOLD_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang: the GPUs reserved until it is bound
 FENCE_ANNOTATION: Final = "gputile.io/fence"  # gputile; unbound pod: written so that no earlier Binding is executed
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: touched so that kube-scheduler tries refused pods again
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # gputile; pod, mode mps: 1 to 100
 TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" where the controller set the GPU taint
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight where GPU time is shared, 1 to 1000
-HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: Unix s until which it takes no pods
+HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when it takes no pods, Unix time in s
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Annotations that existing tools read: gpushare's, and ACK's
@@ -55,14 +55,12 @@ GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"  # gpushare; pod on one GPU: th
 GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: the units it has
 GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"  # gpushare; pod on one GPU: the units of the whole GPU
 GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has given the GPU
-GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when it was decided, Unix ns
-ACK_ALLOCATION: Final = (
-    "scheduler.framework.gpushare.allocation"  # ACK; shared pod: {"<container index>": {"<GPU index>": units}}
-)
-GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what all of its annotations begin with
+GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when it was decided, Unix time in ns
+ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: units by container and GPU
+GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of all its annotations begin with
 
 # Annotations with a meaning to others
-LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5 and before; pod
+LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 
 # Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
