@@ -1,7 +1,7 @@
 """The scheduling rules of a pod that speak of labels: affinity, anti-affinity and topology spread (core/v1).
 
-Operators and effects stay plain strings here, so that an object from a newer API server still decodes; who gives
-them a meaning checks them.
+Operators and effects stay plain strings here, so that an object from a newer API server still decodes. The code that
+gives them a meaning checks them.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""How much JSON says, told before it is decoded: a megabyte of empty objects takes seconds, one of text no time."""
+"""Tells whether JSON has too many items to decode: a megabyte of empty objects takes seconds, one of text no time."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Keys that a record had in JSON before it got better ones: written beside those of today for a while."""
+"""Writes the former keys of a record in JSON beside those of today, for one minor version."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""A value of a parser compared with the type that it should fit: every mistake, in the API server's words."""
+"""Compares a parsed value with the type that it should fit, and names every mistake in the API server's words."""
 
 import functools
 import re

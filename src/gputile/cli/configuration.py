@@ -98,7 +98,7 @@ def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_
 def assumed(configuration: "Configuration", why: str) -> "Configuration":
     """Return the configuration of a running cluster whose own is not known, and say what is taken for granted.
 
-    Holds count, as they do where the chart's defaults stand: a place too few is named sooner than one too many.
+    Reservations count, as with the chart's defaults: it is better to name too few places than too many.
     """
     import msgspec
 

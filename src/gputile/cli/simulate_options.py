@@ -12,7 +12,7 @@ from gputile.tools.simulator.validation import Validation
 
 
 class Switch(StrEnum):
-    """Whether something is there."""
+    """Whether a part of the cluster is simulated."""
 
     ON = "on"
     OFF = "off"

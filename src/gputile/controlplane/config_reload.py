@@ -1,8 +1,8 @@
-"""One instance after another: a new configuration is taken in by a new instance, built from the API server alone.
+"""Replaces a component's instance when its configuration changes: the next one is built from the API server alone.
 
 What a pod asks, who may share a GPU and how many pods it takes all depend on the configuration, so nothing that was
-computed under the old one is kept. While one instance follows another, callers are told to try again, and no request
-is under way: the new one lists the cluster with everything that the old one wrote.
+computed under the old one is kept. Between two instances callers are told to try again, and no request is
+under way: the new instance lists the cluster with everything that the old one wrote.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from gputile.support.monitoring import MONITORING_PATHS
 
 
 class Instance(Protocol):
-    """What serves for as long as one configuration is in force."""
+    """A component's parts for as long as one configuration is in force."""
 
     @property
     def app(self) -> Starlette:

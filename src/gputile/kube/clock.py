@@ -1,4 +1,4 @@
-"""Where what speaks with the API server takes its time from."""
+"""The clock of the API server's client: the time of day, a monotonic clock and sleep, which tests replace."""
 
 import asyncio
 import time

@@ -1,7 +1,7 @@
 """Lists and watch lines as typed objects, and what to do with an object that does not fit its type.
 
 One object that somebody wrote by hand must not stop the rest. Decoding is tried in one go first; only where that fails
-is it done object by object, and what still does not fit becomes an :class:`Unreadable`.
+is it done object by object, and what still does not fit becomes an ``UnreadableObject``.
 """
 
 from collections.abc import Sequence

@@ -93,7 +93,7 @@ class EventBuffer:
         return taken
 
     def put_back(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Return what :meth:`take` gave because it could not be sent; it is the next one of its namespace.
+        """Return what ``take`` gave because it could not be sent; it is the next one of its namespace.
 
         Other namespaces go first: the API server may be limiting this one alone.
         """

@@ -1,8 +1,8 @@
 """One active replica, by a coordination.k8s.io/v1 Lease.
 
 The lease follows the traffic: nothing here renews by itself. A replica that is asked to schedule calls
-:meth:`LeaseHolder.acquire` and then :meth:`LeaseHolder.renew` as long as it is asked; a standby calls
-:meth:`LeaseHolder.observe` now and then, so that it knows at once whether the holder is alive when it is needed.
+``LeaseHolder.acquire`` and then ``LeaseHolder.renew`` as long as it is asked; a standby calls ``LeaseHolder.observe``
+now and then, so that it knows at once whether the holder is alive when it is needed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _LEASE = msgspec.json.Decoder(_Lease)
 
 
 class LeaseHolder:
-    """Reads and writes one lease on behalf of a :class:`LeaseState`; one request at a time.
+    """Reads and writes one lease on behalf of a ``LeaseState``; one request at a time.
 
     ``within`` is how many seconds a request may take; it should be well below the lease's duration.
     """

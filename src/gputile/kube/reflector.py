@@ -90,7 +90,7 @@ class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for what it learns.
 
     ``on_list`` takes the lists in place of ``on_event``, and may take its time: the watch begins after it. What either
-    raises ends :meth:`run`. ``synced`` tells whether the consumer has received a complete list.
+    raises ends ``run``. ``synced`` tells whether the consumer has received a complete list.
     """
 
     def __init__(

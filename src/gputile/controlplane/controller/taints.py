@@ -26,7 +26,7 @@ JsonPatch = list[dict[str, Any]]
 
 
 def is_gpu_node(node: Node) -> bool:
-    """Return whether gputile serves GPUs on the node, now or as soon as something there is mended.
+    """Return whether gputile serves GPUs on the node, now or as soon as what is wrong there has been fixed.
 
     A node whose whole GPUs another device plugin offers is not gputile's to taint.
     """

@@ -16,7 +16,7 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 class WorkQueue:
     """Calls ``work`` with every key that is added; a key added while it waits or is worked on is worked on once more.
 
-    A ``KubeError`` is a failure that another attempt may mend, whatever it was: a conflict, a time-out, an API server
+    After a ``KubeError`` another attempt may succeed, whatever it was: a conflict, a time-out, an API server
     that is overloaded or gone.
     """
 

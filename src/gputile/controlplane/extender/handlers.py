@@ -1,4 +1,4 @@
-"""The handlers of the extender's four verbs, from typed arguments to typed answers.
+"""The handlers of the extender's verbs, from typed arguments to typed answers.
 
 The answer says what is wrong with a request, in kube-scheduler's terms: a pod that breaks a rule fits nowhere, and the
 answer says why. Only what is not the pod's fault (not synced, another replica leads) is an error of the call.

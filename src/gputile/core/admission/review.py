@@ -77,7 +77,8 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     """Return how a new pod is stored, or everything that keeps it from being stored.
 
     Raises:
-        Unreadable: the object is no pod.
+        UnreadableReview: the object is no pod.
+
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
         return _not_asked(request)
@@ -104,7 +105,7 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     """Return what is wrong with a pod as it would be stored, with a change to one, or with a Binding.
 
     Raises:
-        Unreadable: the object is no pod, or no Binding.
+        UnreadableReview: the object is no pod, or no Binding.
     """
     is_binding = request.operation == "CREATE" and request.kind.kind == "Binding"
     if (is_binding or _is_pod(request)) and (refused := too_many_items(request.object, request.old_object)):

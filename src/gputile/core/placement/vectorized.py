@@ -199,7 +199,7 @@ def _fullness(
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     """Return for each of ``rows`` the ``FitRule`` that it breaks for a request that fits none of them: shape [rows].
 
-    BROKEN is not told from NO_CARDS here; ``fit.refusal`` does, one node at a time.
+    BROKEN is not told from NO_GPUS here; ``fit.refusal`` does, one node at a time.
     """
     serving_mode, usable = arrays.serving_mode[rows], arrays.usable[rows]
     large = usable & (arrays.total[rows] >= shape.mib)

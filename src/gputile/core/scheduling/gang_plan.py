@@ -55,8 +55,8 @@ def plan_gang(
 ) -> Steps[GangPlan]:
     """Return, in steps, places for all of ``members``, or for at least ``needed`` of them, or why there are none.
 
-    Holds of the members do not count meanwhile. ``now_ns`` is Unix time in nanoseconds. Whoever gives up half-way
-    closes the steps: ledger and predicates are as before then.
+    Reservations of the members do not count meanwhile. ``now_ns`` is Unix time in nanoseconds. A caller that gives up
+    half-way closes the steps: ledger and predicates are as before then.
     """
     ordered = sorted(members, key=_hardness)
     budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
@@ -120,7 +120,7 @@ class _SetAside:
 
 
 class _LedgerSearchState:
-    """The ledger as a ground of the search."""
+    """The ledger as the state that the search changes and looks at."""
 
     def __init__(
         self,

@@ -51,7 +51,8 @@ class _Scored:
 class Filtered:
     """Which nodes a request fits, and why not the others.
 
-    ``refused`` and ``unresolvable`` map a node to its reason; what is in ``unresolvable`` no pod's leaving would mend.
+    ``refused`` and ``unresolvable`` map a node to its reason; the eviction of pods would help no node in
+    ``unresolvable``.
     ``closest`` are the refused nodes that come closest, with their reasons, for an event.
     """
 

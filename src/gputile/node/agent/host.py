@@ -16,8 +16,8 @@ class HostPaths(msgspec.Struct, frozen=True):
     """Where things are.
 
     ``host_state`` is the state directory as the host sees it, for mounts into containers. ``usage`` is for what
-    containers write, the same on the host: see ``usagefiles``. With a ``cdi`` directory
-    containers get their devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
+    containers write, at the same path on the host: see ``usage_files``. With a ``cdi`` directory containers get their
+    devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")

@@ -21,8 +21,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents until one leaves by itself; return its exit status.
 
-    One that leaves before it took charge of the node, or without an error, is not started again: it has a reason that
-    another start does not mend.
+    One that leaves before it took charge of the node, or without an error, is not started again: another start would
+    not remove the reason.
     """
     restarts = Restarts("the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
     while True:

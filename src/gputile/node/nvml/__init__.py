@@ -1,5 +1,5 @@
 """The GPUs of this machine as the NVIDIA driver's management library (NVML) tells them.
 
-One interface (``probe``) with two backends beside each other: ``real`` (NVML) and ``null`` (no driver).
-``monitor`` keeps one of them open and says what is known of the machine at any time.
+``probe`` is the interface, with two backends: ``nvml_probe`` (NVML) and ``null_probe`` (no driver). ``monitor`` keeps
+one of them open, and says at any time what is known of the machine.
 """

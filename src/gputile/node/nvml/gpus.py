@@ -39,7 +39,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
 
     Raises:
         CallError: a call that every GPU answers failed.
-        UnusableCardError: the GPU has no memory of its own.
+        UnusableGpuError: the GPU has no memory of its own.
     """
     model = nvml.nvmlDeviceGetName(handle)
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)

@@ -12,7 +12,7 @@ from gputile.node.agent.wakeup import Wakeup
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """What wakes the agent's loops: that which ``compare``s, and that which ``publish``es what the node offers."""
+    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that writes the node's offer."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)

@@ -6,7 +6,7 @@ them all; it takes turns with the GPUs' own. Each client's memory is limited by 
 A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
 
 Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
-``nosuid``: see ``usagefiles``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
+``nosuid``: see ``usage_files``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
 Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
 """
 

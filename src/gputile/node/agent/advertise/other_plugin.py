@@ -1,6 +1,6 @@
 """Whether another device plugin hands out this node's GPUs already: then gputile offers nothing there.
 
-What tells it: a plugin's socket that answers in the kubelet's directory, a running pod of a known plugin, or
+The evidence is a plugin's socket that answers in the kubelet's directory, a running pod of a known plugin, or
 ``nvidia.com/gpu`` on a node where gputile has never offered it.
 """
 

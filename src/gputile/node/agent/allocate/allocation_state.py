@@ -1,8 +1,8 @@
-"""What decides who gets which device on this node, and what the kubelet's list changes of it.
+"""The state that decides which container gets which device, and what the kubelet's list changes in it.
 
-The state is plain data. The kubelet's calls are decided by ``allocation`` (``GetPreferredAllocation``, ``Allocate``)
-and ``container_start`` (``PreStartContainer``), a round of comparing by ``reconcile``: each is given the state and what
-happened, waits for nothing, reads nothing, and returns what is to be done.
+It is plain data. ``allocation`` decides the kubelet's calls ``GetPreferredAllocation`` and ``Allocate``,
+``container_start`` decides ``PreStartContainer``, and ``reconciler`` a round of comparing. Each is given the state and
+what happened, waits for nothing, reads nothing, and returns what is to be done.
 """
 
 from collections.abc import Iterable, Mapping, Set

@@ -1,7 +1,7 @@
 """Decides ``PreStartContainer``: whether a container may start, and with which limits.
 
-GPUs without room, or with pods that it must not share them with, are a matter of time: the container waits until those
-have gone that were on them before.
+GPUs without free capacity, or with pods that the container must not share them with, are a matter of time: the
+container waits until the pods that were on them before have gone.
 """
 
 import contextlib

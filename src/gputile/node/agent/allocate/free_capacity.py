@@ -1,10 +1,10 @@
-"""What is taken on each GPU of this node, as the same core sees it that the scheduler asks.
+"""What is taken on each GPU of this node, computed by the core that the scheduler uses.
 
 A pod counts with what it really holds once it has been admitted, and with what is booked for it until then. The facts
 of the node are made by the very function that the scheduler's ledger uses, from the same annotation that the agent
 publishes.
 
-A pod that is booked needs no choice, and what chooses needs numpy, 10 MiB on every node: it is imported when needed.
+A booked pod needs no choice. The code that chooses needs numpy, 10 MiB on every node, so it is imported when needed.
 """
 
 from collections.abc import Iterable, Mapping

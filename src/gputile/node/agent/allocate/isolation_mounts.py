@@ -1,9 +1,9 @@
 """What an isolated container gets mounted beside its allocation: the library, what loads it, and where it counts.
 
 The kubelet keeps the answer to ``Allocate`` as long as the pod is there, and starts its containers with that whatever
-has become of the node meanwhile. So before each start it is checked that what was answered has the library, and that
-the files that it names are what they should be: the container runtime makes a directory where one is missing, and the
-loader passes over it.
+has become of the node meanwhile. So before each start the agent checks that the answer has the library, and that the
+files that it names have the right content: the container runtime makes a directory where a file is missing, and the
+loader ignores that.
 """
 
 import logging

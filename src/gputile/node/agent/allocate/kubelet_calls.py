@@ -21,7 +21,7 @@ class AgentNotReady(Exception):
 
 
 class DevicePluginCalls(Protocol):
-    """Who answers for all resources."""
+    """Answers the calls on the plugins of all resources."""
 
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int

@@ -1,8 +1,8 @@
-"""Pods that are gone and whose processes are not: after a deletion by force, one is killed while the next one starts.
+"""Processes that outlive their pods: after a deletion by force they are killed while the next pod starts.
 
 Processes that use a GPU are known by their containers' files (``UsageFiles.is_held``), without a look at processes of
-the host. Nobody waits for ever: who has got a descriptor of such a file from a container that is gone would keep others
-off the GPU.
+the host. The wait is bounded: a process that has got a descriptor of such a file from a container that is gone would
+otherwise keep others off the GPU for ever.
 """
 
 import time
@@ -15,7 +15,7 @@ LONGEST_S: Final = 120.0
 
 
 class LingeringProcesses:
-    """What the processes of pods that are gone still have."""
+    """The GPUs that processes of pods that are gone still use."""
 
     def __init__(self, store: NodeFiles) -> None:
         self._store = store

@@ -1,10 +1,9 @@
 """Reads what a decision needs: the kubelet's list, and from the API server the pods that may be asking.
 
-A call holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here. The
-kubelet's list is waited for less than half a second; for three where it alone can tell whose the call is, since on a
-busy node it takes a while, and not again where it did not come the last time. The API server is waited for longer, but
-only where it gives no answer about a pod that nothing is known of: what such a pod is given without knowing it, the
-kubelet keeps for good.
+A call holds up every pod of the node and has no deadline in the kubelet, so each request has one here. The agent waits
+for the kubelet's list for less than half a second; for three seconds where only the list can tell whose call it is,
+since it takes a while on a busy node, but not again if it did not come the last time. The agent waits longer for the
+API server, but only for a pod of which nothing else is known: the kubelet keeps for good what such a pod is given.
 """
 
 import asyncio
