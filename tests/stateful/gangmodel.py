@@ -1,13 +1,14 @@
 """A cluster for the tests of gangs: an API server that writes can fail on, and what others have been told by it."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
 
-from gputile.api.core import Node, Pod, PodCondition, SchedulingGate
+from gputile.api.core import Node, ObjectMeta, Pod, PodCondition, SchedulingGate
+from gputile.api.pod_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -15,6 +16,7 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     GPU_MEMORY,
     HOLD_ANNOTATION,
+    POD_GROUP_LABEL,
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.reservation import Reservation, reservation_of
@@ -68,11 +70,22 @@ def units_of(asking: Pod) -> int:
 
 
 def gang_name(one: Pod) -> str:
-    return one.metadata.labels.get(GANG_NAME_LABEL, "")
+    labels = one.metadata.labels
+    return labels.get(POD_GROUP_LABEL) or labels.get(GANG_NAME_LABEL, "")
 
 
-def gang_size(pods: Iterable[Pod]) -> int:
-    return max(int(each.metadata.labels[GANG_SIZE_LABEL]) for each in pods)
+def labelled_size(pods: Iterable[Pod], min_members: Mapping[str, int]) -> int:
+    """Return how many pods of one gang start together by its labels or its PodGroup; 0 where neither tells."""
+    return max(
+        min_members.get(each.metadata.labels[POD_GROUP_LABEL], 0)
+        if POD_GROUP_LABEL in each.metadata.labels
+        else int(each.metadata.labels[GANG_SIZE_LABEL])
+        for each in pods
+    )
+
+
+def pod_group(name: str, min_member: int) -> PodGroup:
+    return PodGroup(ObjectMeta(name=name, namespace="default"), PodGroupSpec(min_member))
 
 
 def runs(one: Pod) -> bool:
@@ -159,10 +172,11 @@ class Server:
 
     ``late`` are writes that nobody waits for any more, and that are executed all the same, some time. ``gone`` are the
     UIDs of pods of which an answer has said that they are, before any watch did. ``born`` and ``bound`` are the
-    versions at which pods came and were bound: times have seconds only.
+    versions at which pods came and were bound: times have seconds only. ``groups`` are the ``minMember`` of PodGroups.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     log: list[Applied[Pod] | Deleted[Pod]] = field(default_factory=list)
     version: int = 0

@@ -4,6 +4,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 
 * no GPU ever holds more than it has, and as far as the controller knows no place that is kept overlaps another;
 * a gate is removed only when all places of the plan are there; a plan is of enough pods for its gang;
+* a gang of unknown size is not planned, and what has started goes on, whatever becomes of its PodGroup and labels;
 * a gang starts only when the extender knows all places of the plan and has room for them; what has started so is whole
   once things have settled, unless one of its pods or places was lost meanwhile;
 * every place that is kept is taken or ends, and ledgers agree with the objects;
@@ -11,7 +12,7 @@ What must hold, judged by the objects and by who has been told of them, not by t
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from unittest.mock import patch
 
@@ -23,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.controller import slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
@@ -58,13 +59,14 @@ from tests.stateful.gangmodel import (
     Server,
     Told,
     gang_name,
-    gang_size,
     healthy_gpus,
     held_units,
+    labelled_size,
     live_hold,
     new_pod,
     node,
     packs,
+    pod_group,
     runs,
     units_of,
     waits,
@@ -85,11 +87,29 @@ NEWS: st.SearchStrategy[list[tuple[int, str]]] = st.just([]) | st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from(MEANWHILE)), min_size=1, max_size=3
 )
 TROUBLE = st.sampled_from(
-    ["none", "gpu", "gpu", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
+    [
+        "none",
+        "gpu",
+        "gpu",
+        "time",
+        "controller",
+        "extender",
+        "list",
+        "others",
+        "others",
+        "late",
+        "lands",
+        "clock",
+        "group",
+        "group",
+        "labels",
+    ]
 )
+MIN_MEMBERS = st.sampled_from([None, None, 0, 1, 2, 3, 4, 5])  # of a PodGroup; None where it is deleted
+EVERYTHING = 10_000
 
 UNITS = st.sampled_from([4, 4, 3, 2, 1])
-SOON_OR_ALL = st.sampled_from([10_000, 10_000, 10_000, 1, 2, 5])
+SOON_OR_ALL = st.sampled_from([EVERYTHING, EVERYTHING, EVERYTHING, 1, 2, 5])
 TIMES = (1, HOLD_SECONDS // 2, HOLD_SECONDS * 4 // 5, HOLD_SECONDS * 4 // 5, HOLD_SECONDS, PATIENCE_SECONDS + 1)
 YEAR = 365 * 86_400
 CLOCKS = st.sampled_from([0, 0, YEAR, -YEAR, HOLD_SECONDS, -HOLD_SECONDS, 20, -10, 60])
@@ -137,7 +157,7 @@ class Meanwhile:
         if what == "deposed":
             machine.active = False
         elif what == "Bindings":
-            machine.the_extender_hears(10_000)
+            machine.the_extender_hears(EVERYTHING)
             for uid in sorted(machine.server.pods):
                 if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
                     machine.schedule(uid)
@@ -176,6 +196,7 @@ class Gangs(RuleBasedStateMachine):
         self.plans = 0
         self.begun: dict[str, set[str]] = {}
         self.lost: set[str] = set()
+        self.group_names: list[str] = []
         self.ahead = {"controller": 0, "extender": 0}  # by how many seconds a clock is wrong
         self.under_way: list[tuple[Pod, Decision, set[str]]] = []  # Bindings that are not executed yet
         self.restart_extender()
@@ -188,6 +209,7 @@ class Gangs(RuleBasedStateMachine):
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
         self.planner = GangPlanner(self.view, self.new_plan)
+        self.groups_told: dict[str, int] | None = None
 
     @property
     def controller_ns(self) -> int:
@@ -223,14 +245,32 @@ class Gangs(RuleBasedStateMachine):
     def create(self, name: str, units: int, labels: dict[str, str]) -> None:
         self.server.store(new_pod(name, units, labels, self.now_ns))
 
-    def a_gang_comes(self, size: int, units: int, missing: int, more: int, other_units: int = 0) -> None:
+    def a_gang_comes(
+        self, size: int, units: int, missing: int, more: int, other_units: int = 0, *, by_object: bool = False
+    ) -> None:
         """Its last pod may ask for other units than the rest."""
         self.count += 1
-        last = size - missing + more - 1
+        last, name = size - missing + more - 1, f"g{self.count}"
+        labels = {POD_GROUP_LABEL: name} if by_object else {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size)}
+        if by_object:
+            self.server.groups[name] = size
+            self.group_names.append(name)
         for i in range(last + 1):
             asked = other_units if other_units and i == last else units
-            labels = {GANG_NAME_LABEL: f"g{self.count}", GANG_SIZE_LABEL: str(size)}
-            self.create(f"g{self.count}-{i}", asked, labels)
+            self.create(f"{name}-{i}", asked, labels)
+
+    def a_pod_group_changes(self, name: str, min_member: int | None) -> None:
+        """It is deleted, made anew, or given another size; the controller hears of it some time."""
+        if min_member is None:
+            self.server.groups.pop(name, None)
+        else:
+            self.server.groups[name] = min_member
+
+    def a_running_pod_gets_other_labels(self, uid: str, labels: dict[str, str]) -> None:
+        """The labels of one that waits are protected."""
+        changed = self.server.pods[uid]
+        meta = msgspec.structs.replace(changed.metadata, labels=labels)
+        self.server.store(msgspec.structs.replace(changed, metadata=meta))
 
     def a_member_comes_late(self, data: st.DataObject) -> None:
         like = data.draw(st.sampled_from(self.members()))
@@ -281,16 +321,16 @@ class Gangs(RuleBasedStateMachine):
 
     # -- what happens: few rules, each of which draws, since hypothesis leaves out some of the rules in each run
 
-    @initialize(size=st.integers(2, 4), units=UNITS, alone=st.integers(0, 1))
-    def the_first_gang_comes(self, size: int, units: int, alone: int) -> None:
-        self.a_gang_comes(size, units, 0, 0)
+    @initialize(size=st.integers(2, 4), units=UNITS, alone=st.integers(0, 1), by_object=st.booleans())
+    def the_first_gang_comes(self, size: int, units: int, alone: int, by_object: bool) -> None:
+        self.a_gang_comes(size, units, 0, 0, by_object=by_object)
         self.pods_come_alone_and_are_bound_at_once(1, alone)
 
     @rule(data=st.data(), gangs=st.integers(0, 2), alone=st.integers(0, 2), late=st.integers(0, 2))
     def pods_come(self, data: st.DataObject, gangs: int, alone: int, late: int) -> None:
         for _ in range(gangs):
             drawn = st.tuples(st.integers(1, 5), UNITS, st.integers(0, 1), st.integers(0, 1), st.just(0) | UNITS)
-            self.a_gang_comes(*data.draw(drawn))
+            self.a_gang_comes(*data.draw(drawn), by_object=data.draw(st.booleans()))
         if alone:
             self.pods_come_alone_and_are_bound_at_once(data.draw(UNITS), alone)
         for _ in range(late if self.members() else 0):
@@ -324,6 +364,11 @@ class Gangs(RuleBasedStateMachine):
             self.bindings_land()
         elif what == "clock":
             self.a_clock_is_set(data.draw(st.sampled_from(sorted(self.ahead))), data.draw(CLOCKS))
+        elif what == "group" and self.group_names:
+            self.a_pod_group_changes(data.draw(st.sampled_from(self.group_names)), data.draw(MIN_MEMBERS))
+        elif what == "labels" and (running := sorted(each.metadata.uid for each in self.members() if runs(each))):
+            other = data.draw(st.sampled_from([{}, *(each.metadata.labels for each in self.members())]))
+            self.a_running_pod_gets_other_labels(data.draw(st.sampled_from(running)), other)
         elif what == "others":
             self.pods_come_alone_and_are_bound_at_once(data.draw(UNITS), 2)
 
@@ -342,9 +387,9 @@ class Gangs(RuleBasedStateMachine):
     @rule(data=st.data(), trouble=st.tuples(TROUBLE, TROUBLE), heard=st.booleans(), settle=st.booleans())
     def gangs_go_their_way(self, data: st.DataObject, trouble: tuple[str, str], heard: bool, settle: bool) -> None:
         """As they would without any trouble: places, gates, Bindings; but trouble may come in between."""
-        self.the_controller_hears(10_000)
+        self.the_controller_hears(EVERYTHING)
         if heard:
-            self.the_extender_hears(10_000)
+            self.the_extender_hears(EVERYTHING)
         self.the_controller_acts(data.draw(SOME_FATES), 1, data.draw(NEWS))
         self.trouble_comes(data, trouble[0])
         self.the_extender_hears(data.draw(SOON_OR_ALL))
@@ -395,6 +440,11 @@ class Gangs(RuleBasedStateMachine):
             heard()
 
     def the_controller_hears(self, count: int) -> None:
+        """Of pods one by one; of PodGroups when it hears of everything."""
+        if count == EVERYTHING and self.groups_told != self.server.groups:
+            groups = [pod_group(name, min_member) for name, min_member in self.server.groups.items()]
+            at_once(self.view.group_event(Replaced(groups)))
+            self.groups_told = dict(self.server.groups)
         for event in self.server.log[self.view_at : self.view_at + count]:
             at_once(self.view.pod_event(event))
             self.server.told.hear(event)
@@ -481,7 +531,13 @@ class Gangs(RuleBasedStateMachine):
 
     def what_is_kept_is_there_to_be_kept(self) -> None:
         """As far as the controller knows after a round in which all its writes succeeded."""
-        told, healthy = self.server.told.pods.values(), healthy_gpus(NAMES, self.unhealthy)
+        healthy = healthy_gpus(NAMES, self.unhealthy)
+        # While nothing is known of PodGroups, what is kept for their gangs stays as it is.
+        told = [
+            each
+            for each in self.server.told.pods.values()
+            if self.groups_told is not None or POD_GROUP_LABEL not in each.metadata.labels
+        ]
         held = held_units(told, self.controller_ns)
         assert all(units <= GPU_UNITS for units in held.values()), held
         for each in told:
@@ -507,7 +563,9 @@ class Gangs(RuleBasedStateMachine):
             )
             asked = {hold.pods for each in places if (hold := reservation_of(each)) is not None}
             assert len(asked) == 1
-            assert asked.pop() + running + elsewhere >= gang_size(pods), f"{gang} is planned in part"
+            size = _size(pods, told.pods.values(), self.groups_told or {}, _in_one_second)
+            assert size, f"{gang} is planned, and nobody says its size"
+            assert asked.pop() + running + elsewhere >= size, f"{gang} is planned in part"
 
     def a_gate_goes_when_all_places_are_there(self, asked: Pod) -> None:
         hold = live_hold(self.server.told.pods[asked.metadata.uid], self.controller_ns)
@@ -552,10 +610,10 @@ class Gangs(RuleBasedStateMachine):
         self.ahead = dict.fromkeys(self.ahead, 0)
         for _ in range(60):
             before = self.server.version
-            self.the_controller_hears(10_000)
-            self.the_extender_hears(10_000)
+            self.the_controller_hears(EVERYTHING)
+            self.the_extender_hears(EVERYTHING)
             self.the_controller_acts([], 1)
-            self.the_extender_hears(10_000)
+            self.the_extender_hears(EVERYTHING)
             for uid in sorted(self.server.pods):
                 if waits(self.server.pods[uid]) and not gated(self.server.pods[uid]):
                     self.schedule(uid)
@@ -575,10 +633,11 @@ class Gangs(RuleBasedStateMachine):
             begun = [each for each in pods if runs(each) or (all_well and each.finished)]
             if plan in self.lost or not begun:
                 continue
-            gang = [each for each in self.members() if gang_name(each) == gang_name(pods[0])]
-            whole = _running(gang, _in_one_second) >= gang_size(gang)
-            missing = [each.key for each in pods if waits(each)]
-            assert whole or not missing, f"plan {plan} runs in part: {missing} wait"
+            for missing in (each for each in pods if waits(each)):
+                gang = [each for each in self.members() if gang_name(each) == gang_name(missing)]
+                size = labelled_size(gang, self.server.groups)
+                whole = size and _running(gang, _in_one_second) >= size
+                assert whole, f"plan {plan} runs in part: {missing.key} waits"
 
     def ledgers_agree_with_the_objects(self) -> None:
         bound = {each.metadata.uid: each.spec.node_name for each in self.server.pods.values() if runs(each)}
@@ -600,10 +659,20 @@ class Gangs(RuleBasedStateMachine):
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
             gangs.setdefault(gang_name(each), []).append(each)
-        least = {name: units for name, pods in gangs.items() if (units := _least(pods, self.running(pods)))}
+        sizes = {
+            name: _size(pods, self.server.pods.values(), self.server.groups, self.server.were_together)
+            for name, pods in gangs.items()
+        }
+        least = {
+            name: units
+            for name, pods in gangs.items()
+            if sizes[name] and (units := _least(pods, sizes[name] - self.running(pods)))
+        }
         # A gang that can never fit holds nobody up.
         overdue = [
-            name for name in least if self.is_overdue(gangs[name]) and packs(least[name], [GPU_UNITS] * len(healthy))
+            name
+            for name in least
+            if self.is_overdue(gangs[name], sizes[name]) and packs(least[name], [GPU_UNITS] * len(healthy))
         ]
         if not overdue:
             kept = [each.key for each in self.server.pods.values() if live_hold(each, self.now_ns)]
@@ -614,11 +683,11 @@ class Gangs(RuleBasedStateMachine):
         for name in overdue if len(overdue) == 1 else () if overdue else least:
             assert not packs(least[name], free), f"{name} waits, and would fit"
 
-    def is_overdue(self, pods: list[Pod]) -> bool:
+    def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""
         newest = max(each.metadata.creation_timestamp or "" for each in pods if waits(each))
         long_ago = new_pod("then", 1, {}, self.now_ns - PATIENCE_SECONDS * SECOND).metadata.creation_timestamp or ""
-        return newest < long_ago and self.running(pods) < gang_size(pods)
+        return newest < long_ago and self.running(pods) < size
 
     def running(self, pods: Sequence[Pod]) -> int:
         """Return how many pods of a gang have started, by what the server knows."""
@@ -638,21 +707,37 @@ def _in_one_second(waiting: Pod, bound: Pod) -> bool:
     return (waiting.metadata.creation_timestamp or "") <= bound.bound_at
 
 
-def _running(pods: Sequence[Pod], together: Callable[[Pod, Pod], bool]) -> int:
-    """Return how many pods of a gang have started.
+def _started(pods: Sequence[Pod], together: Callable[[Pod, Pod], bool]) -> list[Pod]:
+    """Return the pods of a gang that have started.
 
     Those that have succeeded count while others run, and for those that existed when they were bound.
     """
-    running = sum(runs(each) for each in pods)
+    running = [each for each in pods if runs(each)]
     waiting = [each for each in pods if waits(each)]
     succeeded = [each for each in pods if each.status.phase == "Succeeded"]
-    return running + sum(bool(running) or any(together(each, done) for each in waiting) for done in succeeded)
+    return running + [done for done in succeeded if running or any(together(each, done) for each in waiting)]
 
 
-def _least(pods: Sequence[Pod], running: int) -> list[int]:
+def _running(pods: Sequence[Pod], together: Callable[[Pod, Pod], bool]) -> int:
+    return len(_started(pods, together))
+
+
+def _size(
+    pods: Sequence[Pod], everybody: Iterable[Pod], min_members: Mapping[str, int], together: Callable[[Pod, Pod], bool]
+) -> int:
+    """Return how many pods of a gang start together: where nobody says it any more, as many as were planned."""
+    if size := labelled_size(pods, min_members):
+        return size
+    begun = [*_started(pods, together), *(each for each in everybody if runs(each))]
+    plans = {hold.plan for each in begun if (hold := reservation_of(each)) is not None}
+    ours = (reservation_of(each) for each in pods)
+    return max((hold.pods for hold in ours if hold is not None and hold.plan in plans), default=0)
+
+
+def _least(pods: Sequence[Pod], missing: int) -> list[int]:
     """Return the units of the pods that a gang needs to get on, the most modest of them; empty where some miss."""
     waiting = sorted(units_of(each) for each in pods if waits(each))
-    needed = max(1, gang_size(pods) - running)
+    needed = max(1, missing)
     return sorted(waiting[:needed], reverse=True) if len(waiting) >= needed else []
 
 
@@ -686,13 +771,13 @@ def test_gpus_that_the_extender_gave_away_before_it_heard_of_the_plan() -> None:
     """The gates are gone already; nobody of the gang starts, and the gang starts later, elsewhere, whole."""
     machine = Gangs()
     machine.a_gang_comes(3, 4, 0, 0)
-    machine.the_controller_hears(10_000)
-    machine.the_extender_hears(10_000)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_extender_hears(EVERYTHING)
     machine.the_controller_acts([], 1)
     machine.pods_come_alone_and_are_bound_at_once(4, 2)
     machine.the_controller_acts([], 2)
     assert not any(gated(each) for each in machine.members())
-    machine.the_extender_hears(10_000)
+    machine.the_extender_hears(EVERYTHING)
     assert not any(machine.schedule(f"g1-{i}") for i in range(3))
     machine.no_gpu_holds_more_than_it_has()
     machine.server.delete("alone2")
@@ -704,7 +789,7 @@ def test_a_controller_that_dies_between_the_places_of_a_plan() -> None:
     for written in range(4):
         machine = Gangs()
         machine.a_gang_comes(3, 4, 0, 0)
-        machine.the_controller_hears(10_000)
+        machine.the_controller_hears(EVERYTHING)
         machine.the_controller_acts(["done"] * written + ["crash"], 2)
         machine.pods_come_alone_and_are_bound_at_once(4, 1)
         machine.everything_settles()
@@ -716,9 +801,9 @@ def test_a_controller_that_dies_between_the_gates_of_a_plan() -> None:
     for written in range(3, 7):
         machine = Gangs()
         machine.a_gang_comes(3, 4, 0, 0)
-        machine.the_controller_hears(10_000)
+        machine.the_controller_hears(EVERYTHING)
         machine.the_controller_acts(["done"] * written + ["crash"], 3)
-        machine.the_extender_hears(10_000)
+        machine.the_extender_hears(EVERYTHING)
         for uid in sorted(machine.server.pods):
             if not gated(machine.server.pods[uid]):
                 machine.schedule(uid)
@@ -732,9 +817,9 @@ def test_news_that_come_while_places_are_looked_for_anew(what: str) -> None:
     for step in range(60):
         machine = Gangs()
         machine.a_gang_comes(3, 4, 0, 0)
-        machine.the_controller_hears(10_000)
+        machine.the_controller_hears(EVERYTHING)
         machine.the_controller_acts([], 2)
-        machine.the_controller_hears(10_000)
+        machine.the_controller_hears(EVERYTHING)
         machine.time_passes(HOLD_SECONDS * 4 // 5)
         machine.the_controller_acts([], 1, [(step, "Bindings"), (0, what)])
         machine.everything_settles()
@@ -744,10 +829,10 @@ def test_news_that_come_while_places_are_looked_for_anew(what: str) -> None:
 def test_places_that_ended_before_anybody_took_them_are_given_anew_and_whole() -> None:
     machine = Gangs()
     machine.a_gang_comes(3, 4, 0, 0)
-    machine.the_controller_hears(10_000)
+    machine.the_controller_hears(EVERYTHING)
     machine.the_controller_acts([], 3)
     machine.time_passes(HOLD_SECONDS)
-    machine.the_extender_hears(10_000)
+    machine.the_extender_hears(EVERYTHING)
     assert not any(machine.schedule(f"g1-{i}") for i in range(3)), "without a place nobody of a gang starts"
     machine.pods_come_alone_and_are_bound_at_once(4, 2)
     machine.everything_settles()
@@ -779,9 +864,9 @@ def test_pods_of_a_gang_that_end_before_the_others_are_bound(ended: int, ahead: 
     machine = Gangs()
     machine.a_clock_is_set("extender", ahead)
     machine.a_gang_comes(4, 2, 0, 0)
-    machine.the_controller_hears(10_000)
+    machine.the_controller_hears(EVERYTHING)
     machine.the_controller_acts([], 2)
-    machine.the_extender_hears(10_000)
+    machine.the_extender_hears(EVERYTHING)
     for uid in sorted(machine.server.pods)[:ended]:
         assert machine.schedule(uid)
     for uid in sorted(machine.server.pods)[:ended]:
@@ -795,10 +880,10 @@ def test_a_new_run_does_not_start_beside_what_is_left_of_the_one_before(ahead: i
     """Its pods did not exist when those of the earlier run were bound, even if the extender's clock says so."""
     machine = Gangs()
     machine.a_gang_comes(3, 4, 0, 0)
-    machine.the_controller_hears(10_000)
+    machine.the_controller_hears(EVERYTHING)
     machine.the_controller_acts([], 2)
     machine.a_clock_is_set("extender", ahead)
-    machine.the_extender_hears(10_000)
+    machine.the_extender_hears(EVERYTHING)
     for i in range(3):
         assert machine.schedule(f"g1-{i}")
     for uid in sorted(bound_of(machine)):
@@ -820,13 +905,13 @@ def test_an_extender_that_has_heard_of_some_places_starts_nobody() -> None:
     for heard in range(3):
         machine = Gangs()
         machine.a_gang_comes(3, 4, 0, 0)
-        machine.the_controller_hears(10_000)
-        machine.the_extender_hears(10_000)
+        machine.the_controller_hears(EVERYTHING)
+        machine.the_extender_hears(EVERYTHING)
         machine.the_controller_acts([], 2)
         assert not any(gated(each) for each in machine.members())
         machine.the_extender_hears(heard)
         assert not any(machine.schedule(f"g1-{i}") for i in range(3))
-        machine.the_extender_hears(10_000)
+        machine.the_extender_hears(EVERYTHING)
         assert all(machine.schedule(f"g1-{i}") for i in range(3))
 
 
@@ -836,7 +921,7 @@ def test_what_is_kept_for_a_gang_that_has_waited_too_long_is_what_it_can_use() -
     machine.a_gang_comes(2, 4, 0, 0)
     machine.time_passes(PATIENCE_SECONDS + 1)
     machine.pods_come_alone_and_are_bound_at_once(4, 3)
-    machine.the_controller_hears(10_000)
+    machine.the_controller_hears(EVERYTHING)
     machine.the_controller_acts([], 1)
     (kept,) = [each for each in machine.members() if reservation_of(each) is not None]
     machine.pods_come_alone_and_are_bound_at_once(4, 1)

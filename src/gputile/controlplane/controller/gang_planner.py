@@ -145,12 +145,12 @@ class GangPlanner:
         head: Gang | None = None
         for gang in gangs:
             yield
-            if gang.name.by_object and not cluster_state.groups_read:
-                # Its size is not known yet; what was reserved for it may be of a plan that has begun.
-                result.waiting += bool(gang.unreserved)
-                continue
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            if gang.name.by_object and not cluster_state.groups_read:
+                # Its size is not known yet: only what has begun goes on.
+                result.waiting += bool(gang.unreserved)
+                continue
             try:
                 advanced = not gang.unreserved or (yield from self._advance(gang, head, result))
             except LedgerError as error:  # that of one gang must not keep all others waiting

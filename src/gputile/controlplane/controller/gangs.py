@@ -1,6 +1,6 @@
 """What a gang is at a moment: its running pods, those with reserved GPUs, and those without a reservation."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -23,10 +23,10 @@ _NEVER = 1 << 62
 class Gang:
     """A gang, at a moment.
 
-    ``size`` is how many pods start together, 0 where no label or PodGroup tells. ``running`` counts pods that have
-    started (see ``gang_rules.started``). ``reserved`` are unbound pods with a reservation that they may use;
-    ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not moved: the end
-    of their reservation is to be put off, or set right.
+    ``size`` is how many pods start together, 0 where no label, PodGroup or plan that has begun tells. ``running``
+    counts pods that have started (see ``gang_rules.started``). ``reserved`` are unbound pods with a reservation that
+    they may use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
+    moved: the end of their reservation is to be put off, or set right.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
     """
 
@@ -133,8 +133,11 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         return None
     yield
     running = started(pods)
-    size = gang_size(name, pods, cluster_state.groups or {})
-    reserved = (yield from _reserved(cluster_state, waiting, running)) if size else set()
+    plans = yield from _started_plans(cluster_state, waiting, running)
+    size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size([*running, *waiting], plans)
+    reserved = (yield from _reserved(cluster_state, waiting, plans)) if size else set()
+    if not running and len(reserved) < size:  # it has become larger since it was planned, or has lost all that ran
+        reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
     ending: list[Pod] = []
     for pod in waiting:
         yield
@@ -155,8 +158,35 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
     )
 
 
+def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> Steps[set[str]]:
+    """Return, in steps, the plans of a gang that have begun, also where the pod that began one has other labels now."""
+    begun: dict[str, bool] = {"": False}
+    for pod in running:
+        yield
+        begun.setdefault(_plan_of(pod), True)
+    for pod in waiting:
+        yield
+        if (plan := _plan_of(pod)) not in begun:
+            begun[plan] = any(booking.begun for booking in cluster_state.ledger.by_plan(plan))
+    return {plan for plan, has_begun in begun.items() if has_begun}
+
+
+def _plan_of(pod: Pod) -> str:
+    reservation = reservation_of(pod)
+    return reservation.plan if reservation is not None else ""
+
+
+def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
+    """Return by how many pods a gang was started whose PodGroup is gone, or is not known; 0 where it was not started.
+
+    What has begun goes on: a gang that has started in part could otherwise never become whole.
+    """
+    reservations = (reservation_of(pod) for pod in pods)
+    return max((each.pods for each in reservations if each is not None and each.plan in plans), default=0)
+
+
 def _reserved(
-    cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]
+    cluster_state: ClusterState, waiting: Sequence[Pod], started_plans: Collection[str]
 ) -> Generator[None, None, set[str]]:
     """Return, in steps, the UIDs of the pods that may use their reservation.
 
@@ -164,11 +194,6 @@ def _reserved(
     one. The latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
     They also stay while their node takes no pods for a moment: others would get the GPUs otherwise.
     """
-    started_plans: set[str] = set()
-    for pod in running:
-        yield
-        if (reservation := reservation_of(pod)) is not None:
-            started_plans.add(reservation.plan)
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
         yield

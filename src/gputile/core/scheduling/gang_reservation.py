@@ -59,15 +59,18 @@ def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str:
 
 
 def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> GangRefusal | None:
-    """Return why a pod of a gang must wait, None where it need not, and for a pod of none."""
-    gang = gang_of(pod) if ledger.configuration.admission.gangs else None
-    if gang is None:
+    """Return why a pod of a gang must wait, None where it need not, and for a pod of none.
+
+    A pod with a reservation belongs to its plan, whatever its labels have become.
+    """
+    if not ledger.configuration.admission.gangs:
         return None
-    booking = ledger.booking(pod.metadata.uid)
-    if booking is None:
-        return None if place_of(pod, ledger, now_ns) else GangRefusal(GangRule.NO_PLACE, gang.name)
-    why = at_once(plan_problem(ledger, booking))
-    return replace(why, gang=gang.name) if why is not None else None
+    gang, booking = gang_of(pod), ledger.booking(pod.metadata.uid)
+    name = gang.name if gang is not None else ""
+    if booking is not None:
+        why = at_once(plan_problem(ledger, booking))
+        return replace(why, gang=name) if why is not None else None
+    return None if gang is None or place_of(pod, ledger, now_ns) else GangRefusal(GangRule.NO_PLACE, name)
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:

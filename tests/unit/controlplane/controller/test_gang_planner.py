@@ -20,8 +20,11 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, Round
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.reflector import Applied, Deleted, Replaced
+from gputile.kube.reflector import Applied, Deleted, Replaced, WatchEvent
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -235,6 +238,99 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
     found = bench.round()
     assert not found.reservations
     assert "its spec.minMember is not 1 or more" in found.events[0].message
+
+
+def begun(bench: Bench, labels: dict[str, str]) -> list[Pod]:
+    """A gang of three of which one pod runs, and two still have their gates; return these as they were stored."""
+    at_once(bench.view.group_event(Replaced([GROUP])))
+    bench.gang("job", 3, labels=labels)
+    stored = [bench.view.expect(w.pod, w.reservation) for each in bench.round().reservations for w in each]
+    (first,) = [each for each in stored if (hold := reservation_of(each)) is not None and hold.first]
+    at_once(bench.view.pod_event(Applied(running(first))))
+    return [each for each in stored if each is not first]
+
+
+def running(reserved: Pod) -> Pod:
+    """The pod as it is bound to the place that is reserved for it."""
+    hold = reservation_of(reserved)
+    assert hold is not None
+    assert hold.allocation is not None
+    annotations = reserved.metadata.annotations | {ALLOCATION_ANNOTATION: encode_allocation(hold.allocation)}
+    meta = msgspec.structs.replace(reserved.metadata, annotations=annotations, resource_version="9")
+    return msgspec.structs.replace(
+        reserved, metadata=meta, spec=msgspec.structs.replace(reserved.spec, node_name=hold.node, scheduling_gates=())
+    )
+
+
+def relabelled(changed: Pod, labels: dict[str, str]) -> Pod:
+    meta = msgspec.structs.replace(changed.metadata, labels=labels, resource_version="10")
+    return msgspec.structs.replace(changed, metadata=meta)
+
+
+GROUP = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(3))
+NO_MEMBERS = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(0))
+
+
+@pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS), Replaced([]), None])
+def test_a_plan_that_has_begun_goes_on_whatever_becomes_of_its_pod_group(event: WatchEvent[PodGroup] | None) -> None:
+    """The PodGroup, or its kind, is deleted between two Bindings of one gang."""
+    bench = Bench()
+    left = begun(bench, {POD_GROUP_LABEL: "job"})
+    at_once(bench.view.group_event(event) if event is not None else bench.view.no_groups())
+    found = bench.round(1)
+    assert not found.reservations, "others would get the GPUs, and the gang would run in part"
+    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
+    late = bench.round(100)
+    assert placed(late) == sorted(each.metadata.name for each in left), "what is reserved ends later"
+
+
+def test_a_plan_that_has_begun_goes_on_before_pod_groups_are_known() -> None:
+    """A controller starts where nobody lets it read them."""
+    bench = Bench()
+    left = begun(bench, {POD_GROUP_LABEL: "job"})
+    successor = Bench()
+    at_once(successor.view.pod_event(Replaced(list(bench.view.members.pods(GangName("default", "job", True))))))
+    found = successor.round(1)
+    assert not found.reservations
+    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
+    assert placed(successor.round(100)) == sorted(each.metadata.name for each in left)
+
+
+@pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS)])
+def test_a_plan_that_has_not_begun_ends_with_its_pod_group(event: WatchEvent[PodGroup]) -> None:
+    bench = Bench()
+    at_once(bench.view.group_event(Replaced([GROUP])))
+    bench.gang("job", 3, labels={POD_GROUP_LABEL: "job"})
+    bench.round()
+    at_once(bench.view.group_event(event))
+    found = bench.round(1)
+    assert not found.gates
+    assert [w.reservation for each in found.reservations for w in each] == [None] * 3
+
+
+@pytest.mark.parametrize("labels", [{}, {POD_GROUP_LABEL: "other"}])
+def test_a_plan_that_has_begun_goes_on_if_the_pod_that_runs_leaves_the_gang(labels: dict[str, str]) -> None:
+    bench = Bench()
+    left = begun(bench, {POD_GROUP_LABEL: "job"})
+    (first,) = [each for each in bench.view.members.pods(GangName("default", "job", True)) if each.spec.node_name]
+    at_once(bench.view.pod_event(Applied(relabelled(first, labels))))
+    found = bench.round(1)
+    assert not found.reservations
+    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
+
+
+def test_a_plan_that_has_not_begun_ends_when_its_gang_has_become_larger() -> None:
+    """Else two would start of five that start together now."""
+    bench = Bench(gpus=8)
+    at_once(bench.view.group_event(Replaced([GROUP])))
+    bench.gang("job", 3, labels={POD_GROUP_LABEL: "job"})
+    bench.round()
+    at_once(bench.view.group_event(Applied(PodGroup(GROUP.metadata, PodGroupSpec(5)))))
+    found = bench.round(1)
+    assert not found.gates
+    assert [w.reservation for each in found.reservations for w in each] == [None] * 3
+    bench.gang("job", 5, labels={POD_GROUP_LABEL: "job"})
+    assert len(placed(bench.round(2))) == 5
 
 
 def test_old_news_of_a_pod_is_no_news() -> None:

@@ -102,6 +102,17 @@ def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
     assert isinstance(claimed(ledger, second, "other"), GangRefusal)
 
 
+def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
+    """Else it would begin a plan of which a place is missing, and the others could follow it."""
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    stripped = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
+    ledger = ledger_with(stripped)
+    assert problem(ledger, stripped, 0) == "1 of the 2 places of its plan are kept so far"
+    assert isinstance(claimed(ledger, stripped), GangRefusal)
+    ledger.apply(PodApplied(second))
+    assert isinstance(claimed(ledger, stripped), Decision)
+
+
 def test_a_held_gpu_is_not_given_to_others() -> None:
     held = holding(member("a"), 0)
     ledger = ledger_with(held, sizes=(GIB15,))
