@@ -97,17 +97,6 @@ class Connection:
         request = ApiRequest("PATCH", path, within or self._within, body=body, content_type=content_type)
         return await self._send(request)
 
-    async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
-        """Delete the object at ``path``; ``body`` is a metav1.DeleteOptions, for instance with a uid precondition.
-
-        The transport sends it once more if a kept-alive connection broke before any answer: NotFound may then mean that
-        the first one had deleted the object.
-
-        Raises:
-            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
-        """
-        return await self._send(ApiRequest("DELETE", path, within or self._within, body=body))
-
     @asynccontextmanager
     async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and yield its chunks as they come, for at most ``within`` seconds.
