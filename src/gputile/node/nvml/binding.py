@@ -73,7 +73,6 @@ class NvmlBinding(Protocol):
     nvmlDeviceGetMinorNumber: Callable[[Handle], int]
     nvmlDeviceGetPciInfo: Callable[[Handle], PciInfo]
     nvmlDeviceGetMemoryAffinity: Callable[[Handle, int, int], Iterable[int]]
-    nvmlDeviceGetCudaComputeCapability: Callable[[Handle], tuple[int, int]]
     nvmlDeviceGetMaxPcieLinkGeneration: Callable[[Handle], int]
     nvmlDeviceGetMaxPcieLinkWidth: Callable[[Handle], int]
     nvmlDeviceGetTopologyCommonAncestor: Callable[[Handle, Handle], int]

@@ -47,7 +47,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
         raise UnusableGpuError(
             Problem("CardWithoutMemory", f"{model} reports no memory of its own, and cannot be shared by memory")
         )
-    current, pending = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
+    current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
     mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
     return ProbedGpu(
         index=index,
@@ -57,9 +57,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
         bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
         numa=_numa_node(nvml, handle),
         minor=optional(-1, nvml.nvmlDeviceGetMinorNumber, handle),
-        capability=nvml.nvmlDeviceGetCudaComputeCapability(handle),
         mig=mig,
-        mig_pending=current != pending,
         instances=tuple(_instances(nvml, handle, memory.total)) if mig is Mig.ON else (),
     )
 

@@ -36,8 +36,7 @@ class ProbedGpu:
     """One GPU as NVML tells it.
 
     ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
-    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``. ``mig_pending``
-    is set while a change of the MIG mode waits for a reset.
+    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``.
     """
 
     index: int
@@ -47,9 +46,7 @@ class ProbedGpu:
     bus_id: str
     numa: int = -1
     minor: int = -1
-    capability: tuple[int, int] = (0, 0)
     mig: Mig = Mig.INCAPABLE
-    mig_pending: bool = False
     instances: tuple[MigInstance, ...] = ()
 
 

@@ -18,7 +18,7 @@ def test_a_gpu_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
     machine.write()
     gpu = probe.inventory().gpus[2]
     assert (gpu.index, gpu.uuid, gpu.model, gpu.mib) == (2, machine.gpus[2].uuid, "Tesla T4", 15109)
-    assert (gpu.bus_id, gpu.minor, gpu.numa, gpu.capability) == ("00000000:17:00.0", 7, 1, (7, 5))
+    assert (gpu.bus_id, gpu.minor, gpu.numa) == ("00000000:17:00.0", 7, 1)
     assert (gpu.mig, gpu.instances) == (Mig.INCAPABLE, ())
 
 
@@ -92,12 +92,12 @@ def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
     assert probe.inventory().gpus[0].instances[0].profile == profile
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_pending(probe_of: ProbeOf) -> None:
+def test_a_mig_mode_that_waits_for_a_reset_is_not_in_force(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     machine.gpus[1].mig = (0, 1)
     machine.write()
     gpu = probe.inventory().gpus[1]
-    assert (gpu.mig, gpu.mig_pending) == (Mig.OFF, True)
+    assert (gpu.mig, gpu.instances) == (Mig.OFF, ())
 
 
 def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
@@ -131,7 +131,6 @@ def test_a_lost_gpu_does_not_hide_the_others(probe_of: ProbeOf) -> None:
         "nvmlDeviceGetName",
         "nvmlDeviceGetMemoryInfo",
         "nvmlDeviceGetPciInfo_v3",
-        "nvmlDeviceGetCudaComputeCapability",
         "nvmlDeviceGetMigMode",
         "nvmlDeviceGetHandleByIndex_v2",
     ],
