@@ -40,7 +40,8 @@ def controller(
 
     One replica acts at a time, by the Lease; the others stand by. Ends on SIGTERM.
     """
-    from gputile.controlplane.controller.controller import ControllerSettings, default_identity, serve
+    from gputile.controlplane.controller.controller import ControllerSettings, serve
+    from gputile.controlplane.leader_election import default_identity
 
     configuration = read_configuration(config)
     access = access_to(kubeconfig, context)

@@ -59,7 +59,8 @@ def extender(
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
     the Bindings that are under way.
     """
-    from gputile.controlplane.extender.server import ExtenderSettings, Tls, default_identity, serve
+    from gputile.controlplane.extender.server import ExtenderSettings, Tls, serve
+    from gputile.controlplane.leader_election import default_identity
 
     configuration = read_configuration(config)
     if (tls_cert is None) != (tls_key is None) or (client_ca is not None and tls_cert is None):

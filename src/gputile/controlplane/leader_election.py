@@ -6,6 +6,7 @@ begins another term, so a Lease that only lapsed needs no new list: nobody else 
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -16,6 +17,11 @@ from gputile.kube.lease_state import NOBODY_YET
 log = logging.getLogger(__name__)
 
 RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than the Lease lasts
+
+
+def default_identity() -> str:
+    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    return socket.gethostname()
 
 
 class NotReady(Exception):

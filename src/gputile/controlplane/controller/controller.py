@@ -5,7 +5,6 @@ import gc
 import logging
 import secrets
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -222,8 +221,3 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
                 for server in servers:
                     server.stop()
     log.info("controller stops")
-
-
-def default_identity() -> str:
-    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
-    return socket.gethostname()

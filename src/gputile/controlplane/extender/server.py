@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -238,8 +237,3 @@ def _health_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
             await PlainTextResponse("there are /healthz, /readyz and /metrics", 405)(scope, receive, send)
 
     return Server(reading_only, "--health-port", ANY_ADDRESS, settings.health_port, timeout_graceful_shutdown=1)
-
-
-def default_identity() -> str:
-    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
-    return socket.gethostname()
