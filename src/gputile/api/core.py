@@ -211,6 +211,11 @@ def unversioned(found: _Versioned) -> _Versioned:
     return msgspec.structs.replace(found, metadata=metadata)
 
 
+def is_older(version: str, known: str) -> bool:
+    """Return whether one resource version is certainly older than another of its kind: as numbers (KEP-5504)."""
+    return version.isdecimal() and known.isdecimal() and int(version) < int(known)
+
+
 class ListMeta(_Object):
     """metav1.ListMeta. ``continue_`` is the token of the next page, "" on the last."""
 

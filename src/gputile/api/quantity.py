@@ -6,6 +6,7 @@ an exact ``Fraction`` and only integers leave this module. Grammar: apimachinery
 """
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated
 
@@ -92,6 +93,14 @@ def parse_count(value: str | int | float) -> int:
     if amount.numerator >= 2**63:
         raise QuantityError(f"{value} is out of range")
     return amount.numerator
+
+
+def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
+    """Return how many of a resource are among ``amounts``; 0 where none is, or what stands there is no count."""
+    try:
+        return parse_count(amounts.get(resource, 0))
+    except QuantityError:
+        return 0
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
+from gputile.api.core import is_older
 from gputile.kube.backoff import Backoff
 from gputile.kube.connection import Connection
 from gputile.kube.decoding import (
@@ -263,6 +264,4 @@ def _compare(version: str, reached: str) -> int:
     """Return -1, 0 or 1 for a version older, equal or newer; what is no number counts as newer unless it is equal."""
     if version == reached:
         return 0
-    if version.isdecimal() and reached.isdecimal():
-        return -1 if int(version) < int(reached) else 1
-    return 1
+    return -1 if is_older(version, reached) else 1

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputile.api.core import Binding, BindingMeta, ListMeta, Node, ObjectReference, Pod, encode_binding
+from gputile.api.core import Binding, BindingMeta, ListMeta, Node, ObjectReference, Pod, encode_binding, is_older
 
 POD = b"""{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "u",
  "creationTimestamp": null, "managedFields": [{"x": 1}], "ownerReferences": [{"kind": "Job", "controller": true}]},
@@ -68,3 +68,18 @@ def test_a_binding_is_sent_with_kind_uid_and_annotations() -> None:
         "metadata": {"name": "a", "namespace": "b", "uid": "u", "annotations": {"k": "v"}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "older"),
+    [
+        ("9", "10", True),
+        ("10", "9", False),
+        ("10", "10", False),
+        ("", "10", False),
+        ("9", "", False),
+        ("a", "b", False),
+    ],
+)
+def test_versions_compare_as_numbers_where_they_are_some(version: str, known: str, *, older: bool) -> None:
+    assert is_older(version, known) is older

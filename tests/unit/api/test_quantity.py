@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
+from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib, parse_quantity
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -93,6 +93,14 @@ def test_what_kubernetes_refuses_is_refused(text: str) -> None:
 def test_counts_say_which_rule_is_broken_g2(value: str | float, rule: str) -> None:
     with pytest.raises(QuantityError, match=rule):
         parse_count(value)
+
+
+@pytest.mark.parametrize(
+    ("amount", "count"), [("4", 4), ("10k", 10_000), (2, 2), ("0", 0), ("-1", 0), ("0.5", 0), ("many", 0)]
+)
+def test_what_is_no_count_of_a_resource_is_none(amount: str | int, count: int) -> None:
+    assert count_of({"nvidia.com/gpu": amount}, "nvidia.com/gpu") == count
+    assert count_of({}, "nvidia.com/gpu") == 0
 
 
 @pytest.mark.requirement("U2")

@@ -12,7 +12,7 @@ from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import count_of
 from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
 from gputile.core.devices.advertised import resources_for_mode
@@ -66,7 +66,7 @@ def _no_agent(label: str) -> NodeDiagnosis:
 
 def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> NodeDiagnosis | None:
     expected = {name: n for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n}
-    if not expected or any(_count(node, resource) for resource in expected):
+    if not expected or any(count_of(node.status.allocatable, resource) for resource in expected):
         return None
     healthy = sum(gpu.healthy for gpu in inventory.gpus)
     return NodeDiagnosis(
@@ -128,10 +128,3 @@ class UnitsInForce:
             self.counts[unit] -= 1
             if not self.counts[unit]:
                 del self.counts[unit]
-
-
-def _count(node: Node, resource: str) -> int:
-    try:
-        return parse_count(node.status.allocatable.get(resource, 0))
-    except QuantityError:
-        return 0

@@ -7,7 +7,7 @@ the same write, and only such a one is removed again.
 from typing import Any
 
 from gputile.api.core import Node
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import count_of
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
@@ -36,7 +36,7 @@ def is_gpu_node(node: Node) -> bool:
             return bool(decode_inventory(text).gpus)
         except InventoryError:
             return True
-    return any(_positive(node, resource) for resource in _OURS_ALONE)
+    return any(count_of(node.status.capacity, resource) for resource in _OURS_ALONE)
 
 
 def taint_patch(node: Node, wanted: bool) -> JsonPatch:
@@ -70,10 +70,3 @@ def _remember(node: Node) -> dict[str, Any]:
 
 def _add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
-
-
-def _positive(node: Node, resource: str) -> bool:
-    try:
-        return parse_count(node.status.capacity.get(resource, 0)) > 0
-    except QuantityError:
-        return False

@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, Pod, is_older
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking, booking_of
 from gputile.core.ledger.changes import Changes
@@ -107,7 +107,7 @@ class Ledger:
 
     def _pod_applied(self, pod: Pod) -> None:
         held = self._bookings.get(pod.metadata.uid)
-        if held is None or held.reserved or not _is_older(pod.metadata.resource_version, held.version):
+        if held is None or held.reserved or not is_older(pod.metadata.resource_version, held.version):
             self._put(pod)
 
     def _put(self, pod: Pod) -> None:
@@ -311,8 +311,3 @@ class Ledger:
     def overdue(self, now: float, age: float) -> list[Booking]:
         """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""
         return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]
-
-
-def _is_older(version: str, known: str) -> bool:
-    """Return whether one version of a pod is certainly older than another: they compare as numbers (KEP-5504)."""
-    return version.isdecimal() and known.isdecimal() and int(version) < int(known)

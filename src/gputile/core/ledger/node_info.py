@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import count_of
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
@@ -181,13 +181,6 @@ def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> Servin
             return ServingMode.SLICED
         return _SERVING_MODE.get(mode, ServingMode.MEMORY)
     reported = INVENTORY_ANNOTATION in node.metadata.annotations
-    if not reported and mode is Mode.EXCLUSIVE and _advertises_whole_gpus(node):
+    if not reported and mode is Mode.EXCLUSIVE and count_of(node.status.allocatable, WHOLE_GPU):
         return ServingMode.OTHER_PLUGIN
     return ServingMode.NOTHING
-
-
-def _advertises_whole_gpus(node: Node) -> bool:
-    try:
-        return parse_count(node.status.allocatable.get(WHOLE_GPU, 0)) > 0
-    except QuantityError:
-        return False

@@ -17,7 +17,7 @@ from gputile.api.core import (
     ResourceRequirements,
     Taint,
 )
-from gputile.api.quantity import QuantityError, parse_count, parse_mib
+from gputile.api.quantity import count_of, parse_mib
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,
@@ -47,7 +47,7 @@ def asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool
 
     Amounts are multiples of ``step``. None if even one step in each container is too much.
     """
-    asked = [count for container in _containers(pod) if (count := _asked(container, resource))]
+    asked = [count for container in _containers(pod) if (count := count_of(container.resources.limits, resource))]
     best, low, high = None, 1, max(asked, default=0) // step
     while low <= high:
         middle = (low + high) // 2
@@ -92,7 +92,7 @@ def coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configura
     try:
         count = int(demanded.get(NODE_GPU_COUNT_LABEL, request.shape.gpus))
         size = parse_mib(demanded[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in demanded else 0
-    except (ValueError, QuantityError):
+    except ValueError:
         return None
     size = size or -(-max(request.shape.mib, 1) // unit) * unit
     if not (0 < count <= MOST_GPUS and size <= MOST_MIB):
@@ -152,7 +152,7 @@ def _in_unit(pod: Pod, configuration: Configuration) -> Pod:
     each = request.unit_mib
 
     def converted(container: Container) -> Container:
-        units = -(-_asked(container, GPU_MEMORY) * each // unit)
+        units = -(-count_of(container.resources.limits, GPU_MEMORY) * each // unit)
         step = int(pod.metadata.labels.get(GPU_COUNT_LABEL, "1"))
         return _with(container, GPU_MEMORY, -(-units // step) * step) if units else container
 
@@ -163,7 +163,7 @@ def _in_unit(pod: Pod, configuration: Configuration) -> Pod:
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
     def capped(container: Container) -> Container:
-        asked = _asked(container, resource)
+        asked = count_of(container.resources.limits, resource)
         return _with(container, resource, most) if asked > most else container
 
     return _changed(pod, capped)
@@ -179,13 +179,6 @@ def _changed(pod: Pod, change: Callable[[Container], Container]) -> Pod:
 
 def _containers(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
-
-
-def _asked(container: Container, resource: str) -> int:
-    try:
-        return parse_count(container.resources.limits.get(resource, 0))
-    except QuantityError:
-        return 0
 
 
 def _with(container: Container, resource: str, amount: int) -> Container:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import count_of
 from gputile.api.well_known import WHOLE_GPU
 
 OTHER_PLUGIN: Final = "gputile.io/OtherDevicePlugin"
@@ -41,8 +41,8 @@ def other_plugin_evidence(
     for pod in pods:
         if pod.status.phase == "Running" and any(_has(pod.metadata.labels, label) for label in _POD_LABELS):
             return f"pod {pod.key} is a device plugin"
-    if node is not None and not served_before and _count(node) > 0:
-        return f"the node has {_count(node)} {WHOLE_GPU} that gputile does not offer"
+    if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
+        return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
     return ""
 
 
@@ -59,10 +59,3 @@ def other_plugin_condition(evidence: str) -> NodeCondition:
 
 def _has(labels: Mapping[str, str], label: tuple[str, str]) -> bool:
     return labels.get(label[0]) == label[1]
-
-
-def _count(node: Node) -> int:
-    try:
-        return parse_count(node.status.allocatable.get(WHOLE_GPU, 0))
-    except QuantityError:
-        return 0

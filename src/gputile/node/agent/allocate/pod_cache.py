@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod, unversioned
+from gputile.api.core import Pod, is_older, unversioned
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 
 MOST_GONE = 4096
@@ -46,7 +46,7 @@ def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bo
 
 def _put(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
     held = pod_cache.get(pod.key)
-    if held is not None and not _newer(pod, held.pod):
+    if held is not None and is_older(pod.metadata.resource_version, held.pod.metadata.resource_version):
         return False
     if held is not None and unversioned(pod) == unversioned(held.pod):
         pod_cache[pod.key] = replace(held, pod=pod)
@@ -89,11 +89,3 @@ def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
     """Judge all pods by another configuration."""
     for key, known in pod_cache.items():
         pod_cache[key] = known_pod(known.pod, configuration)
-
-
-def _newer(pod: Pod, held: Pod) -> bool:
-    """Return whether ``pod`` is not older: resource versions of one kind compare as numbers (KEP-5504)."""
-    one, other = pod.metadata.resource_version, held.metadata.resource_version
-    if one.isdecimal() and other.isdecimal():
-        return int(one) >= int(other)
-    return True
