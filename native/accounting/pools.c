@@ -120,17 +120,17 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     return true;
 }
 
-static bool make_room(const struct gputile_need *need) {
+static CUresult make_room(const struct gputile_need *need) {
     struct gputile_pool *pool = need->pool;
-    if (pool->gpu < 0 || grow(pool, need->bytes)) return true;
+    if (pool->gpu < 0 || grow(pool, need->bytes)) return CUDA_SUCCESS;
     sweep(pool->gpu, true);
-    return grow(pool, need->bytes);
+    return grow(pool, need->bytes) ? CUDA_SUCCESS : gputile_refuse(pool->gpu);
 }
 
 CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     int made = 0;
     gputile_pools_lock();
-    while (made < count && make_room(&need[made])) made++;
+    while (made < count && make_room(&need[made]) == CUDA_SUCCESS) made++;
     if (made == count) return CUDA_SUCCESS;
     sweep(EVERY_GPU, false); /* those before it grow not either */
     gputile_pools_unlock();
@@ -163,15 +163,16 @@ bool gputile_pools_leave(const struct gputile_need *need, int count) {
 }
 
 CUresult gputile_reserve_or_trim(int gpu, uint64_t bytes) {
-    CUresult result = gputile_reserve(gpu, bytes);
-    if (result == CUDA_SUCCESS || bytes > gputile_limits()->gpu[gpu].bytes ||
-        !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
-        return result;
+    if (gputile_reserve(gpu, bytes) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    if (bytes > gputile_limits()->gpu[gpu].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
+        return gputile_refuse(gpu);
     gputile_pools_lock();
     sweep(gpu, true);
     gputile_pools_unlock();
-    return gputile_reserve(gpu, bytes);
+    return gputile_reserve(gpu, bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : gputile_refuse(gpu);
 }
+
+int gputile_pools_gpu(const struct gputile_need *need) { return need->pool->gpu; }
 
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
@@ -282,7 +283,7 @@ CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputil
     if (result != CUDA_SUCCESS) return result;
     gputile_pools_lock();
     result = find(handle, device, &need->pool);
-    if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) result = make_room(need);
     if (result != CUDA_SUCCESS) gputile_pools_unlock();
     return result;
 }

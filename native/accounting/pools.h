@@ -27,6 +27,9 @@ struct gputile_need {
 CUresult gputile_pools_enter(const struct gputile_need *need, int count);
 bool gputile_pools_leave(const struct gputile_need *need, int count);
 
+/* The GPU of a pool that was entered, before it is left; -1: the host's memory. */
+int gputile_pools_gpu(const struct gputile_need *need);
+
 /* The same for an allocation from the pool of the handle, else from the current one of the stream's device; sets
  * `need->pool`. */
 CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputile_need *need);

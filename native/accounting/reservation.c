@@ -14,6 +14,11 @@ CUresult gputile_reserve(int gpu, uint64_t bytes) {
 
 void gputile_give_back(int gpu, uint64_t bytes) { gputile_shared_usage_return((unsigned)gpu, bytes); }
 
+CUresult gputile_refuse(int gpu) {
+    gputile_shared_usage_refused((unsigned)gpu);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 uint64_t gputile_footprint(uint64_t bytes) {
     uint64_t unit = bytes < SMALL ? GRAIN : BLOCK;
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;

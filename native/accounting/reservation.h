@@ -10,6 +10,9 @@
 CUresult gputile_reserve(int gpu, uint64_t bytes);
 void gputile_give_back(int gpu, uint64_t bytes);
 
+/* Count a program's request that gets no memory, whatever was tried for it; return CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult gputile_refuse(int gpu);
+
 /* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
 uint64_t gputile_footprint(uint64_t bytes);
 

@@ -142,6 +142,10 @@ static uint64_t sum(unsigned gpu) {
     return total;
 }
 
+static void note_peak(unsigned gpu, uint64_t held) {
+    if (held > usage->peak[gpu]) __atomic_store_n(&usage->peak[gpu], held, __ATOMIC_RELAXED);
+}
+
 static const char *take_slot(void) {
     bool ended;
     for (int round = 0; round < 2; round++, reap())
@@ -186,7 +190,7 @@ static const char *map(const char *path) {
 static const char *begin(void) {
     if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
     if (!usage->magic) { /* written last: whoever is killed in between leaves a file that is still to be begun */
-        usage->version = GPUTILE_USAGE_VERSION;
+        usage->version = GPUTILE_USAGE_VERSION, usage->counts = GPUTILE_USAGE_COUNTS;
         __atomic_store_n(&usage->magic, GPUTILE_USAGE_MAGIC, __ATOMIC_RELEASE);
     }
     const char *wrong =
@@ -212,7 +216,10 @@ bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit) 
     uint64_t held = sum(gpu);
     if (held > limit || bytes > limit - held) reap(), held = sum(gpu);
     bool fits = held <= limit && bytes <= limit - held;
-    if (fits) __atomic_fetch_add(&usage->used[gpu][own_slot], bytes, __ATOMIC_RELAXED);
+    if (fits) {
+        __atomic_fetch_add(&usage->used[gpu][own_slot], bytes, __ATOMIC_RELAXED);
+        note_peak(gpu, held + bytes);
+    }
     leave();
     return fits;
 }
@@ -220,7 +227,14 @@ bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit) 
 void gputile_shared_usage_force(unsigned gpu, uint64_t bytes) {
     if (!enter()) return;
     __atomic_fetch_add(&usage->used[gpu][own_slot], bytes, __ATOMIC_RELAXED);
+    note_peak(gpu, sum(gpu));
     leave();
+}
+
+void gputile_shared_usage_refused(unsigned gpu) {
+    begin_alone();
+    if (usage) __atomic_fetch_add(&usage->refused[gpu], 1, __ATOMIC_RELAXED);
+    end_alone();
 }
 
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes) {

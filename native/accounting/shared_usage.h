@@ -22,6 +22,9 @@ bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit);
 /* Add `bytes`, limit or not: for memory that is already taken and cannot be given back. */
 void gputile_shared_usage_force(unsigned gpu, uint64_t bytes);
 
+/* Count a request that was refused for the limit. */
+void gputile_shared_usage_refused(unsigned gpu);
+
 /* Take `bytes` off what this process holds on a GPU. */
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes);
 

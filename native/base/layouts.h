@@ -13,6 +13,7 @@ enum {
     GPUTILE_SOCKET_PATH_SIZE = 108,
     GPUTILE_USAGE_VERSION = 1,
     GPUTILE_USAGE_MAGIC = 0x65747067,
+    GPUTILE_USAGE_COUNTS = 1,
     GPUTILE_USAGE_SLOTS = 512,
     GPUTILE_USAGE_BYTES = 262144,
     GPUTILE_USAGE_LOCK_ALL = 262144,
@@ -65,18 +66,22 @@ struct gputile_usage {
     uint32_t magic;
     uint32_t version;
     uint32_t top; /* slots from here on were never taken */
-    uint32_t unused;
+    uint32_t counts; /* 1: peak and refused are counted; a library from before them leaves 0 */
     struct gputile_usage_slot slot[512];
     uint64_t used[16][512]; /* bytes */
     uint64_t word[16]; /* the container's account of each GPU's time */
+    uint64_t peak[16]; /* the most that was held at once, bytes */
+    uint64_t refused[16]; /* requests for memory that the limit refused */
 };
-_Static_assert(sizeof(struct gputile_usage) == 73872, "gputile_usage");
+_Static_assert(sizeof(struct gputile_usage) == 74128, "gputile_usage");
 _Static_assert(offsetof(struct gputile_usage, magic) == 0, "gputile_usage.magic");
 _Static_assert(offsetof(struct gputile_usage, version) == 4, "gputile_usage.version");
 _Static_assert(offsetof(struct gputile_usage, top) == 8, "gputile_usage.top");
-_Static_assert(offsetof(struct gputile_usage, unused) == 12, "gputile_usage.unused");
+_Static_assert(offsetof(struct gputile_usage, counts) == 12, "gputile_usage.counts");
 _Static_assert(offsetof(struct gputile_usage, slot) == 16, "gputile_usage.slot");
 _Static_assert(offsetof(struct gputile_usage, used) == 8208, "gputile_usage.used");
 _Static_assert(offsetof(struct gputile_usage, word) == 73744, "gputile_usage.word");
+_Static_assert(offsetof(struct gputile_usage, peak) == 73872, "gputile_usage.peak");
+_Static_assert(offsetof(struct gputile_usage, refused) == 74000, "gputile_usage.refused");
 
 #endif

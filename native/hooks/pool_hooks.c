@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 #include "base/driver.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
@@ -56,17 +57,19 @@ static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_
 }
 
 /* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
-static CUresult undo(CUdeviceptr pointer, CUstream stream) {
+static CUresult undo(CUdeviceptr pointer, CUstream stream, int gpu) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);
     gputile_pools_trim();
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return gputile_refuse(gpu);
 }
 
 static CUresult end_allocation(CUresult result, const struct gputile_need *need, const CUdeviceptr *pointer,
                                CUstream stream) {
-    bool within = !need->pool || gputile_pools_leave(need, 1);
-    return !within && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
+    if (!need->pool) return result;
+    const int gpu = gputile_pools_gpu(need);
+    bool within = gputile_pools_leave(need, 1);
+    return !within && result == CUDA_SUCCESS ? undo(*pointer, stream, gpu) : result;
 }
 
 GPUTILE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {

@@ -14,6 +14,7 @@ import pytest
 from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from gputile.node.isolation.usage_reader import GpuUsage, read_usage
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 
@@ -365,3 +366,27 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.requirement("B7")
+def test_peak_and_refusals_are_counted_for_the_container(one_gpu: Maker) -> None:
+    """Of all of its processes, and whichever way memory is asked for; what a trim makes room for is no refusal."""
+    container = one_gpu(100, overhead_mib=0)
+    code = """
+from tests.native.client import *
+cuda = Cuda()
+print([cuda.linear(60), cuda.linear(30), cuda.linear(60), cuda.linear(60)], flush=True); input()
+"""
+    process = container.start([sys.executable, "-c", code])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[0, 0, 2, 2]\n"
+    assert read_usage(container.usage, 1) == (GpuUsage(90 * MIB, 90 * MIB, 2),)
+    process.kill()
+    process.communicate()
+    assert read_usage(container.usage, 1) == (GpuUsage(0, 90 * MIB, 2),), "what it held has ended with it"
+    pools = """
+cuda = Cuda()
+print(cuda.pooled(40), cuda.pooled(200))
+"""
+    assert container.python(pools) == "0 2\n"
+    assert read_usage(container.usage, 1) == (GpuUsage(0, 90 * MIB, 3),)

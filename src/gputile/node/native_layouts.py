@@ -21,6 +21,7 @@ SOCKET_PATH_SIZE: Final = 108
 
 USAGE_VERSION: Final = 1
 USAGE_MAGIC: Final = 0x65747067
+USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
 """How many processes of a container may use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
@@ -131,10 +132,12 @@ USAGE: Final = Layout(
         Field("magic", "I"),
         Field("version", "I"),
         Field("top", "I", meaning="slots from here on were never taken"),
-        Field("unused", "I"),
+        Field("counts", "I", meaning="1: peak and refused are counted; a library from before them leaves 0"),
         Field("slot", USAGE_SLOT, USAGE_SLOTS),
         Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
         Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
+        Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
+        Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
     ),
 )
 

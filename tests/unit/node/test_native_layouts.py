@@ -51,9 +51,10 @@ def test_the_bytes_of_version_1(layout: Layout, form: str) -> None:
 
 def test_the_usage_file_of_version_1() -> None:
     assert USAGE.offsets == {
-        "magic": 0, "version": 4, "top": 8, "unused": 12, "slot": 16, "used": 8208, "word": 73744,
+        "magic": 0, "version": 4, "top": 8, "counts": 12, "slot": 16, "used": 8208, "word": 73744, "peak": 73872,
+        "refused": 74000,
     }  # fmt: skip
-    assert (USAGE.size, USAGE_BYTES, USAGE_LOCK_SLOTS) == (73872, 262144, 262145)
+    assert (USAGE.size, USAGE_BYTES, USAGE_LOCK_SLOTS) == (74128, 262144, 262145)
 
 
 def test_a_message_and_limits_of_version_1() -> None:
