@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, loop_holds, node, packing, shell_speed, start, throughput, turns
+from benchmarks import admission, core, http, loop_holds, metrics, node, packing, shell_speed, start, throughput, turns
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     core.NAME: core.run,
     http.NAME: http.run,
     loop_holds.NAME: loop_holds.run,
+    metrics.NAME: metrics.run,
     node.NAME: node.run,
     packing.NAME: packing.run,
     shell_speed.NAME: shell_speed.run,

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.requirement("U2", "U9", "M13")
 FULL = {
     "networkPolicies.enabled": True,
     "agent.mps": True,
+    "agent.hostPID": True,
     "agent.cdiDir": "/var/run/cdi",
     "agent.runtimeClassName": "nvidia",
     "image.pullSecrets": [{"name": "registry"}],
@@ -304,7 +305,7 @@ def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
     assert [each["name"] for each in usage["volumeMounts"]] == ["usage", "state"]
     (alone,) = pod_specs(render(FULL | {"agent.mps": False}))["gputile-agent"]["initContainers"]
     assert [each["name"] for each in alone["volumeMounts"]] == ["usage"]
-    for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /usr, "):
+    for exception in ("privileged: true", "hostIPC: true", "hostPID: true", "runAsUser: 0", "hostPath: {path: /usr, "):
         at = next(number for number, line in enumerate(lines) if exception in line)
         assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
     driver = pod_specs(render({"agent.driverDir": "/home/kubernetes/bin/nvidia"}))["gputile-agent"]["containers"][0]
@@ -323,6 +324,8 @@ def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
         assert paths
         assert [(path, key) for path in paths for key in KEYS if Path(key).is_relative_to(path)] == []
     assert "initContainers" not in pod_specs(render({"agent.usageMiB": 0}))["gputile-agent"]
+    assert "hostPID" not in pod_specs(render({}))["gputile-agent"], "root of the host could signal any of its processes"
+    assert pod_specs(render(FULL))["gputile-agent"]["hostPID"] is True
 
 
 @pytest.mark.requirement("M7")

@@ -6,6 +6,9 @@
  *   driver <version> | cuda <integer> | init <code>          init: what every call answers, 0 for success
  *   gpu <i> uuid|name|bus <text>
  *   gpu <i> memory|minor|numa|error <integer>                memory in bytes; error: what every call on it answers
+ *   gpu <i> used|busy|celsius|milliwatts <integer>           what it measures: bytes, percent; -1: it does not know
+ *   gpu <i> ecc <corrected> <uncorrected>
+ *   gpu <i> process <pid> <bytes> <gi> <ci> <mps>            mps: 1 for one that computes through MPS
  *   gpu <i> capability|pcie|mig|rows <integer> <integer>     pcie: generation, width; mig: current, pending
  *                                                            rows: remapping pending, failed
  *   gpu <i> recovery <action>
@@ -30,6 +33,7 @@ enum {
     MOST_GPUS = 64,
     MOST_LINKS = 36,
     MOST_INSTANCES = 8,
+    MOST_PROCESSES = 64,
     MOST_FAILURES = 32,
     MOST_XIDS = 512,
     MOST_HANDLES = 512,
@@ -50,8 +54,17 @@ typedef struct {
     char uuid[96], name[96];
 } Instance;
 typedef struct {
+    uint pid;
+    ulong64 bytes;
+    uint gi, ci;
+    int mps;
+} Process;
+typedef struct {
     char uuid[96], name[96], bus[32];
     ulong64 memory;
+    long long used, busy, celsius, milliwatts, ecc[2];
+    int processes;
+    Process process[MOST_PROCESSES];
     int minor, numa, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
@@ -126,6 +139,10 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "name")) copy(c->name, sizeof c->name, w[3]);
     else if (!strcmp(key, "bus")) copy(c->bus, sizeof c->bus, w[3]);
     else if (!strcmp(key, "memory")) c->memory = strtoull(w[3], NULL, 10);
+    else if (!strcmp(key, "used")) c->used = atoll(w[3]);
+    else if (!strcmp(key, "busy")) c->busy = atoll(w[3]);
+    else if (!strcmp(key, "celsius")) c->celsius = atoll(w[3]);
+    else if (!strcmp(key, "milliwatts")) c->milliwatts = atoll(w[3]);
     else if (!strcmp(key, "minor")) c->minor = atoi(w[3]);
     else if (!strcmp(key, "numa")) c->numa = atoi(w[3]);
     else if (!strcmp(key, "error")) c->error = atoi(w[3]);
@@ -134,6 +151,10 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "capability")) c->capability[0] = atoi(w[3]), c->capability[1] = atoi(w[4]);
     else if (!strcmp(key, "pcie")) c->pcie[0] = atoi(w[3]), c->pcie[1] = atoi(w[4]);
     else if (!strcmp(key, "mig")) c->mig[0] = atoi(w[3]), c->mig[1] = atoi(w[4]);
+    else if (!strcmp(key, "ecc")) c->ecc[0] = atoll(w[3]), c->ecc[1] = atoll(w[4]);
+    else if (!strcmp(key, "process") && n >= 8 && c->processes < MOST_PROCESSES)
+        c->process[c->processes++] =
+            (Process){(uint)atoi(w[3]), strtoull(w[4], NULL, 10), (uint)atoi(w[5]), (uint)atoi(w[6]), atoi(w[7])};
     else if (!strcmp(key, "rows")) c->rows[0] = atoi(w[3]), c->rows[1] = atoi(w[4]);
     else if (!strcmp(key, "link") && n >= 7 && atoi(w[3]) < MOST_LINKS) {
         Link *l = &c->links[atoi(w[3])];
@@ -178,7 +199,11 @@ static void refresh(void) {
     state.init = DRIVER_NOT_LOADED;
     if (!file) return;
     state.init = OK;
-    for (int i = 0; i < MOST_GPUS; i++) state.gpu[i].numa = state.gpu[i].mig[0] = state.gpu[i].recovery = -1;
+    for (int i = 0; i < MOST_GPUS; i++) {
+        Gpu *c = &state.gpu[i];
+        c->numa = c->mig[0] = c->recovery = -1;
+        c->busy = c->celsius = c->milliwatts = c->ecc[0] = c->ecc[1] = -1;
+    }
     char line[1024];
     while (fgets(line, sizeof line, file)) {
         char *words[WORDS], *rest = NULL;
@@ -310,7 +335,8 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     GPU_OR_INSTANCE(device);
     ulong64 total = m ? m->memory : c->memory;
     if (!total) return leave(NOT_SUPPORTED);
-    *memory = (Memory){total, total, 0};
+    ulong64 used = m ? 0 : (ulong64)c->used;
+    *memory = (Memory){total, total - used, used};
     return leave(OK);
 }
 int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
@@ -437,6 +463,56 @@ int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
         values[i].type = 1, values[i].value.u = c->recovery;
     }
     return leave(OK);
+}
+
+static int known(long long value, uint *to) {
+    *to = (uint)value;
+    return value < 0 ? NOT_SUPPORTED : OK;
+}
+int nvmlDeviceGetUtilizationRates(void *device, uint rates[2]) {
+    GPU(device);
+    rates[1] = 0;
+    return leave(known(c->busy, &rates[0]));
+}
+int nvmlDeviceGetTemperature(void *device, int sensor, uint *celsius) {
+    GPU(device);
+    return leave(sensor ? INVALID_ARGUMENT : known(c->celsius, celsius));
+}
+int nvmlDeviceGetPowerUsage(void *device, uint *milliwatts) {
+    GPU(device);
+    return leave(known(c->milliwatts, milliwatts));
+}
+int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, ulong64 *count) {
+    GPU(device);
+    if (type < 0 || type > 1 || counter != 1 || c->ecc[type] < 0) return leave(NOT_SUPPORTED);
+    *count = (ulong64)c->ecc[type];
+    return leave(OK);
+}
+
+typedef struct {
+    uint pid;
+    ulong64 used;
+    uint gi, ci;
+} ProcessInfo;
+
+static int processes(const Gpu *c, int mps, uint *count, ProcessInfo *infos) {
+    uint room = *count, n = 0;
+    for (int i = 0; i < c->processes; i++) {
+        const Process *p = &c->process[i];
+        if (p->mps != mps) continue;
+        if (infos && n < room) infos[n] = (ProcessInfo){p->pid, p->bytes, p->gi, p->ci};
+        n++;
+    }
+    *count = n;
+    return n > room ? INSUFFICIENT_SIZE : OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, uint *count, ProcessInfo *infos) {
+    GPU(device);
+    return leave(processes(c, 0, count, infos));
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, uint *count, ProcessInfo *infos) {
+    GPU(device);
+    return leave(processes(c, 1, count, infos));
 }
 
 int nvmlEventSetCreate(void **set) {

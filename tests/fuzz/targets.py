@@ -39,6 +39,7 @@ from gputile.node.agent.allocate import cdi, device_ids
 from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.checkpoint import kubelet_checkpoint
 from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.status.process_owners import owner_in
 from gputile.node.arbiter import protocol, usage_message
 from gputile.node.arbiter.assignment_message import (
     AssignedContainer,
@@ -49,6 +50,8 @@ from gputile.node.arbiter.assignment_message import (
     encode_assignment,
 )
 from gputile.node.isolation.driver_symbols import NotADriver, functions
+from gputile.node.isolation.usage_reader import read_usage
+from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.replay.departures import schedule
@@ -369,7 +372,19 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "arbiter-usage": Target(
-        usage_message.decode_usage, (usage_message.UsageError,), (usage_message.encode_usage({"/d/a": {"GPU-a": 5}}),)
+        usage_message.decode_usage,
+        (usage_message.UsageError,),
+        (usage_message.encode_usage({"/d/a": {"GPU-a": usage_message.Spent(5, 2)}}),),
+    ),
+    "usage-file": Target(
+        _placed("usage", lambda path: read_usage(path, 2)),
+        (),
+        (struct.pack("<IIII", USAGE_MAGIC, 1, 2, 1).ljust(USAGE_BYTES, b"\0"),),
+    ),
+    "process-owner": Target(
+        _text(lambda text: owner_in(text, {"8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d"})),
+        (),
+        (b"0::/kubepods/pod8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d/" + b"ab" * 32,),
     ),
     "arbiter-assignment": Target(
         decode_assignment,

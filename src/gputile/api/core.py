@@ -152,6 +152,34 @@ class Pod(_Object):
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
+class StartedContainer(_Object):
+    """core/v1 ContainerStatus: the name of a container, and its runtime's ID of it behind ``<runtime>://``."""
+
+    name: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class PodStatusOnNode(PodStatus):
+    """The status of a pod as the agent of its node reads it: with the IDs of its containers."""
+
+    container_statuses: tuple[StartedContainer, ...] = ()
+    init_container_statuses: tuple[StartedContainer, ...] = ()
+
+
+class PodOnNode(Pod):
+    """A pod as the agent of its node reads it; the control plane keeps tens of thousands, and less of each."""
+
+    status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
+
+
+def container_ids(pod: Pod) -> dict[str, str]:
+    """Return the container runtime's ID of each container, as far as ``pod`` was read with them."""
+    if not isinstance(pod, PodOnNode):
+        return {}
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return {each.name: each.container_id.rpartition("/")[2] for each in statuses if each.container_id}
+
+
 class NodeSpec(_Object):
     """core/v1 NodeSpec."""
 

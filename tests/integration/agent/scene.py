@@ -25,7 +25,7 @@ from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.monitor import Observation
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
@@ -47,6 +47,8 @@ class FixedMonitor:
 
     def __init__(self, seen: Observation) -> None:
         self.seen = seen
+        self.readings: tuple[GpuReading, ...] = ()
+        self.xids: Mapping[tuple[str, int], int] = {}
         self.changed = False
 
     def step(self, seconds: float) -> bool:

@@ -17,6 +17,7 @@ from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
+from gputile.node.arbiter.usage_message import Spent
 from gputile.node.gateway.node_lock import NodeLock
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
@@ -26,7 +27,7 @@ USED_NS = 40_000_000
 
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
     allocations = tuple(AssignedContainer(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
-    return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"))
+    return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -108,7 +109,7 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
 ) -> None:
     """Who had how much of a GPU can be seen, and no counter falls."""
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
-    told: list[Mapping[tuple[str, str], int]] = []
+    told: list[Mapping[tuple[str, str], Spent]] = []
 
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
@@ -117,15 +118,15 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     turns.refresh()
     await until(lambda: answers(path))
     await asyncio.to_thread(use, path)
-    await until(lambda: bool(told) and told[-1].get((str(path.parent), GPU), 0) >= USED_NS)
-    first, before = turns.pid, told[-1][str(path.parent), GPU]
+    await until(lambda: bool(told) and told[-1].get((str(path.parent), GPU), Spent()).used >= USED_NS)
+    first, before = turns.pid, told[-1][str(path.parent), GPU].used
     assert first is not None
     os.kill(first, signal.SIGKILL)
     await until(lambda: turns.pid not in (None, first) and answers(path))
     await asyncio.to_thread(use, path)
-    await until(lambda: told[-1][str(path.parent), GPU] >= before + USED_NS)
+    await until(lambda: told[-1][str(path.parent), GPU].used >= before + USED_NS)
     await turns.stop()
-    spent = [found.get((str(tmp_path / "allocations" / "one"), GPU), 0) for found in told]
+    spent = [found.get((str(tmp_path / "allocations" / "one"), GPU), Spent()).used for found in told]
     assert spent == sorted(spent)
 
 

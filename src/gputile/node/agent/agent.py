@@ -117,6 +117,7 @@ class Agent:
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
                 again = await self.parts.drift.round(synced=self.news.pods_listed.is_set())
+                self.parts.snapshots.refresh()
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:

@@ -1,5 +1,6 @@
 """What the agent finds around itself: its places in the file system, and what watches the machine's GPUs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,6 +9,7 @@ import msgspec
 
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.probe import GpuReading
 
 MPS_DIRECTORY = "mps"
 
@@ -38,6 +40,8 @@ class GpuMonitor(Protocol):
     """What watches the machine's GPUs: ``gputile.node.nvml.monitor.Monitor``, or a test's own."""
 
     seen: Observation
+    readings: tuple[GpuReading, ...]
+    xids: Mapping[tuple[str, int], int]
 
     def step(self, seconds: float) -> bool:
         """Watch for so many seconds, in a thread; return whether anything changed."""

@@ -24,6 +24,9 @@ from gputile.node.agent.host import Host
 from gputile.node.agent.reconcile.corrections import CorrectionWriter
 from gputile.node.agent.reconcile.drift_check import DriftCheck
 from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.snapshot import Snapshots
+from gputile.node.arbiter.usage_message import Spent
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.limits_format import USAGE
@@ -49,6 +52,7 @@ class AgentParts:
     drift: DriftCheck
     wakeups: Wakeups
     metrics: AgentMetrics
+    snapshots: Snapshots
 
 
 def assemble(
@@ -74,6 +78,8 @@ def assemble(
     preparation = ContainerPreparation(store, paths, host.mps, cdi, arbiter)
     mode = ModeChange(advertised, host.monitor, cluster, wakeups, closed_for)
     writer = CorrectionWriter(cluster, metrics, state)
+    snapshots = Snapshots(state)
+    metrics.registry.register(NodeMetrics(snapshots, host.monitor, store.usage))
     return AgentParts(
         host=host,
         cluster=cluster,
@@ -89,6 +95,7 @@ def assemble(
         drift=DriftCheck(state, kubelet, records, writer, mode, arbiter),
         wakeups=wakeups,
         metrics=metrics,
+        snapshots=snapshots,
     )
 
 
@@ -104,7 +111,7 @@ def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) ->
     def shares(beside: str) -> TimeShares:
         return time_shares(state, str(store.allocations), beside)
 
-    def show(used: Mapping[tuple[str, str], int]) -> None:
+    def show(used: Mapping[tuple[str, str], Spent]) -> None:
         metrics.gpu_times.rows = tuple(gpu_times(state, used))
 
     return ArbiterProcess(store, shares, show)

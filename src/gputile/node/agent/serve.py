@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
@@ -104,7 +104,7 @@ async def serve(
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
-        pods = Reflector(connection, "/api/v1/pods", Pod, agent.news.on_pods, settings=of_pods)
+        pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
         export_reflectors(agent.parts.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(

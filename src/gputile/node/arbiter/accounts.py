@@ -35,7 +35,8 @@ class Bucket:
 class Account:
     """One container on one GPU: ``key`` identifies it, and ``name`` is the key as text.
 
-    ``virtual`` is the time that it has had, divided by its weight.
+    ``virtual`` is the time that it has had, divided by its weight, ``waited`` how long it waited for turns before
+    ``waits_since``, None while it does not wait.
 
     ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
     other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here, and
@@ -50,6 +51,7 @@ class Account:
     virtual: int = 0
     used: int = 0
     last_active: int | None = None
+    waited: int = 0
     waits_since: int | None = None
     waiting: dict[int, None] = field(default_factory=dict)
     overrun: dict[int, int] = field(default_factory=dict)
@@ -67,6 +69,19 @@ class Account:
     def capped(self) -> bool:
         """Whether the container may not have the whole GPU, even where nobody else wants it."""
         return self.share.ceiling < WHOLE
+
+    def waits_from(self, now: int) -> None:
+        """Take note that it waits for a turn from now on."""
+        self.has_waited(now)
+        self.waits_since = now
+
+    def has_waited(self, now: int) -> None:
+        """Take note that it waits no more."""
+        self.waited, self.waits_since = self.waited_until(now), None
+
+    def waited_until(self, now: int) -> int:
+        """Return how long it has waited altogether, in ns."""
+        return self.waited + (max(0, now - self.waits_since) if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
         """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.

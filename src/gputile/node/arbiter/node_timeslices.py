@@ -53,6 +53,10 @@ class NodeTimeSlices:
         """Return the time that a container has had on a GPU, in ns."""
         return self._gpus[uuid].used(name)
 
+    def waited(self, uuid: str, name: Hashable, now: int) -> int:
+        """Return how long a container has waited for its turns on a GPU, in ns."""
+        return self._gpus[uuid].waited(name, now)
+
     def gpu(self, uuid: str) -> TimeSliceScheduler:
         """Return the turns on one GPU."""
         return self._gpus[uuid]

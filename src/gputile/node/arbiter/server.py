@@ -33,7 +33,7 @@ from gputile.node.arbiter.rate_limit import (
     PoolShare,
 )
 from gputile.node.arbiter.timeslice_scheduler import MS
-from gputile.node.arbiter.usage_message import Used
+from gputile.node.arbiter.usage_message import Spent, Used
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +105,13 @@ class Arbiter:
         return complete
 
     def used(self) -> Used:
-        """Return how long each container has had each of its GPUs."""
+        """Return how long each container has had each of its GPUs, and waited for it."""
+        now = time.monotonic_ns()
         return {
-            name: {uuid: max(0, self._turns.used(uuid, name)) for uuid in container.uuids.values()}
+            name: {
+                uuid: Spent(max(0, self._turns.used(uuid, name)), self._turns.waited(uuid, name, now))
+                for uuid in container.uuids.values()
+            }
             for name, container in self._containers.items()
         }
 

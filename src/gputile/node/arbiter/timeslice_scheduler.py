@@ -97,6 +97,11 @@ class TimeSliceScheduler:
         account = self.accounts.get(name)
         return account.used if account is not None else 0
 
+    def waited(self, name: Hashable, now: int) -> int:
+        """Return how long a container has waited for its turns, in ns."""
+        account = self.accounts.get(name)
+        return account.waited_until(now) if account is not None else 0
+
     # -- who is there
 
     def put(self, name: Hashable, share: Share, now: int) -> list[Instruction]:
@@ -289,7 +294,7 @@ class TimeSliceScheduler:
 
     def _wait(self, account: Account, member: int, now: int) -> None:
         if not account.waiting:
-            account.waits_since = now
+            account.waits_from(now)
             active = self._turn is not None and self._turn.account is account
             away = account.last_active is None or now - account.last_active > KEPT_AWAY
             if away and not active:
@@ -306,7 +311,7 @@ class TimeSliceScheduler:
             return
         account.waiting.pop(member, None)
         if not account.waiting:
-            account.waits_since = None
+            account.has_waited(now)
         if member in account.overrun:
             self._charge_overrun(account, member, now)
         turn = self._turn
@@ -341,7 +346,7 @@ class TimeSliceScheduler:
         if turn.unbounded:
             self._forgive(turn.account)
         if turn.account.waiting:  # more than may have a turn at once
-            turn.account.waits_since = now
+            turn.account.waits_from(now)
         if turn.end is not None and now >= turn.end:
             self._idle_hold = (turn.account, now + IDLE_HOLD)
             turn.account.had_all_at = now
@@ -361,7 +366,7 @@ class TimeSliceScheduler:
                 del account.waiting[member]
                 turn.holders.add(member)
                 said.append(Grant(member, turn.number, length))
-            account.waits_since = None
+            account.has_waited(now)
         if not turn.holders:
             if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
                 self._end(now)

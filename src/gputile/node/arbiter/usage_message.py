@@ -4,8 +4,27 @@ from typing import Annotated
 
 import msgspec
 
-Used = dict[str, dict[str, Annotated[int, msgspec.Meta(ge=0)]]]
-"""Nanoseconds by the allocation's directory and the GPU's UUID, since the arbiter's start."""
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    """For how long a container had a GPU in its turns, and for how long it waited for them."""
+
+    used: Nanoseconds = 0
+    waited: Nanoseconds = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.used + other.used, self.waited + other.waited)
+
+    def at_least(self, other: "Spent") -> "Spent":
+        """Return the larger one of each time."""
+        return Spent(max(self.used, other.used), max(self.waited, other.waited))
+
+
+Used = dict[str, dict[str, Spent]]
+"""What was spent by the allocation's directory and the GPU's UUID, since the arbiter's start."""
+
+_NOTHING = Spent()
 
 
 class UsageError(ValueError):
@@ -30,25 +49,26 @@ def decode_usage(line: bytes) -> Used:
 
 
 class Totals:
-    """What was used altogether, over all arbiters that there were: never less than before."""
+    """What was spent altogether, over all arbiters that there were: never less than before."""
 
     def __init__(self) -> None:
-        self._earlier: dict[tuple[str, str], int] = {}
-        self._now: dict[tuple[str, str], int] = {}
+        self._earlier: dict[tuple[str, str], Spent] = {}
+        self._now: dict[tuple[str, str], Spent] = {}
 
     def begin(self) -> None:
         """Take note that another arbiter has started, which counts from 0."""
-        self._earlier, self._now = self.nanoseconds(), {}
+        self._earlier, self._now = self.spent(), {}
 
     def take(self, used: Used) -> None:
         """Take in what an arbiter says; containers that it no longer names are forgotten."""
         found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
         # A turn is charged as it goes, and what was too much given back when it ends.
-        self._now = {key: max(spent, self._now.get(key, 0)) for key, spent in found.items()}
+        self._now = {key: spent.at_least(self._now.get(key, _NOTHING)) for key, spent in found.items()}
         self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
 
-    def nanoseconds(self) -> dict[tuple[str, str], int]:
-        """Return the nanoseconds of each container on each GPU, by directory and UUID."""
+    def spent(self) -> dict[tuple[str, str], Spent]:
+        """Return what each container has spent on each GPU, by directory and UUID."""
         return {
-            key: self._earlier.get(key, 0) + self._now.get(key, 0) for key in self._earlier.keys() | self._now.keys()
+            key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
+            for key in self._earlier.keys() | self._now.keys()
         }

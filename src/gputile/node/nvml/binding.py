@@ -19,6 +19,22 @@ class Memory(Protocol):
     """nvmlMemory_t, in bytes."""
 
     total: int
+    used: int
+
+
+class Utilization(Protocol):
+    """nvmlUtilization_t, in percent."""
+
+    gpu: int
+
+
+class ProcessInfo(Protocol):
+    """nvmlProcessInfo_t; ``usedGpuMemory`` in bytes, None where the driver does not know it."""
+
+    pid: int
+    usedGpuMemory: int | None
+    gpuInstanceId: int
+    computeInstanceId: int
 
 
 class PciInfo(Protocol):
@@ -89,6 +105,12 @@ class NvmlBinding(Protocol):
     nvmlDeviceGetRemappedRows: Callable[[Handle], tuple[int, int, int, int]]
     nvmlDeviceGetRetiredPagesPendingStatus: Callable[[Handle], int]
     nvmlDeviceGetFieldValues: Callable[[Handle, Sequence[int]], Sequence[FieldValue]]
+    nvmlDeviceGetUtilizationRates: Callable[[Handle], Utilization]
+    nvmlDeviceGetTemperature: Callable[[Handle, int], int]
+    nvmlDeviceGetPowerUsage: Callable[[Handle], int]
+    nvmlDeviceGetTotalEccErrors: Callable[[Handle, int, int], int]
+    nvmlDeviceGetComputeRunningProcesses: Callable[[Handle], Sequence[ProcessInfo]]
+    nvmlDeviceGetMPSComputeRunningProcesses: Callable[[Handle], Sequence[ProcessInfo]]
     nvmlEventSetCreate: Callable[[], EventSet]
     nvmlDeviceRegisterEvents: Callable[[Handle, int, EventSet], None]
     nvmlEventSetWait: Callable[[EventSet, int], NvmlEvent]

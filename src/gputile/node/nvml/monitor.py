@@ -5,17 +5,18 @@ pauses; a GPU that vanished stays in the list, unhealthy and under its index, un
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import inf
 from typing import Final
 
-from gputile.core.devices.health import Examined, Health, Sign, after, remembered, without
+from gputile.core.devices.health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
 from gputile.node.nvml.null_probe import NullProbe
-from gputile.node.nvml.probe import Probe, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import GpuReading, Probe, ProbedGpu, ProbedMachine
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
@@ -38,6 +39,9 @@ class Monitor:
     """What is known of the GPUs, one ``step`` after the other; each blocks, so it is for a thread of its own.
 
     ``known`` is what the agent before this one published: GPUs keep their indices, unhealthy ones begin unhealthy.
+
+    Other threads read ``seen``, ``readings``, what the GPUs last measured, and ``xids``, how often each XID was seen
+    since the start, by UUID and code: each is replaced as a whole.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class Monitor:
         self._read_at_s = self._examine_at_s = inf
         health = remembered((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
         self.seen = Observation(ProbedMachine(down=NOT_PROBED), health)
+        self.readings: tuple[GpuReading, ...] = ()
+        self.xids: Mapping[tuple[str, int], int] = {}
 
     def step(self, seconds: float) -> bool:
         """Take in what the driver says within ``seconds``; return whether that changed what is published."""
@@ -71,6 +77,7 @@ class Monitor:
             if self._clock() >= self._examine_at_s:
                 self._examine_at_s = self._clock() + EXAMINE_EVERY_S
                 self._take(self._probe.examine())
+                self.readings = self._probe.readings()
         except NvmlError as error:
             self._go_down(error.problem)
         return self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
@@ -90,6 +97,7 @@ class Monitor:
         self._probe = NullProbe(problem)
         self._read_at_s = self._examine_at_s = inf
         self._retry_later()
+        self.readings = ()
         machine = replace(self.seen.machine, down=problem, problems=())
         signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]
         self.seen = Observation(machine, after(self.seen.health, signs, self._clock()))
@@ -121,6 +129,7 @@ class Monitor:
     def _take(self, signs: tuple[Sign, ...]) -> None:
         if not signs:
             return
+        self._count_xids(signs)
         self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
         lost = {sign.uuid for sign in examined if sign.trouble and not sign.doubtful}
@@ -130,6 +139,11 @@ class Monitor:
                 self._retry_later()
         else:
             self._failures, self._reopen_at_s = 0, inf
+
+    def _count_xids(self, signs: Iterable[Sign]) -> None:
+        seen = Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen))
+        if seen:
+            self.xids = Counter(self.xids) + seen
 
 
 def _uuids_of(gpu: ProbedGpu) -> tuple[str, ...]:

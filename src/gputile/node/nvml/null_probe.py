@@ -4,7 +4,7 @@ import time
 
 from gputile.core.devices.health import Sign
 from gputile.node.nvml.errors import Problem
-from gputile.node.nvml.probe import ProbedMachine
+from gputile.node.nvml.probe import GpuReading, ProbedMachine
 
 
 class NullProbe:
@@ -24,6 +24,10 @@ class NullProbe:
 
     def examine(self) -> tuple[Sign, ...]:
         """Return no signs."""
+        return ()
+
+    def readings(self) -> tuple[GpuReading, ...]:
+        """Return nothing."""
         return ()
 
     def close(self) -> None:

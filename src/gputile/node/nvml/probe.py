@@ -67,6 +67,33 @@ class ProbedMachine:
     problems: tuple[Problem, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that uses a GPU: ``pid`` in the agent's own PID namespace, ``used`` bytes of the GPU ``uuid``."""
+
+    pid: int
+    uuid: str
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What a GPU measures of itself; None what it does not know.
+
+    ``used`` is memory in bytes. ``busy_percent`` is how much of the last moments something ran on the GPU. The ECC
+    errors are those of the GPU's life.
+    """
+
+    uuid: str
+    used: int | None = None
+    busy_percent: int | None = None
+    celsius: int | None = None
+    watts: float | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+
+
 class Probe(Protocol):
     """One open session with the driver. Not for use by several threads at once."""
 
@@ -90,6 +117,9 @@ class Probe(Protocol):
         Raises:
             NvmlError: the driver does not answer any more.
         """
+
+    def readings(self) -> tuple[GpuReading, ...]:
+        """Return what the GPUs that the last inventory listed measure, without those that do not answer."""
 
     def close(self) -> None:
         """End the session; it may be called twice."""

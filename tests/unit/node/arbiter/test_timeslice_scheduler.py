@@ -256,3 +256,16 @@ def test_work_of_a_time_alone_is_owed_for_a_quantum_at_most() -> None:
         had += Q
         said = turns.done(2, grant.turn, Q, again=True, now=now)
     assert had <= 2 * Q
+
+
+@pytest.mark.requirement("B7")
+def test_what_a_container_waited_for_its_turns_is_counted() -> None:
+    scheduler = TimeSliceScheduler(Q)
+    for name, member in (("a", 1), ("b", 2)):
+        scheduler.put(name, Share(), 0)
+        scheduler.want(name, member, 0)
+    assert (scheduler.waited("a", 10 * MS), scheduler.waited("b", 10 * MS)) == (0, 10 * MS)
+    scheduler.done(1, 1, Q, again=False, now=Q)
+    assert scheduler.waited("b", 2 * Q) == Q, "it has the GPU since the other gave it back"
+    assert scheduler.waited("a", 2 * Q) == 0
+    assert scheduler.waited("of-nobody", 0) == 0

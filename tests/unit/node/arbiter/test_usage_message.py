@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.usage_message import Totals, UsageError, Used, decode_usage, encode_usage
+from gputile.node.arbiter.usage_message import Spent, Totals, UsageError, Used, decode_usage, encode_usage
 
 names = st.text(max_size=20)
-used = st.dictionaries(names, st.dictionaries(names, st.integers(min_value=0, max_value=2**62), max_size=3), max_size=3)
+times = st.integers(min_value=0, max_value=2**62)
+used = st.dictionaries(names, st.dictionaries(names, st.builds(Spent, times, times), max_size=3), max_size=3)
 
 
 @given(used)
@@ -26,7 +27,7 @@ def test_anything_else_is_refused_or_read(junk: bytes) -> None:
         assert isinstance(decode_usage(junk), dict)
 
 
-@pytest.mark.parametrize("line", [b"", b"[]", b'{"a": 1}', b'{"a": {"b": -1}}', b"[" * 5000])
+@pytest.mark.parametrize("line", [b"", b"[]", b'{"a": 1}', b'{"a": {"b": [-1, 0]}}', b'{"a": {"b": 1}}', b"[" * 5000])
 def test_what_is_wrong(line: bytes) -> None:
     with pytest.raises(UsageError):
         decode_usage(line)
@@ -35,23 +36,24 @@ def test_what_is_wrong(line: bytes) -> None:
 def test_totals_go_on_over_arbiters_and_never_back() -> None:
     totals = Totals()
     totals.begin()
-    totals.take({"/a": {"GPU-0": 5}, "/b": {"GPU-0": 2}})
-    totals.take({"/a": {"GPU-0": 4}, "/b": {"GPU-0": 3}})  # a turn's charge was taken back in part
-    assert totals.nanoseconds() == {("/a", "GPU-0"): 5, ("/b", "GPU-0"): 3}
+    totals.take({"/a": {"GPU-0": Spent(5, 1)}, "/b": {"GPU-0": Spent(2, 9)}})
+    # A turn's charge was taken back in part.
+    totals.take({"/a": {"GPU-0": Spent(4, 2)}, "/b": {"GPU-0": Spent(3, 9)}})
+    assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
     totals.begin()
-    assert totals.nanoseconds() == {("/a", "GPU-0"): 5, ("/b", "GPU-0"): 3}
-    totals.take({"/a": {"GPU-0": 1}})  # the container of /b has gone meanwhile
-    assert totals.nanoseconds() == {("/a", "GPU-0"): 6}
+    assert totals.spent() == {("/a", "GPU-0"): Spent(5, 2), ("/b", "GPU-0"): Spent(3, 9)}
+    totals.take({"/a": {"GPU-0": Spent(1, 1)}})  # the container of /b has gone meanwhile
+    assert totals.spent() == {("/a", "GPU-0"): Spent(6, 3)}
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=20))
-def test_a_counter_never_falls(said: list[int | None]) -> None:
-    totals, before = Totals(), 0
+@given(st.lists(st.one_of(st.none(), st.builds(Spent, st.integers(0, 100), st.integers(0, 100))), max_size=20))
+def test_a_counter_never_falls(said: list[Spent | None]) -> None:
+    totals, before = Totals(), Spent()
     for spent in said:
         if spent is None:
             totals.begin()
         else:
             totals.take({"/a": {"g": spent}})
-        now = totals.nanoseconds().get(("/a", "g"), 0)
-        assert now >= before
+        now = totals.spent().get(("/a", "g"), Spent())
+        assert now.at_least(before) == now
         before = now

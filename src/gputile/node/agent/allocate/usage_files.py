@@ -6,23 +6,21 @@ that are closed to the node's other users. They are in memory and full from the 
 that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
 """
 
-import fcntl
 import logging
 import os
 import stat
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.nosuid import is_nosuid
-from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS
+from gputile.node.isolation.usage_reader import TO_THE_END, slots_locked
+from gputile.node.native_layouts import USAGE_BYTES
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
-_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _OPEN: Final = 0o666  # the container's user can be anybody
 
 
@@ -106,8 +104,7 @@ class UsageFiles:
         except OSError:
             return False
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, USAGE_LOCK_SLOTS, 0, 0)
-            return bool(_FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+            return slots_locked(file, 0, TO_THE_END)
         except OSError:
             return False
         finally:

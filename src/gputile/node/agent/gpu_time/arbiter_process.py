@@ -10,7 +10,7 @@ from typing import Final
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time.time_shares import TimeShares
 from gputile.node.arbiter.assignment_message import Assignment, encode_assignment
-from gputile.node.arbiter.usage_message import Totals, decode_usage
+from gputile.node.arbiter.usage_message import Spent, Totals, decode_usage
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
     ``shares`` says what they get: all of them for "", those on the GPUs of an allocation for its directory's name.
-    ``told`` is called when the arbiter has said what was used: nanoseconds by directory and UUID, over all arbiters.
+    ``told`` is called when the arbiter has said what was used: times by directory and UUID, over all arbiters.
     """
 
     def __init__(
         self,
         store: NodeFiles,
         shares: Callable[[str], TimeShares],
-        told: Callable[[Mapping[tuple[str, str], int]], None] = lambda _: None,
+        told: Callable[[Mapping[tuple[str, str], Spent]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._shares = shares
@@ -143,7 +143,7 @@ class ArbiterProcess:
             except ValueError as error:  # a line that is too long, too
                 log.error("what the arbiter says is not understood: %s", error)
                 continue
-            self._tell_used(self._totals.nanoseconds())
+            self._tell_used(self._totals.spent())
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:

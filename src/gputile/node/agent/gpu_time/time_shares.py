@@ -16,6 +16,7 @@ from gputile.node.agent.allocate.pod_devices import PodDevices, gpus_of
 from gputile.node.agent.status.metrics import TimeUsed
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
+from gputile.node.arbiter.usage_message import Spent
 from gputile.node.native_layouts import SHARE_FIRST_LINE
 
 TIME_POLICY_REFUSED: Final = "gputile.io/TimePolicyRefused"
@@ -24,10 +25,14 @@ MOST_PRIORITY: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """What the arbiter is told, and what each allocation's file says for times without one, by directory name."""
+    """What the arbiter is told, and what each allocation's file says for times without one, by directory name.
+
+    ``guaranteed`` is what the file says of each GPU: parts of its time, of ``SHARE_WHOLE``.
+    """
 
     assignment: Assignment
     files: Mapping[str, bytes]
+    guaranteed: Mapping[str, Mapping[str, int]]
 
 
 def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
@@ -71,10 +76,11 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
         for uuid, share in gpus.items():
             on_gpu.setdefault(uuid, []).append(share)
     quantum = configuration.gpu_time.quantum_ms
-    files = {
-        name: _file({uuid: fallback(policy, share, on_gpu[uuid]) for uuid, share in gpus.items()}, quantum)
+    guaranteed = {
+        name: {uuid: fallback(policy, share, on_gpu[uuid]) for uuid, share in gpus.items()}
         for name, gpus in shares.items()
     }
+    files = {name: _file(parts, quantum) for name, parts in guaranteed.items()}
     allocations = tuple(
         AssignedContainer(
             f"{directory}/{name}",
@@ -83,11 +89,11 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
         for name, gpus in shares.items()
         if policy is not GpuTimePolicy.NATIVE
     )
-    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
+    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed)
 
 
-def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], int]) -> Iterator[TimeUsed]:
-    """Yield what the containers there are have used, from nanoseconds by allocation directory and UUID."""
+def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
+    """Yield what the containers there are have used, from what was spent by allocation directory and UUID."""
     owners = {
         devices.directory: (pod_devices, devices)
         for pod_devices in allocation_state.device_table
@@ -97,7 +103,8 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
         found = owners.get(path.rpartition("/")[2])
         if found is not None:
             pod_devices, devices = found
-            yield TimeUsed(pod_devices.namespace, pod_devices.name, devices.container, uuid, spent / 1e9)
+            names = pod_devices.namespace, pod_devices.name, devices.container, uuid
+            yield TimeUsed(*names, spent.used / 1e9, spent.waited / 1e9)
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:

@@ -13,13 +13,14 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 
 
 class TimeUsed(NamedTuple):
-    """How many seconds a container has had a GPU to itself, in its turns."""
+    """How many seconds a container has had a GPU to itself, in its turns, and has waited for them."""
 
     namespace: str
     pod: str
     container: str
     uuid: str
     seconds: float
+    waited: float
 
 
 class GpuTimes(Collector):
@@ -29,16 +30,22 @@ class GpuTimes(Collector):
         self.rows: tuple[TimeUsed, ...] = ()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the metric."""
-        labels = ("namespace", "pod", "container", "gpu")
-        found = CounterMetricFamily(
+        """Yield the metrics."""
+        used = CounterMetricFamily(
             "gputile_agent_gpu_time_seconds",
             "Time for which a container had the GPU in its turns, seconds",
-            labels=labels,
+            labels=("namespace", "pod", "container", "gpu"),
         )
-        for *names, seconds in self.rows:
-            found.add_metric(names, seconds)
-        yield found
+        waited = CounterMetricFamily(
+            "gputile_agent_gpu_wait_seconds",
+            "Time for which a container with work for the GPU waited for its turns, seconds",
+            labels=("namespace", "pod", "container", "gpu"),
+        )
+        for *names, seconds, waiting in self.rows:
+            used.add_metric(names, seconds)
+            waited.add_metric(names, waiting)
+        yield used
+        yield waited
 
 
 class AgentMetrics:

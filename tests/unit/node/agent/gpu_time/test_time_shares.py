@@ -26,6 +26,7 @@ from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, polic
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.arbiter.assignment_message import decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
+from gputile.node.arbiter.usage_message import Spent
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
@@ -164,12 +165,13 @@ def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
 def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() -> None:
     admission = node(Mode.CGPU)
     metrics = AgentMetrics()
-    used = {("/d/a-main", "GPU-a"): 1_500_000_000, ("/d/of-nobody", "GPU-a"): 7}
+    used = {("/d/a-main", "GPU-a"): Spent(1_500_000_000, 250_000_000), ("/d/of-nobody", "GPU-a"): Spent(7)}
     metrics.gpu_times.rows = tuple(gpu_times(admission, used))
     text = generate_latest(metrics.registry).decode()
-    name = "gputile_agent_gpu_time_seconds_total"
-    assert f'{name}{{container="main",gpu="GPU-a",namespace="default",pod="a"}} 1.5' in text
-    assert text.count(f"{name}{{") == 1
+    labels = 'container="main",gpu="GPU-a",namespace="default",pod="a"'
+    for name, value in (("gputile_agent_gpu_time_seconds_total", 1.5), ("gputile_agent_gpu_wait_seconds_total", 0.25)):
+        assert f"{name}{{{labels}}} {value}" in text
+        assert text.count(f"{name}{{") == 1
 
 
 @pytest.mark.requirement("G4")

@@ -1,0 +1,78 @@
+"""What a container's library has counted is read as it stands there; whatever else stands there harms nobody."""
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.node.isolation.usage_reader import GpuUsage, read_usage
+from gputile.node.native_layouts import MOST_GPUS, USAGE, USAGE_BYTES, USAGE_MAGIC, USAGE_SLOTS
+
+pytestmark = pytest.mark.requirement("B7")
+
+
+def usage_file(path: Path, *, top: int = 2, counts: int = 1, magic: int = USAGE_MAGIC, version: int = 1) -> Path:
+    """A file in which slot 1 holds 5 bytes of GPU 0 and 7 of GPU 1, slot 0 much more."""
+    content = bytearray(USAGE_BYTES)
+    struct.pack_into("<IIII", content, 0, magic, version, top, counts)
+    for gpu, held in enumerate((5, 7)):
+        struct.pack_into("<QQ", content, USAGE.offsets["used"] + gpu * USAGE_SLOTS * 8, 1 << 63, held)
+        struct.pack_into("<Q", content, USAGE.offsets["peak"] + gpu * 8, 100 + gpu)
+        struct.pack_into("<Q", content, USAGE.offsets["refused"] + gpu * 8, 10 + gpu)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_file_that_no_process_has_used_says_that_nothing_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    path.write_bytes(bytes(USAGE_BYTES))
+    assert read_usage(path, 2) == (GpuUsage(0, 0, 0),) * 2
+
+
+def test_slots_of_the_dead_count_for_nothing(tmp_path: Path) -> None:
+    """Nobody has locked one; tests/native has living processes."""
+    assert read_usage(usage_file(tmp_path / "usage"), 2) == (GpuUsage(0, 100, 10), GpuUsage(0, 101, 11))
+
+
+def test_a_library_from_before_peak_and_refusals_were_counted_shows_none(tmp_path: Path) -> None:
+    assert read_usage(usage_file(tmp_path / "usage", counts=0), 1) == (GpuUsage(0, None, None),)
+
+
+@pytest.mark.parametrize("what", ["missing", "directory", "pipe", "link", "short", "magic", "version"])
+def test_what_cannot_be_read_is_none(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "usage"
+    match what:
+        case "directory":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(usage_file(tmp_path / "other"))
+        case "short":
+            usage_file(path)
+            os.truncate(path, 9000)
+        case "magic":
+            usage_file(path, magic=1)
+        case "version":
+            usage_file(path, version=2)
+    assert read_usage(path, 2) is None
+
+
+@given(
+    head=st.binary(min_size=16, max_size=64),
+    top=st.integers(0, 2**32 - 1),
+    gpus=st.integers(0, 64),
+    size=st.integers(0, USAGE_BYTES),
+)
+def test_any_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, head: bytes, top: int, gpus: int, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "usage"
+    content = bytearray(head.ljust(USAGE_BYTES, b"\xff"))
+    struct.pack_into("<III", content, 0, USAGE_MAGIC, 1, top)
+    path.write_bytes(content[:size])
+    found = read_usage(path, gpus)
+    assert found is None or len(found) == min(gpus, MOST_GPUS)
