@@ -114,7 +114,7 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
 
 def _given(text: str | bytes) -> GivenConfiguration:
     from gputile.api.config.v1alpha1 import load_configuration
-    from gputile.kube.config_file import parse
+    from gputile.support.config_file import parse
 
     data = parse(text)
     configuration = load_configuration(data)

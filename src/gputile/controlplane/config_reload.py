@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.kube.config_file import ConfigFile
+from gputile.support.config_file import ConfigFile
 from gputile.support.monitoring import MONITORING_PATHS
 
 

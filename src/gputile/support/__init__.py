@@ -1,1 +1,1 @@
-"""What services and commands share and no part of the product decides by: HTTP, logs, ports, files, YAML."""
+"""What services and commands share beside what they decide: configuration file, HTTP, logs, ports, files, YAML."""

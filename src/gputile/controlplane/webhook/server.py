@@ -16,9 +16,9 @@ from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
-from gputile.kube.config_file import ConfigFile, read
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
+from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import Server, closing, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.monitoring import monitoring_app

@@ -1,7 +1,7 @@
-"""Completes a GPU pod at admission: the memory unit in force, the scheduler, and its gang's gate."""
+"""Completes a GPU pod at admission: the toleration, the memory unit in force, the scheduler, and its gang's gate."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.api.well_known import (
@@ -11,15 +11,27 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     MEMORY_UNIT_ANNOTATION,
     POD_GROUP_LABEL,
+    WHOLE_GPU,
 )
-from gputile.core.admission.gpu_requests import asks_for
+from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu
 from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
-from gputile.core.admission.rewrite import Rewriting, append
+from gputile.core.admission.rewrite import Rewriting
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
 _LONGEST_SIZE = 5  # digits of min-available
+_TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def tolerate(pod: Pod, rewriting: Rewriting) -> None:
+    """Let a pod that asks for a GPU tolerate the taint of GPU nodes (G7)."""
+    tolerated = any(
+        t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
+        for t in pod.spec.tolerations
+    )
+    if asks_for_gpu(pod) and not tolerated:
+        rewriting.operations.append(_append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION))
 
 
 def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
@@ -53,7 +65,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
         return
     gates = view.spec.scheduling_gates
     if all(each.name != GANG_GATE for each in gates):
-        rewriting.operations.append(append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
+        rewriting.operations.append(_append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
 
 
 def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
@@ -72,3 +84,8 @@ def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
         rewriting.refusals.append(AdmissionRefusal(AdmissionRule.GANG, rule))
         return False
     return True
+
+
+def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
+    """Return the operation that appends to a list which, when it is empty, may not be there."""
+    return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])

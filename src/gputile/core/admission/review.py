@@ -12,7 +12,7 @@ from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.core import Pod
 from gputile.api.misfit import MisfitError, decode
 from gputile.core.admission.amounts import broken_amounts
-from gputile.core.admission.completion import assign, gate, stamp
+from gputile.core.admission.completion import assign, gate, stamp, tolerate
 from gputile.core.admission.gang_gate import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
@@ -90,6 +90,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     if refused := too_large(pod, view):
         return Verdict(refusals=tuple(refused))
     rewriting = rewrite(pod)
+    tolerate(pod, rewriting)
     if is_decided(pod):
         stamp(pod, policy.unit_mib, rewriting)
         assign(pod, policy.scheduler, rewriting)

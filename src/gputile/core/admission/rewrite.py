@@ -1,10 +1,10 @@
-"""Rewrites forms of early Kubernetes into today's and completes GPU pods, for live and simulated pods alike.
+"""Rewrites forms of early Kubernetes into today's, for live and simulated pods alike.
 
 Each rule reads the pod and returns operations of a JSON patch. It returns none for a pod that is already right, so a
 pod may pass twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,11 @@ from gputile.api.affinity import Affinity, NodeAffinity, NodeSelectorTerm
 from gputile.api.core import Container, Pod
 from gputile.api.misfit import decode
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
-from gputile.core.admission.gpu_requests import asked_by, asks_for_gpu
+from gputile.core.admission.gpu_requests import asked_by
 from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.devices.advertised import model_label_value
 
-_TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _DEEPEST_AFFINITY = 32
@@ -37,26 +36,12 @@ class Rewriting:
 
 
 def rewrite(pod: Pod) -> Rewriting:
-    """Return how a cluster with gputile stores ``pod``; a pod that asks for no GPU changes only in its old forms."""
+    """Return what becomes of the old forms in ``pod``, whether it asks for a GPU or not."""
     rewriting = Rewriting()
     affinity = _legacy_affinity(pod, rewriting)
     rewriting.operations += _model_names(pod, affinity or pod.spec.affinity)
     _legacy_resources(pod, rewriting)
-    if asks_for_gpu(pod) and not _tolerates(pod):
-        rewriting.operations.append(append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION))
     return rewriting
-
-
-def append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list which, when it is empty, may not be there."""
-    return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
-
-
-def _tolerates(pod: Pod) -> bool:
-    return any(
-        t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
-        for t in pod.spec.tolerations
-    )
 
 
 def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:

@@ -7,13 +7,13 @@ import sys
 import uvloop
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
-from gputile.kube.config_file import read
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
 from gputile.node.agent.checkpoint.node_files import StateError
 from gputile.node.agent.serve import GatewayLink, decode_settings, serve
 from gputile.node.gateway.messages import LINK
 from gputile.node.nvml.nvml_probe import open_real
+from gputile.support.config_file import read
 from gputile.support.logs import set_up_logging
 from gputile.support.ports import PortError
 

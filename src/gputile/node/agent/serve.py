@@ -16,7 +16,6 @@ from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
-from gputile.kube.config_file import ConfigFile
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
@@ -35,6 +34,7 @@ from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.probe import Probe
+from gputile.support.config_file import ConfigFile
 from gputile.support.logs import LogFormat
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
-from gputile.core.admission.completion import DEFAULT_SCHEDULER
+from gputile.core.admission.completion import DEFAULT_SCHEDULER, tolerate
 from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.rewrite import rewrite
@@ -64,8 +64,11 @@ def created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
 
     A pod differs that was created while gputile's webhook was not there, or under another memory unit.
     """
-    operations = rewrite(pod).operations
-    found = msgspec.convert(apply_patch(operations, msgspec.to_builtins(pod)), Pod) if operations else pod
+    rewriting = rewrite(pod)
+    tolerate(pod, rewriting)
+    found = pod
+    if rewriting.operations:
+        found = msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)
     found = _in_unit(found, configuration)
     if overlooked(pod, configuration):
         spec = msgspec.structs.replace(found.spec, scheduler_name=configuration.scheduler_name)

@@ -25,6 +25,7 @@ from gputile.api.well_known import (
     MEMORY_UNIT_ANNOTATION,
     MODEL_LABEL,
 )
+from gputile.core.admission.completion import tolerate
 from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.rewrite import rewrite
 from gputile.core.devices.request import RequestError
@@ -64,7 +65,9 @@ CONFIGURATION = Configuration(max_pods_per_gpu=4)
 
 def admitted(asked: Pod) -> Pod:
     """Return the pod as the webhook stores it: GPU nodes are tainted."""
-    return msgspec.convert(apply_patch(rewrite(asked).operations, msgspec.to_builtins(asked)), Pod)
+    rewriting = rewrite(asked)
+    tolerate(asked, rewriting)
+    return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(asked)), Pod)
 
 
 def explained(asked: Pod, nodes: list[Node], pods: list[Pod]) -> tuple[Subject, list[NodeReport], list[Remedy]]:

@@ -1,4 +1,4 @@
-"""The configuration as a component's pod has it: a file out of a ConfigMap, which changes while the component runs."""
+"""The configuration file of a component: read from a ConfigMap's volume, and followed while the component runs."""
 
 import asyncio
 import logging

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.kube.config_file import ConfigFile, read
+from gputile.support.config_file import ConfigFile, read
 
 pytestmark = pytest.mark.requirement("U9")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
-from gputile.kube.config_file import ConfigFile, read
+from gputile.support.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
 from tests.oddfiles import ODD
 
