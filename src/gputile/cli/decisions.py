@@ -194,7 +194,7 @@ def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
     for why, names in list(nodes.items())[:_REASONS_SHOWN]:
         rows.append((_some(names), why))
     if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
-        rows.append((f"{left} more", "they come less close"))
+        rows.append((f"{left} more", "they lack more"))
     write_table(rows)
 
 

@@ -38,7 +38,7 @@ RequestTimeout = Annotated[
         "--request-timeout",
         callback=_time,
         metavar="TIME",
-        help="How long to wait for each answer of the API server: 10s, 2m; 0: ever.",
+        help="How long to wait for each answer of the API server: 10s, 2m; 0: no limit.",
     ),
 ]
 REQUEST_TIMEOUT = "10s"
@@ -57,4 +57,4 @@ class Reach:
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
         for option, value in named.items():
             if value is not None:
-                note(f"{option} counts for nothing: the cluster is the one in the files of --cluster")
+                note(f"{option} is ignored: the cluster is the one in the files of --cluster")

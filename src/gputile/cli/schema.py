@@ -54,7 +54,7 @@ def _names() -> list[str]:
 
 def schema(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Which; default: list them.", autocompletion=_names)
+        str | None, typer.Argument(metavar="[NAME]", help="The schema; default: list all.", autocompletion=_names)
     ] = None,
 ) -> None:
     """Print the JSON Schema of a file that people write, or of what -o json of a command prints.

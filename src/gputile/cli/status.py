@@ -32,7 +32,7 @@ def status(
     release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
     output: Printed = Output.TABLE,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for it to be deployed.")
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait until it is deployed.")
     ] = 0,
     watch: Watch = False,
     kubeconfig: Kubeconfig = None,

@@ -178,7 +178,7 @@ def test_a_lock_that_cannot_be_had_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(tmp_path)]
     ended = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert ended.stderr == f"error: the lock {tmp_path} cannot be had: Is a directory\n"
+    assert ended.stderr == f"error: the lock {tmp_path} cannot be taken: Is a directory\n"
 
 
 def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:

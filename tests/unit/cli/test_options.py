@@ -91,5 +91,5 @@ EXAMPLE: Final = str(Path(__file__).resolve().parents[3] / "examples" / "cluster
 def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(command: str, option: str) -> None:
     done = CliRunner().invoke(app, [command, "--cluster", EXAMPLE, option, "other"])
     assert done.exit_code == 0
-    said = f"note: {option} counts for nothing: the cluster is the one in the files of --cluster"
+    said = f"note: {option} is ignored: the cluster is the one in the files of --cluster"
     assert said in done.stderr.splitlines()

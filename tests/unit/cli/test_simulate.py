@@ -114,7 +114,7 @@ def test_a_pod_on_a_node_that_is_not_there_is_told(tmp_path: Path) -> None:
     files = ["--cluster", write(tmp_path, "c.yaml", NODE), "-f", write(tmp_path, "p.yaml", bound)]
     result = run.invoke(app, ["simulate", *files])
     assert result.exit_code == 0
-    assert "note: pod default/q counts nowhere: there is no node m" in result.stderr
+    assert "note: pod default/q is ignored: there is no node m" in result.stderr
 
 
 def test_a_missing_file_and_a_missing_cluster() -> None:

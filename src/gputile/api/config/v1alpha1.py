@@ -114,8 +114,8 @@ class GangConfiguration(_Section, frozen=True):
             ge=1,
             le=86400,
             description=(
-                "How long they are kept for it at most; `gangs.patienceSeconds` where nobody knows whether "
-                "it could ever start; 1 to 86400."
+                "How long GPUs are kept for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
+                "gang could ever start; 1 to 86400."
             ),
         ),
     ] = 3600

@@ -107,7 +107,7 @@ class CertificateRotation:
         material = self.material
         if material is not None and material.current == self._trusted and self._now() < material.expires:
             return ""
-        return self.problem or "its certificate has ended"
+        return self.problem or "its certificate has expired"
 
     async def once(self) -> None:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.

@@ -88,7 +88,7 @@ class Webhook:
 
     def not_ready(self) -> str:
         """Return why no review should be sent here, "" where one may."""
-        return "it is about to end" if self.draining else self.rotation.unusable()
+        return "it is shutting down" if self.draining else self.rotation.unusable()
 
     def _describe(self) -> None:
         gauge, rotation, configuration = self.metrics.registry.gauge, self.rotation, self.configuration

@@ -231,6 +231,6 @@ def _node_name(pod: PodView) -> Iterator[AdmissionRefusal]:
     if pod.spec.node_name:
         yield AdmissionRefusal(
             AdmissionRule.NODE_NAME,
-            f"spec.nodeName: {pod.spec.node_name} passes by the scheduler, so that no GPU is booked: use nodeSelector "
+            f"spec.nodeName: {pod.spec.node_name} bypasses the scheduler, so that no GPU is booked: use nodeSelector "
             f"or affinity, {_OWNER}",
         )

@@ -64,7 +64,7 @@ async def _alone(lock: Path | None, reader: _Input) -> bool:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        sys.exit(f"error: the lock {lock} cannot be had: {error.strerror}")
+        sys.exit(f"error: the lock {lock} cannot be taken: {error.strerror}")
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,14 +30,14 @@ class Proposal:
     """A remedy, and how the cluster would be after it.
 
     ``pod`` is the pod as it would be, ``leaving`` are the UIDs of the pods that would be gone, and one of the nodes
-    ``coming`` would be added. ``mended`` are reasons of kube-scheduler that would no longer forbid the remedy's nodes.
+    ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that would no longer forbid its nodes.
     """
 
     remedy: Remedy
     pod: Pod
     leaving: frozenset[str] = frozenset()
     coming: tuple[Node, ...] = ()
-    mended: tuple[str, ...] = ()
+    resolved: tuple[str, ...] = ()
 
 
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
@@ -144,8 +144,8 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     alike = [name for name, each in reasons.items() if each == fewest]
     quoted = " and ".join(f'"{reason}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
-    remedy = Remedy(f"kube-scheduler's {noun} mended; the GPUs there have room", alike[:_NAMES_SHOWN])
-    return Proposal(remedy, subject.pod, mended=fewest)
+    remedy = Remedy(f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN])
+    return Proposal(remedy, subject.pod, resolved=fewest)
 
 
 def _anew(subject: Subject, pod: Pod) -> list[Proposal]:

@@ -127,7 +127,7 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
         if pod.spec.node_name:
             scenario.bound.append(pod)
             if pod.spec.node_name not in known and not pod.finished:
-                scenario.notes.append(Note(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}"))
+                scenario.notes.append(Note(f"pod {pod.key} is ignored: there is no node {pod.spec.node_name}"))
         elif not pod.finished:
             scenario.pending.append(pod)
     return expansion
@@ -167,7 +167,7 @@ def _odd_labels(nodes: Iterable[Node]) -> list[str]:
     found = ((node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)) for node in nodes)
     valid = ", ".join(PLACEMENTS)
     return [
-        f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and counts for nothing; valid are {valid}"
+        f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and is ignored; valid are {valid}"
         f"{nearest(value, PLACEMENTS)}"
         for name, value in found
         if value is not None and value not in PLACEMENTS

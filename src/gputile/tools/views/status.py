@@ -27,7 +27,7 @@ class RolloutPhase(StrEnum):
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
-    """One GPU node: the mode and unit that are in force there, and what holds or ails it, in its own words.
+    """One GPU node: the mode and unit that are in force there, and what is pending or wrong there, in its own words.
 
     ``mode`` "" and ``unit_mib`` 0: its agent has reported none. ``agent_there`` is unset where no agent has a pod: what
     is known of the node is what the last one said.
@@ -41,7 +41,7 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
         int, msgspec.Meta(description="The memory unit in force, MiB, 0 where the agent has reported none.")
     ]
     gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
-    problems: Annotated[list[str], msgspec.Meta(description="What holds or ails the node, in its own words.")]
+    problems: Annotated[list[str], msgspec.Meta(description="What is pending or wrong on the node, in its own words.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,7 +83,7 @@ def assess(
         phase = RolloutPhase.DEPLOYING
     told = {node.metadata.name: _told(node) for node in nodes}
     resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
-    served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _ailing(n)]
+    served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)]
     return Installation(
         phase, unit_mib, resting, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
     )
@@ -132,7 +132,7 @@ def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> li
 
 
 def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
-    problems = _ailing(node)
+    problems = _problems(node)
     inventory = Inventory(gpus=())
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
@@ -158,7 +158,7 @@ def _node_row(node: InstalledNode) -> tuple[str, ...]:
     return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
 
 
-def _ailing(node: Node) -> list[str]:
+def _problems(node: Node) -> list[str]:
     return [f"{c.reason}: {c.message}" for c in node.status.conditions if _is_bad(c.type, c.status)]
 
 

@@ -124,7 +124,7 @@ def test_what_kube_scheduler_itself_forbids_is_named_where_the_gpus_have_room() 
     _, reports, changes = explained(pod("new", mem=10), [tainted], [])
     assert reports[0].in_tree
     assert changes[0].nodes == ["n1"]
-    assert "the GPUs there have room" in changes[0].change
+    assert "the GPUs there have enough free" in changes[0].change
 
 
 def test_what_no_node_could_ever_take_needs_another_node() -> None:
@@ -278,7 +278,7 @@ def test_each_remedy_applied_makes_the_pod_fit(
         left = [other for other in pods if other.metadata.uid not in each.leaving]
         for name in each.remedy.nodes:
             there, changed = nodes, each.pod
-            if each.mended:  # what kube-scheduler's rules about nodes have against the pod is done away with
+            if each.resolved:  # what kube-scheduler's rules about nodes have against the pod is done away with
                 there = [msgspec.structs.replace(node, spec=NodeSpec()) for node in nodes]
                 changed = demanding(each.pod, node_selector={}, affinity=None)
             assert name in fits_on(changed, there, left)
@@ -295,8 +295,8 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
     job = demanding(pod("job", asks={"nvidia.com/gpu": 1}), node_selector={MODEL_LABEL: "Tesla-V100"})
     _, _, changes = explained(job, [labelled(machine("n1", "default"), {MODEL_LABEL: "T4"})], [])
     assert [remedy.change for remedy in changes] == [
-        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is mended; the GPUs there have "
-        "room",
+        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is resolved; the GPUs there "
+        "have enough free",
         "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
         "aliyun.accelerator/nvidia_name=Tesla-V100",
     ]
@@ -307,7 +307,7 @@ def test_all_that_stands_against_a_node_is_named() -> None:
     _, _, changes = explained(pod("new", mem=10), [closed], [])
     assert changes[0] == Remedy(
         'kube-scheduler\'s reasons "node(s) were unschedulable" and "node(s) had untolerated taint {team: a}" are '
-        "mended; the GPUs there have room",
+        "resolved; the GPUs there have enough free",
         ["n1"],
     )
 

@@ -220,7 +220,7 @@ def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
     result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml")])
     assert result.exit_code == 0
     said = result.stderr.replace("\n", "")
-    assert "label ack.node.gpu.placement is 'foo' and counts for nothing; valid are binpack, spread, packing" in said
+    assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
 
 
 Steps = tuple[Any, ...]

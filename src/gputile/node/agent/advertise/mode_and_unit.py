@@ -106,7 +106,7 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     placement = labels.get(PLACEMENT_LABEL)
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
-        text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {valid}"
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
         return node_condition(PLACEMENT_REFUSED, "True", "InvalidLabel", text)
     text = "the node's label names a way of placement, or there is none"
     return node_condition(PLACEMENT_REFUSED, "False", "Valid", text)

@@ -48,7 +48,7 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
     try:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
-        text = f"the label {TIME_POLICY_LABEL} is not valid and counts for nothing: {error}"
+        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
         return node_condition(TIME_POLICY_REFUSED, "True", "InvalidLabel", text)
     text = "the node's label names a policy of GPU time, or there is none"
     return node_condition(TIME_POLICY_REFUSED, "False", "Valid", text)

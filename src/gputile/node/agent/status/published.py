@@ -142,4 +142,4 @@ def _gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
         return node_condition(GPU_PROBLEM, "True", reason, "; ".join(messages))
     if machine.down is not None:
         return node_condition(GPU_PROBLEM, "Unknown", machine.down.reason, "no GPU can be reached")
-    return node_condition(GPU_PROBLEM, "False", "CardsHealthy", f"{len(machine.gpus)} GPUs are well")
+    return node_condition(GPU_PROBLEM, "False", "CardsHealthy", f"{len(machine.gpus)} GPUs are healthy")

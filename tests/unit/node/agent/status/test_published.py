@@ -25,7 +25,7 @@ from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
 NAME, MEMORY = "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"
-WELL = NodeCondition(type=GPU_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are well")
+WELL = NodeCondition(type=GPU_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are healthy")
 
 
 def node(
@@ -81,7 +81,7 @@ def test_a_new_node_gets_everything() -> None:
                     "type": "gputile.io/CardProblem",
                     "status": "False",
                     "reason": "CardsHealthy",
-                    "message": "4 GPUs are well",
+                    "message": "4 GPUs are healthy",
                     "lastHeartbeatTime": "2026-11-20T22:00:00Z",
                     "lastTransitionTime": "2026-11-20T22:00:00Z",
                 }
@@ -109,7 +109,7 @@ def test_an_inventory_that_should_not_be_there_is_removed() -> None:
 
 def test_a_new_message_is_no_transition() -> None:
     settled = patched(node(), node_patch(read(node()), Wanted({}, None, (WELL,)), NOW))
-    other = msgspec.structs.replace(WELL, message="8 GPUs are well")
+    other = msgspec.structs.replace(WELL, message="8 GPUs are healthy")
     later = (NOW + timedelta(hours=1)).astimezone(timezone(timedelta(hours=2)))
     patch = node_patch(read(settled), Wanted({}, None, (other,)), later)
     assert patch is not None
@@ -183,7 +183,7 @@ def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str
 def test_a_machine_that_is_well_says_so() -> None:
     assert told(machine()) == [
         ("False", "DriverAnswers", "driver 570.1, CUDA up to 12.8, 2 GPUs"),
-        ("False", "CardsHealthy", "2 GPUs are well"),
+        ("False", "CardsHealthy", "2 GPUs are healthy"),
     ]
 
 
