@@ -18,7 +18,7 @@ from gputile.api.well_known import AGENT_SILENT
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
@@ -121,6 +121,12 @@ class Controller:
         gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: not self.not_ready())
         gauge(
             "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
+        )
+        registry.labelled(
+            "gputile_controller_gangs",
+            "Gangs with pods that are not bound yet, by the reason of the event that was last recorded of them.",
+            "state",
+            lambda: [(state, gangs.states()[state]) for state in STATES],
         )
         gauge(
             "gputile_controller_gangs_planned",

@@ -7,8 +7,10 @@ until that has lasted for long enough (``starvation``). Only one gang at a time 
 so no two gangs wait for each other's.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -32,6 +34,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a search that gav
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
 _INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE = "GangIncomplete", "GangWaiting", "GangBehind", "GangTooLarge"
+_PLANNED = "GangPlanned"
+STATES: Final = (_PLANNED, _INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,10 @@ class GangPlanner:
             self._cycle += 1
         return result
 
+    def states(self) -> Counter[str]:
+        """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
+        return Counter(reason for reason, _ in self._reported.values())
+
     def abandon(self) -> None:
         """Take back what was expected of a round that was given up: nothing of it is written."""
         for write in [write for gang in self._round.reservations for write in gang]:
@@ -213,7 +221,7 @@ class GangPlanner:
             result.planned += 1
             places = ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
             text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {places}"
-            self._report(gang, "GangPlanned", text, result, warning=False)
+            self._report(gang, _PLANNED, text, result, warning=False)
             return True
         self._report(gang, _WAITING, no_room_text(_together(gang), plan), result)
         if self._is_starved(gang):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol, TypeVar
@@ -106,6 +107,10 @@ class GangReconciler:
                 await self.run_round()
                 # Rounds that take long leave the loop to others for as long again.
                 await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
+
+    def states(self) -> Counter[str]:
+        """Return how many gangs there are by state, see ``GangPlanner.states``; none while this replica is inactive."""
+        return self._planner.states() if self._active() else Counter()
 
     async def run_round(self) -> Round:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""

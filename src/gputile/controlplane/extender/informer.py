@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gputile.api.core import Node, Pod
 from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.pending_pods import PendingPods
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     LedgerEvent,
@@ -28,13 +29,21 @@ _PIECE = 50  # objects: some milliseconds, of nodes the most
 
 
 class Informer:
-    """Applies to ``ledger`` and ``budgets`` what two reflectors deliver.
+    """Applies to ``ledger``, ``budgets`` and ``pending`` what two reflectors deliver.
 
     ``freed`` is told of nodes that may have more free now.
     """
 
-    def __init__(self, ledger: Ledger, freed: Callable[[str], None], budgets: Budgets | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        freed: Callable[[str], None],
+        budgets: Budgets | None = None,
+        pending: PendingPods | None = None,
+    ) -> None:
         self._ledger = ledger
+        rules = ledger.configuration
+        self._pending = PendingPods(rules.unit_mib, rules.trust_group) if pending is None else pending
         self._budgets = Budgets(lambda uid: ledger.booking(uid) is not None) if budgets is None else budgets
         self._freed = freed
 
@@ -58,8 +67,10 @@ class Informer:
             case Applied(pod):
                 self._apply(PodApplied(pod))
                 self._budgets.pod_applied(pod)
+                self._pending.pod_applied(pod)
             case Deleted(pod):
                 self._apply(PodDeleted(pod.metadata.uid))
+                self._pending.pod_deleted(pod.metadata.uid)
                 self._budgets.pod_deleted(pod.metadata.uid)
             case Replaced():
                 at_once(self._list_of_pods(event))
@@ -89,11 +100,13 @@ class Informer:
         self._ledger.apply(PodsReplaced((), there))
         yield
         self._budgets.pods_replaced((), there)
+        self._pending.keep_only(there)
         for pods in _pieces(event.objects):
             yield
             for pod in pods:
                 self._ledger.apply(PodApplied(pod))
                 self._budgets.pod_applied(pod)
+                self._pending.pod_applied(pod)
         self._free_any(position)
         yield
         # What a list brought stays for long: a full collection need not walk it again and again.

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +24,13 @@ from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.pending_pods import PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
@@ -90,7 +93,9 @@ class Extender:
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._requeuer = PodRequeuer(connection, time.monotonic)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        informer = Informer(self.ledger, self._requeuer.freed, budgets)
+        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group)
+        self._capacity = CapacityWatch(self.ledger)
+        informer = Informer(self.ledger, self._requeuer.freed, budgets, self._pending)
         self._pods = Reflector(connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
@@ -134,6 +139,9 @@ class Extender:
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _record(self, event: PodEvent) -> None:
+        self._pending.told(event.pod.metadata.uid, event.reason)
+        if event.reason == "GPUAssigned":
+            self.metrics.waited(event.pod, datetime.now(UTC))
         if self._events is not None:
             kind: Literal["Normal", "Warning"] = "Warning" if event.warning else "Normal"
             self._events.record(reference_to(event.pod), event.reason, event.message, kind, latest=event.latest)
@@ -147,6 +155,13 @@ class Extender:
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        self._capacity.export(self.metrics.registry)
+        self.metrics.registry.labelled(
+            "gputile_extender_pending_pods",
+            "Pods that ask for GPUs and have no node yet, by what they wait for.",
+            "reason",
+            self._pending.counts,
+        )
         gauge(
             "gputile_ledger_unconfirmed",
             "Bindings that the watch has not confirmed yet.",
@@ -162,7 +177,7 @@ class Extender:
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
-        work += [self._requeuer.run(), self._price_learning.run(), self._lag.run()]
+        work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:

@@ -151,6 +151,7 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
     result = bench.round(9999)
     assert placed(result) == ["small-0"]
     assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
+    assert bench.planner.states() == {"GangTooLarge": 1, "GangPlanned": 1}
     assert "the empty cluster has room for 4" in next(n.message for n in result.events if n.reason == "GangTooLarge")
     at_once(bench.view.node_event(Applied(node("more"))))
     assert len(placed(bench.round(9999))) == 5, "a node came"

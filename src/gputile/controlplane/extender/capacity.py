@@ -1,0 +1,68 @@
+"""Sums up what is free in the cluster, from time to time and in steps: no answer to kube-scheduler waits for it."""
+
+import asyncio
+from typing import Final
+
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fragmentation import HOLES_GIB, FreeMemory, free_memory
+from gputile.support.metrics import MetricsRegistry
+
+EVERY_S: Final = 15.0
+_MIB: Final = 1 << 20
+
+
+class CapacityWatch:
+    """Keeps the sum of one ledger; ``latest`` is from the last time."""
+
+    def __init__(self, ledger: Ledger, *, every: float = EVERY_S) -> None:
+        self._ledger = ledger
+        self._every = every
+        self.latest = FreeMemory()
+
+    async def run(self) -> None:
+        """Sum up every so many seconds, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._every)
+
+    async def look(self) -> None:
+        """Sum up once; others get their turn between the steps."""
+        steps = free_memory(self._ledger)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self.latest = end.value
+                return
+            await asyncio.sleep(0)
+
+    def export(self, registry: MetricsRegistry) -> None:
+        """Export the sums."""
+        gauge = registry.gauge
+        gauge(
+            "gputile_ledger_gpu_memory_bytes",
+            "Memory of the healthy GPUs that gputile books, bytes.",
+            lambda: self.latest.total * _MIB,
+        )
+        gauge(
+            "gputile_ledger_gpu_memory_booked_bytes",
+            "Memory of these GPUs that pods have, bytes; whole GPUs with all of theirs.",
+            lambda: self.latest.booked * _MIB,
+        )
+        registry.labelled(
+            "gputile_ledger_free_memory_bytes",
+            "Free memory of these GPUs by the size of the hole: of GPUs with at least so many GiB free, bytes.",
+            "hole_gib",
+            lambda: [(str(gib), mib * _MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
+        )
+        gauge(
+            "gputile_ledger_largest_hole_bytes",
+            "The most memory that is free on one GPU, bytes.",
+            lambda: self.latest.largest_hole * _MIB,
+        )
+        gauge("gputile_ledger_free_gpus", "GPUs with nothing booked.", lambda: self.latest.free_gpus)
+        gauge(
+            "gputile_ledger_fragmentation_ratio",
+            "Part of the free memory that pods like those that run could not use, from 0 to 1 (F of the FGD paper).",
+            lambda: self.latest.fragmentation,
+        )
