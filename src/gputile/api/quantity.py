@@ -36,12 +36,16 @@ _SUFFIX: dict[str, Fraction] = {
 }
 # Possessive by construction: digits and suffix share no character, so matching is linear in the input.
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
+    r"(?P<number>[+-]?[0-9]*(?:\.[0-9]*)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,18})?",
     re.ASCII,
 )
-LONGEST_QUANTITY = 64
+LONGEST_QUANTITY = 256
 """Characters; text that is longer is not a quantity."""
-_LONGEST_INTEGER = 256  # bits
+_LONGEST_INTEGER = 1024  # bits
+_LARGEST_EXPONENT = 99_999  # an API server that reads one of nine digits is busy with it for minutes
+_LARGEST = Fraction(10**300)  # an amount above is as good as this one, and every amount is in the range of a float
+_FURTHEST = 1000  # an exponent below its negative, or above it, counts as that one
+_SPACES = " \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 
 
 class QuantityError(ValueError):
@@ -51,7 +55,8 @@ class QuantityError(ValueError):
 def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
-    ``int`` and ``float`` are what YAML makes of unquoted numbers; a float is read by its shortest decimal form.
+    ``int`` and ``float`` are what YAML makes of unquoted numbers; a float is read by its shortest decimal form. Spaces
+    around the text count for nothing, as for an API server.
 
     Raises:
         QuantityError: the value is a bool, not finite, too long, or not of the grammar.
@@ -60,21 +65,22 @@ def parse_quantity(value: str | int | float) -> Fraction:
         raise QuantityError(f"{value!r} is not a quantity")
     if isinstance(value, int):
         if value.bit_length() > _LONGEST_INTEGER:
-            raise QuantityError("a quantity is an integer of at most 256 bits, this one is longer")
+            raise QuantityError(f"a quantity is an integer of at most {_LONGEST_INTEGER} bits, this one is longer")
         return Fraction(value)
-    text = repr(value) if isinstance(value, float) else value
+    text = repr(value) if isinstance(value, float) else value.strip(_SPACES)
     if len(text) > LONGEST_QUANTITY:
         raise QuantityError(f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}")
     match = _QUANTITY.fullmatch(text)
-    if match is None:
+    if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity")
-    number, suffix = Fraction(match["number"]), match["suffix"] or ""
+    digits, suffix = match["number"], match["suffix"] or ""
+    number = Fraction(digits) if digits.strip("+-.") else Fraction(0)  # a suffix alone is 0 to an API server
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
     exponent = int(suffix[1:])
-    if abs(exponent) > LONGEST_QUANTITY:
+    if abs(exponent) > _LARGEST_EXPONENT:
         raise QuantityError(f"{text!r} is out of range")
-    return number * Fraction(10) ** exponent
+    return max(-_LARGEST, min(number * Fraction(10) ** max(-_FURTHEST, min(exponent, _FURTHEST)), _LARGEST))
 
 
 def parse_count(value: str | int | float) -> int:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from math import isnan
+from math import isinf, isnan
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib, parse_quantity
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+LARGEST = Fraction(10**300)
 BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 signs = st.sampled_from(["", "+", "-"])
@@ -51,9 +52,9 @@ def test_floats_are_read_by_their_shortest_form(value: float) -> None:
     try:
         parsed = parse_quantity(value)
     except QuantityError:
-        assert isnan(value) or abs(value) > 1e64 or 0 < abs(value) < 1e-64  # NaN, or out of range
+        assert isnan(value) or isinf(value)
     else:
-        assert parsed == Fraction(Decimal(repr(value)))
+        assert parsed == max(-LARGEST, min(Fraction(Decimal(repr(value))), LARGEST))
 
 
 @given(st.one_of(st.text(), st.text("0123456789.eE+-KMGTPEikmun _", max_size=12)))
@@ -65,11 +66,50 @@ def test_any_text_is_a_quantity_or_a_quantity_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " 1", "1 ", "1K", "1ki", "1KI", "0x10", "1_000", "NaN", "Infinity", "1e", "e3", ".", "+", "--1", "1Eii", "１"],
+    [
+        "",
+        " ",
+        "1 2",
+        "\t1",
+        "1K",
+        "1ki",
+        "1KI",
+        "0x10",
+        "1_000",
+        "NaN",
+        "Infinity",
+        "1e",
+        "3e+",
+        "+-",
+        "--1",
+        "1Eii",
+        "１",
+    ],
 )
 def test_what_kubernetes_refuses_is_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_quantity(text)
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (" 1", 1),
+        ("1  ", 1),
+        ("\xa01", 1),
+        *((text, 0) for text in (".", "-.k", "+", "Ki", "e3")),
+        ("1E400", LARGEST),
+        ("-1e0400", -LARGEST),
+        ("1e-400", Fraction(1, 10**400)),
+        ("1e-5000", Fraction(1, 10**1000)),
+        ("1e32767", LARGEST),
+        ("9" * 70, Fraction(10**70 - 1)),
+    ],
+)
+def test_what_an_api_server_takes_is_taken(text: str, value: Fraction) -> None:
+    """An amount beyond everything that there is counts as the largest one."""
+    assert parse_quantity(text) == value
 
 
 @pytest.mark.requirement("G2")
@@ -84,9 +124,9 @@ def test_what_kubernetes_refuses_is_refused(text: str) -> None:
         ("-1", "negative"),
         (-1, "negative"),
         (2**63, "out of range"),
-        pytest.param(10**5000, "256 bits", id="too-long"),
-        ("9" * 65, "64 characters"),
-        ("1e999", "out of range"),
+        pytest.param(10**5000, "1024 bits", id="too-long"),
+        ("9" * 257, "256 characters"),
+        ("1e100000", "out of range"),
         (True, "not a quantity"),
     ],
 )

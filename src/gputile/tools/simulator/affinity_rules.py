@@ -47,6 +47,19 @@ def broken_selector(path: str, selector: Json) -> Iterator[Broken]:
     yield from _expressions(path, selector)
 
 
+def broken_label_selector(path: str, selector: Json) -> Iterator[Broken]:
+    """Yield all that is wrong with a selector: labels, operators, and values that an operator needs or forbids."""
+    yield from broken_selector(path, selector)
+    for i, expression in enumerate(selector.get("matchExpressions", ())):
+        where, operator = f"{path}.matchExpressions[{i}]", expression["operator"]
+        if operator not in _OPERATORS:
+            yield f"{where}.operator", f"Invalid value: {shown(operator)}: not a valid selector operator"
+        elif operator in ("In", "NotIn") and not expression.get("values"):
+            yield f"{where}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
+        elif operator not in ("In", "NotIn") and expression.get("values"):
+            yield f"{where}.values", "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+
+
 def _of_pods(path: str, term: Json) -> Iterator[Broken]:
     if why := broken_qualified_name(term["topologyKey"]):
         yield f"{path}.topologyKey", why

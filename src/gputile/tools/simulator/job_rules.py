@@ -14,8 +14,8 @@ _NUMBERS: Final = (
     *("backoffLimitPerIndex", "maxFailedIndexes"),
 )
 _LONGEST_NAME: Final = 63  # as a label of its pods
-_OWN_LABELS: Final = ("job-name", "batch.kubernetes.io/job-name")
-_OWN_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
+JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
+JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _MOST_RULES: Final = 20
 _MOST_VALUES: Final = 255
 _MANY_COMPLETIONS: Final = 100_000
@@ -33,11 +33,11 @@ def broken_job_name(name: str, spec: Json) -> Iterator[Broken]:
             rule = f"a pod of it could not be called {last}, which is no RFC 1123 label"
             yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
     labels = spec.get("template", {}).get("metadata", {}).get("labels", {})
-    for label in () if spec.get("manualSelector") else _OWN_LABELS:
+    for label in () if spec.get("manualSelector") else JOB_NAMES:
         if name and labels.get(label, name) != name:
             where = f"spec.template.metadata.labels[{shown(label)}]"
             yield where, f"Invalid value: {shown(labels[label])}: must be {shown(name)}, which the Job sets itself"
-    for label in () if spec.get("manualSelector") else _OWN_UIDS:
+    for label in () if spec.get("manualSelector") else JOB_UIDS:
         if label in labels:
             where = f"spec.template.metadata.labels[{shown(label)}]"
             yield where, f"Invalid value: {shown(labels[label])}: the Job sets it itself: leave it out"

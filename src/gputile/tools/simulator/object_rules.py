@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.affinity_rules import broken_selector
+from gputile.tools.simulator.affinity_rules import broken_label_selector
 from gputile.tools.simulator.claim_rules import broken_claim
 from gputile.tools.simulator.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.fields import Broken
-from gputile.tools.simulator.job_rules import broken_job_name, broken_job_spec
+from gputile.tools.simulator.job_rules import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_subdomain
 from gputile.tools.simulator.number_rules import broken_least
-from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_annotations, broken_pod_spec
+from gputile.tools.simulator.pod_annotation_rules import broken_pod_annotations
+from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec
 from gputile.tools.simulator.rollout_rules import (
     broken_daemon_set_rollout,
     broken_deployment_rollout,
@@ -33,7 +34,7 @@ _DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _LONGEST_KEY: Final = 253
 _PLAIN_DATA: Final = {"ConfigMap": "data", "Secret": "stringData"}
 _LARGEST_PORT: Final = 65535
-_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
 
 
 def template_path(kind: str) -> tuple[str, ...]:
@@ -53,7 +54,9 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         yield from broken_pod_annotations("metadata.annotations", annotations, body["spec"])
     else:
         if manifest.kind == "Job":
-            yield from broken_job_name(body.get("metadata", {}).get("name", ""), body["spec"])
+            name = body.get("metadata", {}).get("name", "")
+            yield from broken_job_name(name, body["spec"])
+            yield from _generated(name, body["spec"])
         yield from _KINDS[manifest.kind](body["spec"])
 
 
@@ -158,23 +161,11 @@ def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[B
 def _selected(spec: Json, kind: str) -> Iterator[Broken]:
     """Yield what is wrong with a selector, and whether it selects the pods of the template."""
     selector = spec["selector"]
-    expressions = selector.get("matchExpressions", ())
-    yield from broken_selector("spec.selector", selector)
-    wrong = False
-    for i, expression in enumerate(expressions):
-        where, operator = f"spec.selector.matchExpressions[{i}]", expression["operator"]
-        if operator not in _OPERATORS:
-            wrong = True
-            yield f"{where}.operator", f"Invalid value: {shown(operator)}: not a valid selector operator"
-        elif operator in ("In", "NotIn") and not expression.get("values"):
-            wrong = True
-            yield f"{where}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
-        elif operator not in ("In", "NotIn") and expression.get("values"):
-            wrong = True
-            yield f"{where}.values", "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-    if kind != "job" and not selector.get("matchLabels") and not expressions:
+    broken = list(broken_label_selector("spec.selector", selector))
+    yield from broken
+    if kind != "job" and not selector.get("matchLabels") and not selector.get("matchExpressions"):
         yield "spec.selector", f"Invalid value: {{}}: empty selector is invalid for {kind}"
-    elif not wrong:
+    elif not broken:
         labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
         if not _selects(selector, labels):
             yield "spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"
@@ -261,14 +252,32 @@ def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
         yield f"{path}.completions", "Required value: when completion mode is Indexed"
     if path != "spec" and spec.get("manualSelector"):
         yield f"{path}.manualSelector", 'Unsupported value: true: supported values: "false"'
+    elif path != "spec" and "selector" in spec:
+        yield f"{path}.selector", "Invalid value: `selector` will be auto-generated: leave it out"
     elif spec.get("manualSelector"):
-        if not spec.get("selector"):
+        if "selector" not in spec:
             yield f"{path}.selector", "Required value: when manualSelector is true"
         else:
             yield from _selected(spec, "job")
-    elif spec.get("selector"):
-        yield f"{path}.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
     yield from _template_of(path, spec, _OF_JOB)
+
+
+def _generated(name: str, spec: Json) -> Iterator[Broken]:
+    """Yield why a Job's selector does not select the pods that get the labels of the Job ``name``."""
+    if spec.get("manualSelector") or "selector" not in spec:
+        return
+    own = dict.fromkeys(JOB_UIDS, _GENERATED) | dict.fromkeys(JOB_NAMES, name or _GENERATED)
+    broken = list(broken_label_selector("spec.selector", spec["selector"]))
+    if not broken and not _selects(spec["selector"], own):
+        yield "spec.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
+    else:
+        yield from _selected({**spec, "template": _labelled(spec.get("template", {}), own)}, "job")
+
+
+def _labelled(template: Json, more: Mapping[str, str]) -> Json:
+    """Return a template whose pods have the labels ``more`` beside their own."""
+    metadata = template.get("metadata", {})
+    return {**template, "metadata": {**metadata, "labels": {**more, **metadata.get("labels", {})}}}
 
 
 def _cron_job(spec: Json) -> Iterator[Broken]:

@@ -5,7 +5,6 @@ a reader. Containers, volumes and security have modules of their own.
 """
 
 import ipaddress
-import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -25,13 +24,13 @@ from gputile.tools.simulator.names import (
     broken_annotations,
     broken_finalizer,
     broken_label_name,
-    broken_label_value,
     broken_labels,
     broken_qualified_name,
     broken_subdomain,
 )
 from gputile.tools.simulator.number_rules import broken_within
 from gputile.tools.simulator.security_rules import broken_pod_security
+from gputile.tools.simulator.toleration_rules import broken_toleration_names
 from gputile.tools.simulator.volume_rules import broken_volumes
 
 Json = Mapping[str, Any]
@@ -39,10 +38,6 @@ _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32
 _LONGEST_SEARCHES: Final = 2048
 _LONGEST_HOSTNAME: Final = 64
-_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,9}", re.ASCII)
-_APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
-_PROFILES: Final = ("", "runtime/default", "unconfined")
 _PREEMPTING: Final = "PreemptLowerPriority"
 
 
@@ -59,22 +54,12 @@ def broken_metadata(path: str, metadata: Json) -> Iterator[Broken]:
     if sum(bool(owner.get("controller")) for owner in owners) > 1:
         yield f"{path}.ownerReferences", "Invalid value: only one owner can have controller set to true"
     for i, owner in enumerate(owners):
-        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
+        group, slash, version = owner["apiVersion"].partition("/")
+        if slash and (not version or "/" in version):
+            rule = "must be VERSION or GROUP/VERSION"
+            yield f"{path}.ownerReferences[{i}].apiVersion", f"Invalid value: {shown(owner['apiVersion'])}: {rule}"
+        if (group, owner["kind"]) == ("v1", "Event"):
             yield f"{path}.ownerReferences[{i}]", "Invalid value: an Event is disallowed from being an owner"
-
-
-def broken_pod_annotations(path: str, annotations: Mapping[str, str], spec: Json) -> Iterator[Broken]:
-    """Yield what is wrong with annotations that the API server reads on a pod with ``spec``."""
-    cost = annotations.get(_DELETION_COST)
-    if cost is not None and not (_WHOLE.fullmatch(cost) and -(2**31) <= int(cost) < 2**31):
-        yield f"{path}[{shown(_DELETION_COST)}]", f"Invalid value: {shown(cost)}: must be a 32bit integer"
-    names = {each["name"] for kind in ("initContainers", "containers") for each in spec.get(kind, ())}
-    for key, value in annotations.items():
-        name = key.removeprefix(_APP_ARMOR)
-        if key.startswith(_APP_ARMOR) and name not in names:
-            yield f"{path}[{shown(key)}]", f"Invalid value: {shown(name)}: container not found"
-        elif key.startswith(_APP_ARMOR) and value not in _PROFILES and not value.startswith("localhost/"):
-            yield f"{path}[{shown(key)}]", f"Invalid value: {shown(value)}: invalid AppArmor profile name"
 
 
 def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
@@ -102,7 +87,7 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
     yield from broken_pod_security(path, spec)
     yield from _by_plugins(path, spec)
     yield from _gates(path, spec)
-    yield from _tolerations(f"{path}.tolerations", spec.get("tolerations", ()))
+    yield from broken_toleration_names(f"{path}.tolerations", spec.get("tolerations", ()))
     yield from _claims(f"{path}.resourceClaims", spec.get("resourceClaims", ()))
     yield from broken_affinity(path, spec)
 
@@ -226,18 +211,6 @@ def _gates(path: str, spec: Json) -> Iterator[Broken]:
         gates.add(gate["name"])
     if gates and spec.get("nodeName"):
         yield f"{path}.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"
-
-
-def _tolerations(path: str, tolerations: Any) -> Iterator[Broken]:
-    for i, toleration in enumerate(tolerations):
-        where = f"{path}[{i}]"
-        if toleration.get("key") and (why := broken_qualified_name(toleration["key"])):
-            yield f"{where}.key", why
-        if why := broken_label_value(toleration.get("value", "")):
-            yield f"{where}.value", why
-        if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
-            rule = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            yield f"{where}.effect", f"Invalid value: {shown(toleration.get('effect', ''))}: {rule}"
 
 
 def _claims(path: str, claims: Any) -> Iterator[Broken]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from gputile.api.wording import shown
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.number_rules import broken_within
+from gputile.tools.simulator.windows_rules import broken_host_process, broken_windows_options
 
 Json = Mapping[str, Any]
 _USERS: Final = ("runAsUser", "runAsGroup", "fsGroup")
@@ -44,6 +45,8 @@ def broken_pod_security(path: str, spec: Json) -> Iterator[Broken]:
         if spec.get(field) and spec.get("hostUsers") is False:
             yield f"{path}.{field}", "Forbidden: when `hostUsers` is false"
     yield from _system(path, spec)
+    yield from broken_windows_options(f"{where}.windowsOptions", context.get("windowsOptions", {}))
+    yield from broken_host_process(path, spec)
 
 
 def broken_container_security(path: str, container: Json, spec: Json) -> Iterator[Broken]:
@@ -61,6 +64,7 @@ def broken_container_security(path: str, container: Json, spec: Json) -> Iterato
             rule = "cannot set `allowPrivilegeEscalation` to false and add the capability CAP_SYS_ADMIN"
             yield where, f"Invalid value: {rule}"
     yield from _on_system(where, context, spec.get("os", {}).get("name"))
+    yield from broken_windows_options(f"{where}.windowsOptions", context.get("windowsOptions", {}))
 
 
 def _profiles(path: str, context: Json) -> Iterator[Broken]:
@@ -104,11 +108,6 @@ def _system(path: str, spec: Json) -> Iterator[Broken]:
         for field in (*_HOST[1:], "shareProcessNamespace", "hostUsers", "resources"):
             if field in spec:
                 yield f"{path}.{field}", "Forbidden: cannot be set for a windows pod"
-    owners = (context, *(each.get("securityContext", {}) for each in spec.get("containers", ())))
-    hosted = any(owner.get("windowsOptions", {}).get("hostProcess") for owner in owners)
-    if hosted and not spec.get("hostNetwork"):
-        rule = "hostNetwork must be true if pod contains any hostProcess containers"
-        yield f"{path}.hostNetwork", f"Invalid value: false: {rule}"
 
 
 def _on_system(path: str, context: Json, system: Any) -> Iterator[Broken]:

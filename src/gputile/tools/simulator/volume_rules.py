@@ -1,6 +1,5 @@
 """What the API server demands of a pod's volumes, and of where containers mount them."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -11,13 +10,13 @@ from gputile.tools.simulator.environment_rules import broken_field_reference, br
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.names import broken_label_name, broken_labels, broken_subdomain
 from gputile.tools.simulator.number_rules import broken_file_mode
+from gputile.tools.simulator.rare_volume_rules import RARE_SOURCES, broken_required
 
 Json = Mapping[str, Any]
 _LONGEST_DRIVER: Final = 63
 _SHORTEST_TOKEN: Final = 600  # seconds that a token of a service account lives at least
 _BLOCKS: Final = ("persistentVolumeClaim", "ephemeral")  # what a container can have as a device
 _READ_ONLY: Final = ("Disabled", "Enabled", "IfPossible")
-_REGISTRIES: Final = re.compile(r"[^:,]+:[^:,]+(,[^:,]+:[^:,]+)*")
 
 
 def broken_volumes(path: str, volumes: Any) -> Iterator[Broken]:
@@ -59,7 +58,7 @@ def _mount(path: str, mount: Json, container: Json) -> Iterator[Broken]:
     if mount.get("subPath") and mount.get("subPathExpr"):
         yield f"{path}.subPathExpr", "Invalid value: subPathExpr and subPath are mutually exclusive"
     for field in ("subPath", "subPathExpr"):
-        if why := _broken_path_below(mount.get(field, "")):
+        if why := broken_path_below(mount.get(field, "")):
             yield f"{path}.{field}", why
     propagation = mount.get("mountPropagation", "None")
     if propagation == "Bidirectional" and not container.get("securityContext", {}).get("privileged"):
@@ -94,7 +93,7 @@ def _devices(path: str, devices: Any, volumes: Mapping[str, Json]) -> Iterator[B
         places.add(place)
 
 
-def _broken_path_below(path: str) -> str:
+def broken_path_below(path: str) -> str:
     """Return why ``path`` does not stay below the place that it starts from; "" where it does."""
     if path.startswith("/"):
         return f"Invalid value: {shown(path)}: must be a relative path"
@@ -105,12 +104,7 @@ def _broken_file_name(path: str) -> str:
     """Return why ``path`` is no path for a file of a volume; "" where it is one."""
     if path.startswith("..") and ".." not in path.split("/"):
         return f"Invalid value: {shown(path)}: must not start with '..'"
-    return _broken_path_below(path)
-
-
-def _required(path: str, source: Json, field: str) -> Iterator[Broken]:
-    if not source.get(field):
-        yield f"{path}.{field}", "Required value"
+    return broken_path_below(path)
 
 
 def _files(path: str, items: Any) -> Iterator[Broken]:
@@ -126,13 +120,18 @@ def _empty_dir(path: str, source: Json) -> Iterator[Broken]:
         yield f"{path}.sizeLimit", "Forbidden: SizeLimit field must be a valid resource quantity"
 
 
+def _git(path: str, source: Json) -> Iterator[Broken]:
+    if why := broken_path_below(source.get("directory", "")):
+        yield f"{path}.directory", why
+
+
 def _host_path(path: str, source: Json) -> Iterator[Broken]:
     if ".." in source["path"].split("/"):
         yield f"{path}.path", f"Invalid value: {shown(source['path'])}: must not contain '..'"
 
 
 def _config_map(path: str, source: Json, name: str = "name") -> Iterator[Broken]:
-    yield from _required(path, source, name)
+    yield from broken_required(path, source, name)
     yield from broken_file_mode(path, source, "defaultMode")
     yield from _files(f"{path}.items", source.get("items", ()))
 
@@ -207,48 +206,11 @@ def _csi(path: str, source: Json) -> Iterator[Broken]:
     if why := broken_subdomain(driver.lower()):
         yield f"{path}.driver", why
     if "nodePublishSecretRef" in source:
-        yield from _required(f"{path}.nodePublishSecretRef", source["nodePublishSecretRef"], "name")
+        yield from broken_required(f"{path}.nodePublishSecretRef", source["nodePublishSecretRef"], "name")
 
 
 def _image(path: str, source: Json) -> Iterator[Broken]:
-    yield from _required(path, source, "reference")
-
-
-def _disk(path: str, source: Json) -> Iterator[Broken]:
-    if not 0 <= source.get("partition", 0) <= 255:
-        yield f"{path}.partition", f"Invalid value: {source['partition']}: must be between 1 and 255, inclusive"
-
-
-def _azure_disk(path: str, source: Json) -> Iterator[Broken]:
-    managed, uri = source.get("kind") == "Managed", source["diskURI"]
-    start = "/subscriptions/" if managed else "https://"
-    if not uri.lower().startswith(start):
-        yield f"{path}.diskURI", f"Invalid value: {shown(uri)}: must start with {start}"
-
-
-def _iscsi(path: str, source: Json) -> Iterator[Broken]:
-    if not source["iqn"].startswith(("iqn.", "eui.", "naa.")):
-        yield f"{path}.iqn", f"Invalid value: {shown(source['iqn'])}: must start with iqn., eui., or naa."
-    if not 0 <= source.get("lun", 0) <= 255:
-        yield f"{path}.lun", f"Invalid value: {source['lun']}: must be between 0 and 255, inclusive"
-
-
-def _fibre_channel(path: str, source: Json) -> Iterator[Broken]:
-    if bool(source.get("targetWWNs")) == bool(source.get("wwids")):
-        yield f"{path}.targetWWNs", "Required value: must specify either targetWWNs or wwids, but not both"
-    elif source.get("targetWWNs") and "lun" not in source:
-        yield f"{path}.lun", "Required value: lun is required if targetWWNs is specified"
-
-
-def _flocker(path: str, source: Json) -> Iterator[Broken]:
-    if bool(source.get("datasetName")) == bool(source.get("datasetUUID")):
-        yield path, "Required value: one of datasetName and datasetUUID is required"
-
-
-def _quobyte(path: str, source: Json) -> Iterator[Broken]:
-    if not _REGISTRIES.fullmatch(source["registry"]):
-        rule = "must be a host:port pair or multiple pairs separated by commas"
-        yield f"{path}.registry", f"Invalid value: {shown(source['registry'])}: {rule}"
+    yield from broken_required(path, source, "reference")
 
 
 _PARTS: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
@@ -258,21 +220,16 @@ _PARTS: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
     "serviceAccountToken": _token,
 }
 _SOURCES: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
-    "awsElasticBlockStore": _disk,
-    "azureDisk": _azure_disk,
     "configMap": _config_map,
     "csi": _csi,
     "downwardAPI": _downward,
     "emptyDir": _empty_dir,
     "ephemeral": _ephemeral,
-    "fc": _fibre_channel,
-    "flocker": _flocker,
-    "gcePersistentDisk": _disk,
+    "gitRepo": _git,
     "hostPath": _host_path,
     "image": _image,
-    "iscsi": _iscsi,
     "nfs": _nfs,
     "projected": _projected,
-    "quobyte": _quobyte,
     "secret": _secret,
+    **RARE_SOURCES,
 }
