@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from gputile.tools.simulator.intake import MAKERS
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.scenario import load_scenario
 from tests.api_rules import BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
-from tests.localcluster.client import ApiError
+from tests.localcluster.client import Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.manifests import (
     CRON_JOB,
@@ -37,16 +38,7 @@ APPLICATIONS = sorted((Path(__file__).resolve().parents[2] / "examples" / "appli
 CLUSTER = (
     "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n', mode: core_mem, gpus: {memory: 15GiB}}]}"
 )
-RESOURCES = {
-    "CronJob": "cronjobs",
-    "DaemonSet": "daemonsets",
-    "Deployment": "deployments",
-    "Job": "jobs",
-    "Pod": "pods",
-    "ReplicaSet": "replicasets",
-    "ReplicationController": "replicationcontrollers",
-    "StatefulSet": "statefulsets",
-}
+SERVED: dict[str, dict[str, Json]] = {}  # what an API server serves of each version, by kind
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +49,21 @@ def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
 
 def answer(plane: ControlPlane, namespace: str, body: Json) -> str:
     """Return why the API server does not take an object, "" where it does; nothing is stored."""
-    prefix = f"apis/{body['apiVersion']}" if "/" in body["apiVersion"] else f"api/{body['apiVersion']}"
-    resource = RESOURCES.get(body["kind"], body["kind"].lower())
     strict = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
-        plane.api.request("POST", f"/{prefix}/namespaces/{namespace}/{resource}", body, query=strict)
+        plane.api.request("POST", where(plane.api, namespace, body), body, query=strict)
     except ApiError as error:
         return str(error)
     return ""
+
+
+def where(api: Api, namespace: str, body: Json) -> str:
+    """Return the path at which objects of a kind are created; "unknown" stands for a kind that there is not."""
+    prefix = f"/apis/{body['apiVersion']}" if "/" in body["apiVersion"] else f"/api/{body['apiVersion']}"
+    if prefix not in SERVED:
+        SERVED[prefix] = {each["kind"]: each for each in api.get(prefix)["resources"] if "/" not in each["name"]}
+    resource = SERVED[prefix].get(body["kind"], {"name": "unknown", "namespaced": True})
+    return f"{prefix}{f'/namespaces/{namespace}' if resource['namespaced'] else ''}/{resource['name']}"
 
 
 def verdict(directory: Path, body: Json) -> str:
@@ -134,7 +133,7 @@ def templates(body: Json) -> Iterator[Json]:
     """Yield the templates of an object's pods, with the volumes that a StatefulSet's controller adds."""
     replicas = body.get("spec", {}).get("pytorchReplicaSpecs", {})
     yield from (each["template"] for each in replicas.values())
-    if body["kind"] in RESOURCES:
+    if body["kind"] in MAKERS:
         found = body
         for step in template_path(body["kind"]):
             found = found[step]

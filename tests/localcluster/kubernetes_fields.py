@@ -17,16 +17,19 @@ FILE = Path(__file__).resolve().parents[2] / "src" / "gputile" / "api" / "kubern
 # The kinds whose fields are checked, and those that have them as a part; of all others the names are enough.
 CHECKED = {
     "v1": (
-        *("ConfigMap", "LimitRange", "Namespace", "Node", "PersistentVolumeClaim", "Pod", "PodTemplate"),
-        *("ReplicationController", "ResourceQuota", "Secret", "Service", "ServiceAccount"),
+        *("ConfigMap", "LimitRange", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod"),
+        *("PodTemplate", "ReplicationController", "ResourceQuota", "Secret", "Service", "ServiceAccount"),
     ),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
+    "autoscaling/v1": ("HorizontalPodAutoscaler",),
     "autoscaling/v2": ("HorizontalPodAutoscaler",),
     "batch/v1": ("CronJob", "Job"),
-    "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
+    "networking.k8s.io/v1": ("Ingress", "IngressClass", "NetworkPolicy"),
+    "node.k8s.io/v1": ("RuntimeClass",),
     "policy/v1": ("PodDisruptionBudget",),
     "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
     "scheduling.k8s.io/v1": ("PriorityClass",),
+    "storage.k8s.io/v1": ("StorageClass",),
 }
 _SCALARS = {"boolean": "bool", "string": "string", "number": "number", "object": "any"}
 _PREFIXES = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", "io.k8s.apimachinery.pkg.api.", "io.k8s.apimachinery.pkg.")

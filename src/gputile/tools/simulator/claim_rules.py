@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
-from gputile.tools.simulator.affinity_rules import broken_selector
+from gputile.tools.simulator.affinity_rules import broken_label_selector
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.names import broken_subdomain
 
+_CLAIM: Final = "PersistentVolumeClaim"
 _MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
@@ -29,6 +30,25 @@ def broken_claim(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
         yield where, "Required value"
     elif parse_quantity(size) <= 0:
         yield where, f"Invalid value: {shown(str(size))}: must be greater than zero"
-    yield from broken_selector(f"{path}.selector", spec.get("selector", {}))
-    if spec.get("storageClassName") and (why := broken_subdomain(spec["storageClassName"])):
-        yield f"{path}.storageClassName", why
+    yield from broken_label_selector(f"{path}.selector", spec.get("selector", {}))
+    for field in ("storageClassName", "volumeAttributesClassName"):
+        if spec.get(field) and (why := broken_subdomain(spec[field])):
+            yield f"{path}.{field}", why
+    yield from _sources(path, spec)
+
+
+def _sources(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
+    """Yield what is wrong with what a volume is filled from."""
+    sources = {field: spec[field] for field in ("dataSource", "dataSourceRef") if field in spec}
+    reference = spec.get("dataSourceRef", {"kind": _CLAIM})  # a dataSource alone that is of no known kind is dropped
+    group = reference.get("apiGroup", "")
+    if not group and reference["kind"] != _CLAIM:
+        rule = f"must be {_CLAIM} where there is no apiGroup"
+        yield f"{path}.dataSourceRef.kind", f"Invalid value: {shown(reference['kind'])}: {rule}"
+    elif group and (why := broken_subdomain(group)):
+        yield f"{path}.dataSourceRef.apiGroup", why
+    if reference.get("namespace"):
+        if "dataSource" in spec:
+            yield f"{path}.dataSource", "Invalid value: may not be specified when dataSourceRef.namespace is specified"
+    elif len({(each.get("apiGroup"), each["kind"], each["name"]) for each in sources.values()}) > 1:
+        yield f"{path}.dataSource", "Invalid value: must match dataSourceRef"

@@ -98,11 +98,11 @@ def broken_resources(path: str, resources: Json, *, whole_pod: bool = False) -> 
     for name, written in requests.items():
         where = f"{path}.requests"
         if name not in limits:
-            if _is_extended(name):
+            if not is_overcommitted(name):
                 yield f"{path}.limits", f"Required value: Limit must be set for non overcommitable resources ({name})"
             continue
         request, limit = parse_quantity(written), parse_quantity(limits[name])
-        if _is_extended(name) and request != limit:
+        if not is_overcommitted(name) and request != limit:
             yield where, f"Invalid value: {shown(str(written))}: must be equal to {name} limit of {limits[name]}"
         elif request > limit:
             rule = f"must be less than or equal to {name} limit of {limits[name]}"
@@ -131,9 +131,23 @@ def _is_for_containers(name: str) -> bool:
     return name in _STANDARD or name.startswith(_HUGEPAGES)
 
 
-def _is_extended(name: str) -> bool:
-    """Return whether a resource cannot be overcommitted: devices and huge pages."""
-    return ("/" in name and "kubernetes.io/" not in name) or name.startswith(_HUGEPAGES)
+def broken_container_resource(name: str) -> str:
+    """Return why ``name`` is no resource that containers ask for; "" where it is one."""
+    if why := broken_qualified_name(name):
+        return why
+    if not _is_for_containers(name):
+        return f"Invalid value: {shown(name)}: must be a standard resource for containers"
+    return ""
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a resource is one of devices, which are counted in whole numbers."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith(_OF_QUOTAS)
+
+
+def is_overcommitted(name: str) -> bool:
+    """Return whether more of a resource may be promised than there is, as of CPU, and not of devices or huge pages."""
+    return not (("/" in name and "kubernetes.io/" not in name) or name.startswith(_HUGEPAGES))
 
 
 def _amount(path: str, name: str, value: Fraction, written: Any) -> Iterator[Broken]:

@@ -23,6 +23,7 @@ _MAY_BE_EMPTY = frozenset(
         ("batch.v1.PodFailurePolicy", "rules"),
         ("core.v1.HTTPHeader", "value"),
         ("core.v1.ISCSIVolumeSource", "lun"),
+        ("core.v1.LimitRangeSpec", "limits"),
         ("core.v1.PreferredSchedulingTerm", "preference"),
         ("core.v1.SleepAction", "seconds"),
         ("core.v1.Sysctl", "value"),

@@ -6,10 +6,11 @@ from typing import Final
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.wording import nearest, shown
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.beside_rules import values_are_judged
 from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.manifests import Manifest, ManifestError
 from gputile.tools.simulator.notes import Note
-from gputile.tools.simulator.object_rules import Json, broken_beside, broken_object, broken_template
+from gputile.tools.simulator.object_rules import Json, broken_beside, broken_identity, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 from gputile.tools.simulator.validation import Validation
 
@@ -26,7 +27,11 @@ MAKERS: Final = {
 }
 # Earlier or mistaken groups of these kinds: an object in one is meant to be of Kubernetes' own kind.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
+_METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 20
+_FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields are"
+_NAME_ONLY: Final = "this kind is not checked, only its metadata is"
+_TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,15 @@ class Intake:
         kind, version = manifest.kind, manifest.api_version
         own = kubernetes_kinds().kinds.get(version, {})
         if kind in own:
-            if kind not in MAKERS and own[kind]:
+            if kind not in MAKERS:
                 self._check_beside(manifest, own[kind], notes)
             return kind in MAKERS
         found = self.kinds.find(manifest)
         if found is not None:
+            self._check_metadata(manifest, notes)
+            if not manifest.stored:
+                self._refuse(manifest, list(broken_identity(kind, manifest.body.get("metadata", {}))), notes)
+            notes.append(Note(_TEMPLATES_ONLY if found.pods else _NAME_ONLY, manifest.origin))
             return bool(found.pods)
         unknown = self._unknown(manifest)
         if self.ignore_unknown and not (kind in MAKERS and manifest.group in _THEIR_GROUPS):
@@ -80,12 +89,23 @@ class Intake:
         self._refuse(manifest, list(broken_template(path, template)), notes)
 
     def _check_beside(self, manifest: Manifest, type_name: str, notes: list[Note]) -> None:
-        """Check the fields and the name of an object that makes no pods; what is left out has defaults, or none."""
-        written = manifest.nulls or manifest.body
-        broken = [each for each in broken_fields(type_name, written) if each[1] != "Required value"]
-        self._refuse(manifest, broken, notes)
+        """Check an object of one of Kubernetes' kinds that make no pods, and note what of it is not checked."""
+        judged = values_are_judged(manifest.kind)
+        if type_name:
+            broken = broken_fields(type_name, manifest.nulls or manifest.body)
+            self._refuse(
+                manifest, broken if judged else [each for each in broken if each[1] != "Required value"], notes
+            )
+        else:
+            self._check_metadata(manifest, notes)
         if not manifest.stored:
             self._refuse(manifest, list(broken_beside(manifest)), notes)
+        if not judged:
+            notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
+
+    def _check_metadata(self, manifest: Manifest, notes: list[Note]) -> None:
+        written = (manifest.nulls or manifest.body).get("metadata") or {}
+        self._refuse(manifest, broken_fields(_METADATA, written, "metadata"), notes)
 
     def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[Note]) -> None:
         unknown = [each for each in broken if each[1].startswith("unknown field")]

@@ -11,6 +11,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _PORT_NAME = re.compile(r"[-a-z0-9]*", re.ASCII)
+_HTTP_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", re.ASCII)
 _FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _MOST_ANNOTATIONS = 256 * 1024  # bytes
 
@@ -62,6 +63,23 @@ def broken_qualified_name(name: str) -> str:
     if len(last) > 63 or not _QUALIFIED.fullmatch(last):
         rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
         return f"Invalid value: {shown(name)}: a name must be {rule}"
+    return ""
+
+
+def broken_path_segment(name: str) -> str:
+    """Return why ``name`` cannot be a part of a URL's path; "" where it can."""
+    if name in (".", "..") or "/" in name or "%" in name:
+        return f"Invalid value: {shown(name)}: must not be '.' or '..', and not contain '/' or '%'"
+    return ""
+
+
+def broken_domain_path(path: str) -> str:
+    """Return why ``path`` is no path behind a domain, such as acme.io/foo; "" where it is one."""
+    domain, _, rest = path.partition("/")
+    if not path:
+        return "Required value"
+    if broken_subdomain(domain) or not _HTTP_PATH.fullmatch(rest):
+        return f"Invalid value: {shown(path)}: must be a path behind a domain, such as acme.io/foo"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Bounds of numbers, and of amounts that are a number or a percentage, as the API server sets them."""
+"""Bounds of numbers, amounts that are a number or a percentage, and values that are one of a few."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
@@ -10,6 +10,7 @@ from gputile.tools.simulator.fields import Broken
 Json = Mapping[str, Any]
 _PERCENT: Final = re.compile(r"[0-9]+%", re.ASCII)
 _LARGEST: Final = 2**31 - 1
+_LARGEST_PORT: Final = 65535
 _MOST_FILE_MODE: Final = 0o777
 
 
@@ -26,6 +27,19 @@ def broken_least(path: str, owner: Json, least: int, *fields: str) -> Iterator[B
         value = owner.get(field)
         if value is not None and value < least:
             yield f"{path}.{field}", f"Invalid value: {value}: must be greater than or equal to {least}"
+
+
+def broken_port(path: str, number: int) -> Iterator[Broken]:
+    """Yield what is wrong with the number of a port."""
+    if not 1 <= number <= _LARGEST_PORT:
+        yield path, f"Invalid value: {number}: must be between 1 and {_LARGEST_PORT}, inclusive"
+
+
+def one_of(path: str, value: str, valid: Iterable[str]) -> Iterator[Broken]:
+    """Yield what is wrong with a value that must be one of a few."""
+    choices = tuple(valid)
+    if value not in choices:
+        yield path, f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, choices))}"
 
 
 def broken_file_mode(path: str, owner: Json, field: str) -> Iterator[Broken]:

@@ -1,18 +1,17 @@
 """What the API server demands of the kinds that make pods (k8s.io/kubernetes, pkg/apis/apps and batch, validation)."""
 
-import base64
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.affinity_rules import broken_label_selector
+from gputile.tools.simulator.beside_rules import broken_values
 from gputile.tools.simulator.claim_rules import broken_claim
 from gputile.tools.simulator.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.job_rules import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.names import broken_label_name, broken_subdomain
+from gputile.tools.simulator.names import broken_label_name, broken_path_segment, broken_subdomain
 from gputile.tools.simulator.number_rules import broken_least
 from gputile.tools.simulator.pod_annotation_rules import broken_pod_annotations
 from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec
@@ -30,10 +29,6 @@ _NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
-_DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
-_LONGEST_KEY: Final = 253
-_PLAIN_DATA: Final = {"ConfigMap": "data", "Secret": "stringData"}
-_LARGEST_PORT: Final = 65535
 _GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
 
 
@@ -63,49 +58,13 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
 def broken_beside(manifest: Manifest) -> Iterator[Broken]:
     """Yield what is wrong with an object of a kind that makes no pods, as it stands beside those that do."""
     yield from broken_identity(manifest.kind, manifest.body.get("metadata", {}))
-    body = manifest.body
-    if manifest.kind in ("ConfigMap", "Secret"):
-        yield from _broken_data(manifest.kind, body)
-    elif manifest.kind == "PersistentVolumeClaim":
-        yield from broken_claim("spec", body.get("spec", {}))
-    elif manifest.kind == "PodDisruptionBudget" and {"minAvailable", "maxUnavailable"} <= body.get("spec", {}).keys():
-        yield "spec", "Invalid value: minAvailable and maxUnavailable cannot be both set"
-    elif manifest.kind == "Service":
-        yield from _broken_ports(body.get("spec", {}))
-
-
-def _broken_data(kind: str, body: Json) -> Iterator[Broken]:
-    for field in ("data", "binaryData", "stringData"):
-        for key, value in body.get(field, {}).items():
-            if not _DATA_KEY.fullmatch(key) or key in (".", "..") or key.startswith("..") or len(key) > _LONGEST_KEY:
-                rule = f"must be no more than {_LONGEST_KEY} letters, digits, '-', '_' and '.', and not begin with '..'"
-                yield f"{field}[{shown(key)}]", f"Invalid value: {rule}"
-            if field == "binaryData" or (kind == "Secret" and field == "data"):
-                try:
-                    base64.b64decode("".join(value.split("\n")), validate=True)
-                except ValueError:
-                    yield f"{field}[{shown(key)}]", f"must be base64: write plain text into {_PLAIN_DATA[kind]}"
-    for key in sorted(body.get("data", {}).keys() & body.get("binaryData", {}).keys()):
-        yield f"data[{shown(key)}]", f"Invalid value: {shown(key)}: duplicate of key present in binaryData"
-
-
-def _broken_ports(spec: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the ports of a Service."""
-    ports = spec.get("ports", ())
-    if not ports and spec.get("type") != "ExternalName" and spec.get("clusterIP") != "None":
-        yield "spec.ports", "Required value"
-    names: set[str] = set()
-    for i, port in enumerate(ports):
-        number, name = port.get("port", 0), port.get("name", "")
-        if not 1 <= number <= _LARGEST_PORT:
-            yield f"spec.ports[{i}].port", f"Invalid value: {number}: must be between 1 and {_LARGEST_PORT}, inclusive"
-        if len(ports) > 1 and not name:
-            yield f"spec.ports[{i}].name", "Required value: of several ports each has a name"
-        elif name and (why := broken_label_name(name)):
-            yield f"spec.ports[{i}].name", why
-        elif name in names:
-            yield f"spec.ports[{i}].name", f"Duplicate value: {shown(name)}"
-        names.add(name)
+    if manifest.kind == "PodTemplate":
+        template = manifest.body.get("template", {})
+        if not template.get("spec"):
+            yield "template.spec.containers", "Required value"
+        yield from broken_template("template", template)
+    else:
+        yield from broken_values(manifest.kind, manifest.body)
 
 
 def broken_template(path: str, template: Json) -> Iterator[Broken]:
@@ -122,7 +81,8 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     if not name and not prefix:
         yield "metadata.name", "Required value: name or generateName is required"
     for field, text in (("name", name), ("generateName", prefix.rstrip("-") if prefix else "")):
-        if text and kind not in _OF_ANY_NAME and (why := broken_subdomain(text)):
+        broken_name = broken_path_segment if kind in _OF_ANY_NAME else broken_subdomain
+        if text and (why := broken_name(text)):
             yield f"metadata.{field}", why
     if kind == "CronJob" and len(name) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"

@@ -52,9 +52,10 @@ def _written_tolerations(path: str, text: str) -> Iterator[Broken]:
         yield path, f"Invalid value: {shown(text)}: must be a JSON list of tolerations"
         return
     known = {name.lower(): name for name in _TOLERATION_FIELDS}
-    tolerations = []
+    tolerations: list[Json] = []
     for each in written or () if isinstance(written, list | None) else [written]:
-        named = {known.get(name.lower(), name): value for name, value in each.items()} if isinstance(each, dict) else {}
+        fields: Json = each if isinstance(each, dict) else {}
+        named = {known.get(name.lower(), name): value for name, value in fields.items()}
         wrong = [name for name, type_ in _TOLERATION_FIELDS.items() if not isinstance(named.get(name), type_ | None)]
         if not isinstance(written, list) or not isinstance(each, dict | None) or wrong:
             yield path, f"Invalid value: {shown(text)}: must be a JSON list of tolerations"

@@ -5,7 +5,7 @@ The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -69,7 +69,8 @@ class PodsOfKind(_TableSection, frozen=True):
 class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none. ``suspended`` is the path of what holds its pods back while true.
 
-    ``owned`` are labels that identify its pods if their controller is another object.
+    ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path of
+    what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
     """
 
     api_version: Annotated[str, msgspec.Meta(description="The kind's apiVersion.")]
@@ -82,6 +83,9 @@ class PodKind(_TableSection, frozen=True):
         dict[str, str],
         msgspec.Meta(description="Labels by which its pods are known where their controller is another object."),
     ] = {}
+    template_of: Annotated[
+        str, msgspec.Meta(description="Where the object names one of Kubernetes' kinds whose template its pods have.")
+    ] = ""
 
 
 class KindsTable(_TableSection, frozen=True):
@@ -172,6 +176,43 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
         path, why = _missing(manifest.body, kind.pods[0].template)
         raise manifest.origin.error(path, why)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The kind and name of an object whose template another one takes."""
+
+    kind: str
+    name: str
+
+
+def template_reference(manifest: Manifest, kind: PodKind) -> Reference | None:
+    """Return what an object without a template of its own names instead; None where it has one, or names nothing.
+
+    Raises:
+        ManifestError: what it names has no kind or name.
+    """
+    own = any(place for rule in kind.pods for place in _at(manifest.body, rule.template))
+    place = next(_at(manifest.body, kind.template_of), None)
+    if own or place is None:
+        return None
+    named = place.value if isinstance(place.value, dict) else {}
+    for key in ("kind", "name"):
+        if not isinstance(named.get(key), str) or not named[key]:
+            raise manifest.origin.error(f"{_written(place.steps)}.{key}", "must be there, as a string")
+    return Reference(named["kind"], named["name"])
+
+
+def with_template(manifest: Manifest, kind: PodKind, template: Json) -> Manifest:
+    """Return an object with a template where its kind has the first one."""
+    *before, last = kind.pods[0].template.split(".")
+    body = dict(manifest.body)
+    place = body
+    for step in before:
+        place[step] = dict(place.get(step, {}))
+        place = place[step]
+    place[last] = template
+    return replace(manifest, body=body)
 
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:

@@ -4,13 +4,13 @@ The rules read manifests as written, after ``fields`` has checked them. They use
 a reader. Containers, volumes and security have modules of their own.
 """
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
+from gputile.tools.simulator.address_rules import broken_address
 from gputile.tools.simulator.affinity_rules import broken_affinity
 from gputile.tools.simulator.container_rules import (
     broken_amounts,
@@ -154,7 +154,7 @@ def _names_of_hosts(path: str, spec: Json) -> Iterator[Broken]:
     if len(servers) > _MOST_NAMESERVERS:
         yield f"{path}.dnsConfig.nameservers", f"Invalid value: must not have more than {_MOST_NAMESERVERS} nameservers"
     for i, server in enumerate(servers):
-        if why := _broken_address(server):
+        if why := broken_address(server):
             yield f"{path}.dnsConfig.nameservers[{i}]", why
     if len(searches) > _MOST_SEARCHES or len(" ".join(searches)) > _LONGEST_SEARCHES:
         rule = f"must not have more than {_MOST_SEARCHES} search paths and {_LONGEST_SEARCHES} characters"
@@ -168,22 +168,11 @@ def _names_of_hosts(path: str, spec: Json) -> Iterator[Broken]:
         if not option.get("name"):
             yield f"{path}.dnsConfig.options[{i}]", "Required value: must not be empty"
     for i, alias in enumerate(spec.get("hostAliases", ())):
-        if why := _broken_address(alias["ip"]):
+        if why := broken_address(alias["ip"]):
             yield f"{path}.hostAliases[{i}].ip", why
         for j, name in enumerate(alias.get("hostnames", ())):
             if why := broken_subdomain(name):
                 yield f"{path}.hostAliases[{i}].hostnames[{j}]", why
-
-
-def _broken_address(text: str) -> str:
-    try:
-        address = ipaddress.ip_address(text)
-        usual = not isinstance(address, ipaddress.IPv6Address) or not (address.ipv4_mapped or address.scope_id)
-    except ValueError:
-        usual = False
-    if not usual:
-        return f"Invalid value: {shown(text)}: must be an IP address, such as 10.9.8.7 or 2001:db8::ffff"
-    return ""
 
 
 def _by_plugins(path: str, spec: Json) -> Iterator[Broken]:

@@ -21,7 +21,14 @@ from gputile.tools.simulator.names import broken_label_name, check_name
 from gputile.tools.simulator.naming import make_uid, suffixes
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import template_path
-from gputile.tools.simulator.pod_kinds import PodKind, groups, is_suspended
+from gputile.tools.simulator.pod_kinds import (
+    PodKind,
+    Reference,
+    groups,
+    is_suspended,
+    template_reference,
+    with_template,
+)
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_REPLICAS = 100_000
@@ -103,7 +110,7 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
         ManifestError: objects cannot be used, or there are two of one name; each mistake is a line.
     """
     taken = intake or Intake()
-    expander = _Expander(replace(taken, admission=taken.admission.beside(manifests)), nodes)
+    expander = _Expander(replace(taken, admission=taken.admission.beside(manifests)), nodes, manifests)
     wrong: list[str] = []
     for manifest in manifests:
         try:
@@ -119,10 +126,11 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
 class _Expander:
     """Makes pods of one object after the other."""
 
-    def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
+    def __init__(self, intake: Intake, nodes: Sequence[Node], manifests: Sequence[Manifest]) -> None:
         self.expansion = Expansion()
         self._intake = intake
         self._nodes = nodes
+        self._manifests = manifests
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
 
@@ -191,6 +199,14 @@ class _Expander:
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[manifest.kind, owner.namespace, owner.name] = known
+        reference = template_reference(manifest, kind)
+        if reference is not None:
+            found = self._referenced(manifest, reference)
+            if found is None:
+                text = f"its pods are of the template of {reference.kind}/{reference.name}, which is not in these files"
+                self.expansion.notes.append(Note(text, origin))
+                return
+            manifest = with_template(manifest, kind, found)
         for group in groups(manifest, kind):
             self._intake.check_template(manifest, group.path, group.template, self.expansion.notes)
             template = self._template(origin, group.path, group.template, owner.namespace)
@@ -199,6 +215,17 @@ class _Expander:
                 name = _shortened(group.name(owner.name, number))
                 check_name(origin, "metadata.name", name)
                 yield make.pod(name, labels=group.labels(owner.name, number))
+
+    def _referenced(self, manifest: Manifest, reference: Reference) -> Mapping[str, Any] | None:
+        """Return the template of what an object refers to, None where no file has it."""
+        for other in self._manifests:
+            found: Any = other.body
+            named = (other.kind, _place(other)) == (reference.kind, (_place(manifest)[0], reference.name))
+            for step in template_path(other.kind) if named else ():
+                found = found.get(step) if isinstance(found, dict) else None
+            if named and isinstance(found, dict):
+                return found
+        return None
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
@@ -339,6 +366,13 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
     check_name(origin, "metadata.name", name)
     uid = meta.uid or make_uid(kind, namespace, name)
     return msgspec.structs.replace(meta, name=name, namespace=namespace, uid=uid)
+
+
+def _place(manifest: Manifest) -> tuple[Any, Any]:
+    """Return an object's namespace and name."""
+    metadata = manifest.body.get("metadata")
+    found = metadata if isinstance(metadata, dict) else {}
+    return found.get("namespace") or "default", found.get("name")
 
 
 def _shortened(name: str) -> str:

@@ -43,7 +43,8 @@ def test_every_pod_of_the_applications_has_a_place(files: list[Path], tmp_path: 
         *(f"--filename={file}" for file in files),
     ]
     result = CliRunner().invoke(app, ["simulate", *options])
-    assert (result.exit_code, result.stderr) == (0, "")
+    told = [line for line in result.stderr.splitlines() if not line.endswith("the templates of pods are checked")]
+    assert (result.exit_code, told) == (0, [])
 
 
 @pytest.mark.parametrize("file", APPLICATIONS, ids=lambda file: file.stem)

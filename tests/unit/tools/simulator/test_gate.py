@@ -128,6 +128,23 @@ def test_objects_beside_the_workloads_are_checked_too(
     assert bool(found) == bool(said)
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "note"),
+    [
+        ("v1", "PersistentVolume", "the values of this kind are not checked, only its fields are"),
+        ("v1", "Endpoints", "this kind is not checked, only its metadata is"),
+        ("kueue.x-k8s.io/v1beta1", "LocalQueue", "this kind is not checked, only its metadata is"),
+        ("v1", "ConfigMap", ""),
+    ],
+)
+def test_what_is_not_checked_is_said(tmp_path: Path, version: str, kind: str, note: str) -> None:
+    body = {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}}
+    found = expand(load_text(tmp_path, json.dumps(body)).manifests, [])
+    assert [each.text for each in found.notes] == [note] * bool(note)
+    assert "metadata.name: Invalid value" in verdict(tmp_path, changed(body, "metadata.name", "A b"))
+    assert "metadata.lables: unknown field" in verdict(tmp_path, changed(body, "metadata.lables", {}))
+
+
 def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     twice = changed(changed(POD, "spec.nodeSelectr", {}), "spec.containers.0.image", 1)
     negative, unknown = changed(JOB, "spec.parallelism", -1), changed(DEPLOYMENT, "spec.replica", 1)

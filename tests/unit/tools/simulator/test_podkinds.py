@@ -11,7 +11,7 @@ from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
 from gputile.tools.simulator.workloads import Expansion, expand
-from tests.manifests import GONE, Json, changed, pod_template
+from tests.manifests import DEPLOYMENT, GONE, Json, changed, pod_template
 
 from .builders import load_text, write
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
 )
 def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) -> None:
     found = expanded(tmp_path, changed(body, path, True))
-    assert (found.pods, "is suspended" in found.notes[0].text) == ([], True)
+    assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
 
 
 def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:
@@ -180,6 +180,20 @@ kinds:
 """
 
 
+def test_a_rollout_takes_the_template_of_the_deployment_that_it_names(tmp_path: Path) -> None:
+    spec = {"replicas": 2, "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}
+    rollout = of_kind("argoproj.io/v1alpha1", "Rollout", spec)
+    deployment = changed(changed(DEPLOYMENT, "metadata.name", "d"), "spec.replicas", 0)
+    texts = "\n---\n".join(map(json.dumps, (rollout, deployment)))
+    found = expand(load_text(tmp_path, texts).manifests, [], Intake())
+    assert [pod.metadata.name for pod in found.pods] == ["w-0", "w-1"]
+    alone = expanded(tmp_path, rollout)
+    assert alone.pods == []
+    assert alone.notes[-1].text == "its pods are of the template of Deployment/d, which is not in these files"
+    with pytest.raises(ManifestError, match=r"spec\.workloadRef\.name: must be there, as a string"):
+        expanded(tmp_path, changed(rollout, "spec.workloadRef", {"kind": "Deployment"}))
+
+
 def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
     more = write(tmp_path, MORE, "kinds.yaml")
     stages = [{"name": "one", "workers": {"number": 1, "template": TEMPLATE}}, {"workers": {"template": TEMPLATE}}]
@@ -187,7 +201,8 @@ def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
     found = expanded(tmp_path, body, more).pods
     assert [pod.metadata.name for pod in found] == ["w-one-0-x", "w-one-1-x", "w-1-0-x", "w-1-1-x"]
     assert found[0].metadata.labels["example.com/stage"] == "one"
-    assert expanded(tmp_path, of_kind("example.com/v1", "Dataset", {}), more).notes == []
+    notes = expanded(tmp_path, of_kind("example.com/v1", "Dataset", {}), more).notes
+    assert [note.text for note in notes] == ["this kind is not checked, only its metadata is"]
 
 
 @pytest.mark.parametrize(
