@@ -51,7 +51,7 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExtenderGate:
-    """Who may be asked: ``admit`` raises ``NotReady`` where this replica may not act.
+    """Admits calls: ``admit`` raises ``NotReady`` where this replica may not act.
 
     ``not_ready`` returns why this replica is not ready to be asked, "" where it is.
     """

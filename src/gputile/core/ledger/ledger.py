@@ -42,7 +42,7 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """Who holds what. Not thread-safe: one event loop owns it."""
+    """What each pod holds on which node. Not thread-safe: one event loop owns it."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration

@@ -32,7 +32,7 @@ class NodeApi(Protocol):
 
 
 class ApiServerNodeApi:
-    """The real one."""
+    """``NodeApi`` on a connection to the API server."""
 
     def __init__(self, connection: Connection, events: EventRecorder, node: str) -> None:
         self._connection = connection

@@ -135,13 +135,16 @@ class NodeTimeSlices:
         return account.key if gpu.accounts.get(account.key) is account else None
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
-        """Take note of the GPUs that one process uses at once: wanted lately, or its at the moment."""
+        """Note that a process uses GPUs at once: those that it has wanted lately, and those on which it has a turn."""
         lately = self._together.wants(name, member, uuid, now)
         held = {other for other, gpu in self._gpus.items() if member in gpu.holders}
         self._belong(name, uuid, lately | held, now)
 
     def _belong(self, name: Hashable, uuid: str, others: Iterable[str], now: int) -> None:
-        """Work over several GPUs keeps to one share: where they differ it is not that."""
+        """Note that a container uses a GPU together with those of ``others`` on which it has the same share.
+
+        Work over several GPUs keeps to one share, so GPUs with other guarantees or ceilings are left out.
+        """
         account = self._gpus[uuid].accounts.get(name)
         if account is None:
             return
@@ -210,7 +213,7 @@ class NodeTimeSlices:
         return found
 
     def _see_whether_held_up(self, uuid: str, now: int) -> None:
-        """One that keeps a GPU long after its turn, and waits for another meanwhile, may need both at once."""
+        """Note that a container which keeps a GPU long after its turn may need it together with those it waits for."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
         if owner is None or owner.tied or not gpu.held_up(now):
@@ -234,7 +237,7 @@ class NodeTimeSlices:
         return {owner.key for uuid in near if (owner := self._gpus[uuid].owner) is not None}
 
     def _ask(self, near: set[str], now: int) -> None:
-        """Who waits for one GPU of a set asks for all of them, unless it has some."""
+        """Let a container that waits for one GPU of its set ask for all of them, unless it has some."""
         owners = self._owners(near)
         for name in self._among(near):
             mine = self._mine(name)
@@ -247,9 +250,9 @@ class NodeTimeSlices:
                 account.asks = asks
 
     def _let_go(self, near: set[str], now: int) -> None:
-        """One that is held up, since what it waits for has come to its end before, gets all of its GPUs anew.
+        """Take the GPUs from a container that waits for one whose turn has come to its end before.
 
-        It is the next to do so, but not twice running.
+        It is the next to get all of its GPUs, but not twice in a row.
         """
         owners = self._owners(near)
         for name in self._among(near):
@@ -266,7 +269,7 @@ class NodeTimeSlices:
                 round_.joined.clear()
 
     def _release(self, near: set[str], now: int) -> None:
-        """A set's turn is over when none of its GPUs is in anybody's hands; two that are show that it is one."""
+        """End a set's turn when no process has a GPU of it; two GPUs in use show that they are used together."""
         owners = self._owners(near)
         for name in self._among(near):
             has = self._has(name) if name in owners else []
@@ -278,7 +281,7 @@ class NodeTimeSlices:
                     self._gpus[uuid].release(now)
 
     def _end_together(self, near: set[str], now: int) -> Said:
-        """Where one turn of a set has got an end, the others end then too."""
+        """Give all turns of a set the end that one of them has got."""
         said: Said = []
         owners = self._owners(near)
         for name in self._among(near):
@@ -312,9 +315,9 @@ class NodeTimeSlices:
         return said
 
     def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
-        """Return whether anybody wants no other GPUs than free ones; in what order all wait matters to nobody else.
+        """Return whether a turn could begin, as some container wants free GPUs only; else the order need not be known.
 
-        It is not so for most events: the GPUs of a set become free one after the other.
+        After most events none can: the GPUs of a set become free one after the other.
         """
         for uuid in near:
             self._gpus[uuid].idle_hold(now)  # one that is over is not waited for
@@ -362,9 +365,9 @@ class NodeTimeSlices:
         return found
 
     def _joins(self, name: Hashable, now: int) -> list[TurnCandidate]:
-        """What a container wants beside the GPUs of its set that it has: it keeps those until it has these too.
+        """Return the GPUs that a container wants beside those of its set that it has, and keeps until it has these too.
 
-        Each GPU is had once a round in that way, and not when its turn has come to its end.
+        It gets each GPU in that way once a round, and none whose turn has come to its end.
         """
         since = min(began for uuid in self._has(name) if (began := self._gpus[uuid].since) is not None)
         return [
@@ -378,7 +381,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, name: Hashable, now: int) -> Rank:
-        """Return a set's rank: on the GPU on which it has had most, so that it gets its share of that one."""
+        """Return a set's rank: that on the GPU of which the container has had most, so that it gets its share there."""
         mine = self._mine(name)
         waits_since = min((a.waits_since for _, _, a in mine if a.waits_since is not None), default=now)
         since = max([waits_since, *(gpu.eligible_at(account) for _, gpu, account in mine)])

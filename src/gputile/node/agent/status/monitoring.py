@@ -33,7 +33,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Who is slow to ask keeps nobody else waiting: any pod that reaches the port may ask, the kubelet must."""
+    """Gives each client a thread: any pod that reaches the port may be slow, and must not keep the kubelet waiting."""
 
     daemon_threads = True
     request_queue_size = 128
