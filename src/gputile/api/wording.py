@@ -61,6 +61,11 @@ def known(fields: Iterable[str]) -> str:
     return f"; known are {', '.join(names)}" if 0 < len(names) <= _MOST_NAMED else ""
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first ``most`` names, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def below(path: str, inner: str) -> str:
     """Return the path of what stands at ``inner`` of the value at ``path``."""
     dot = "." if path and inner and not inner.startswith("[") else ""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from gputile.api.wording import first_of
 from gputile.cli.drawing import bars, draw
 from gputile.cli.output import write, write_json, write_yaml
 from gputile.cli.remedies import write_remedies
@@ -160,7 +161,7 @@ class _Report:
                     workload_name(workload.owner),
                     f"{workload.placed}/{workload.pods}",
                     " or ".join(workload.gets) or "-",
-                    _some(nodes) or "-",
+                    first_of(nodes, _NAMES_SHOWN) or "-",
                 )
             )
         write_table(rows)
@@ -170,7 +171,7 @@ class _Report:
         found = [(reason, pods) for workload in self._workloads for reason, pods in workload.refused.items()]
         advised = self._advice([pods[0] for _, pods in found[:_ADVISED]])
         for reason, pods in found:
-            names = _some([pod.key for pod in pods])
+            names = first_of([pod.key for pod in pods], _NAMES_SHOWN)
             write("\n")
             advice = advised.get(pods[0].metadata.uid)
             if advice is None:
@@ -192,16 +193,10 @@ def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
     """Print what nodes say to a pod; those that say the same in one row."""
     rows = [("NODE", "WHY NOT")]
     for why, names in list(nodes.items())[:_REASONS_SHOWN]:
-        rows.append((_some(names), why))
+        rows.append((first_of(names, _NAMES_SHOWN), why))
     if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
-        rows.append((f"{left} more", "they lack more"))
+        rows.append((f"{left} more", "they are further from fitting"))
     write_table(rows)
-
-
-def _some(names: "Sequence[str]") -> str:
-    """Return the first few names, and how many more there are."""
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:

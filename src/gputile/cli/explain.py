@@ -203,7 +203,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
         rows += _gpu_rows(first)
     write_table(rows)
     if left := len(reports) - sum(map(len, shown)):
-        write(f"... and {left} more nodes that lack more; --all shows them\n")
+        write(f"... and {left} more nodes, further from fitting; --all shows them\n")
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":

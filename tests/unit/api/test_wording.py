@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gputile.api.wording import at, below, kind_of, known, nearest, shown, supported, unsupported
+from gputile.api.wording import at, below, first_of, kind_of, known, nearest, shown, supported, unsupported
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,9 @@ def test_values_are_shown_cut_and_printable() -> None:
     values: list[Any] = [{}, [], "", True, 1, None]
     words = ["a mapping", "a list", "a string", "a boolean", "a number", "nothing"]
     assert list(map(kind_of, values)) == words
+
+
+def test_of_many_names_the_first_are_told_and_how_many_are_left() -> None:
+    assert first_of(["a", "b", "c"], 3) == "a, b, c"
+    assert first_of(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert first_of([], 2) == ""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gputile.api.wording import first_of
 from gputile.tools.simulator.manifests import Origin
 
 _OBJECTS_SHOWN = 5
@@ -28,9 +29,8 @@ def told_together(notes: Iterable[Note]) -> list[str]:
 
 
 def _of_several(notes: list[Note]) -> str:
-    first, count = notes[0], len(notes)
+    first = notes[0]
     if first.origin is None:
         return first.text
     objects = [f"{note.origin.kind}/{note.origin.name or '(no name)'}" for note in notes if note.origin is not None]
-    more = f" and {count - _OBJECTS_SHOWN} more" if count > _OBJECTS_SHOWN else ""
-    return f"{first.origin.file}: {', '.join(objects[:_OBJECTS_SHOWN])}{more}: {first.text}"
+    return f"{first.origin.file}: {first_of(objects, _OBJECTS_SHOWN)}: {first.text}"

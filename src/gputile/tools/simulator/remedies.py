@@ -1,6 +1,6 @@
 """What would have to change so that a pod fits. Every remedy is tried with the live code before it is shown (B4)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -8,6 +8,7 @@ import msgspec
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
+from gputile.api.wording import first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.ledger.booking import Booking
@@ -108,7 +109,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
     _, _, name, leaving = best
     verb = "ends, or moves to another node" if len(leaving) == 1 else "end, or move to other nodes"
     noun = "pod" if len(leaving) == 1 else "pods"
-    remedy = Remedy(f"{noun} {_listed(booking.key for booking in leaving)} {verb}", [name])
+    remedy = Remedy(f"{noun} {first_of([booking.key for booking in leaving], _NAMES_SHOWN)} {verb}", [name])
     return Proposal(remedy, subject.pod, frozenset(booking.uid for booking in leaving))
 
 
@@ -188,9 +189,3 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    shown = ", ".join(found[:_NAMES_SHOWN])
-    return f"{shown} and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else shown

@@ -13,7 +13,7 @@ from typing import Final
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
-from gputile.api.wording import nearest
+from gputile.api.wording import first_of, nearest
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.advertise.slots import UnitError, check_unit
@@ -133,10 +133,9 @@ def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[i
 
 
 def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
-    names = ", ".join(sorted(gpu_pods)[:_NAMED_PODS])
-    more = f" and {len(gpu_pods) - _NAMED_PODS} more" if len(gpu_pods) > _NAMED_PODS else ""
+    names = first_of(sorted(gpu_pods), _NAMED_PODS)
     return (
-        f"{_name(current)} stays in force while GPU pods are on the node: {names}{more}; "
+        f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
         f"{_name(wanted)} follows when they are gone"
     )
 
