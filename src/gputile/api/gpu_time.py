@@ -7,6 +7,7 @@ Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 from enum import StrEnum
 from typing import Final
 
+from gputile.api.quantity import decimal
 from gputile.api.wording import nearest
 
 MOST_WEIGHT: Final = 1000
@@ -58,8 +59,9 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
     Raises:
         ValueError: it is none; the text names the valid ones.
     """
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most:
-        return int(text)
+    weight = decimal(text, 4)
+    if 1 <= weight <= most:
+        return weight
     whose = "" if most == MOST_WEIGHT else " in this namespace"
     raise ValueError(f"{text!r} is no weight of GPU time; valid{whose} are 1 to {most}")
 
@@ -70,6 +72,7 @@ def parse_active_threads(text: str) -> int:
     Raises:
         ValueError: it is none; the text names the valid ones.
     """
-    if text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 100:
-        return int(text)
+    percentage = decimal(text, 3)
+    if 1 <= percentage <= 100:
+        return percentage
     raise ValueError(f"{text!r} is no percentage of a GPU's threads; valid are 1 to 100")

@@ -101,6 +101,11 @@ def parse_count(value: str | int | float) -> int:
     return amount.numerator
 
 
+def decimal(text: str, digits: int) -> int:
+    """Return the number that at most so many ASCII digits make; -1, which no range has, for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else -1
+
+
 def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
     """Return how many of a resource are among ``amounts``; 0 where none is, or what stands there is no count."""
     try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib, parse_quantity
+from gputile.api.quantity import QuantityError, count_of, decimal, parse_count, parse_mib, parse_quantity
 
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 LARGEST = Fraction(10**300)
@@ -157,3 +157,11 @@ def test_memory_units_as_documents_and_kubernetes_write_them_u2(text: str, mib: 
 def test_other_memory_units_are_refused_u2(text: str) -> None:
     with pytest.raises(QuantityError, match="memory size"):
         parse_mib(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("7", 7), ("064", 64), ("999", 999), ("1000", -1), ("", -1), ("-1", -1), ("1.0", -1), ("\u0663", -1)],
+)
+def test_only_so_many_ascii_digits_are_a_number(text: str, number: int) -> None:
+    assert decimal(text, 3) == number

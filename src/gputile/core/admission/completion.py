@@ -1,6 +1,6 @@
 """Completes a GPU pod at admission: the toleration, the memory unit in force, the scheduler, and its gang's gate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gputile.api.core import Pod
@@ -18,9 +18,9 @@ from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.rewrite import Rewriting
+from gputile.core.devices.gang_membership import labelled_size
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
-_LONGEST_SIZE = 5  # digits of min-available
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -61,15 +61,16 @@ def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
 
 def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
     """Hold the pod of a gang back until its gang has been planned as a whole (M13)."""
-    if not _in_gang(pod.metadata.labels, rewriting):
+    if not _in_gang(pod, rewriting):
         return
     gates = view.spec.scheduling_gates
     if all(each.name != GANG_GATE for each in gates):
         rewriting.operations.append(_append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
 
 
-def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
+def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
     """Return whether the labels put a pod into a gang; a PodGroup, where there is one, tells the size."""
+    labels = pod.metadata.labels
     if labels.get(POD_GROUP_LABEL):
         return True
     name, size = labels.get(GANG_NAME_LABEL), labels.get(GANG_SIZE_LABEL)
@@ -79,7 +80,7 @@ def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
         missing = GANG_SIZE_LABEL if name else GANG_NAME_LABEL
         rewriting.warnings.append(f"the pod is scheduled alone, not in a gang: the label {missing} is missing; add it")
         return False
-    if not (size.isascii() and size.isdigit() and len(size) <= _LONGEST_SIZE and int(size) >= 1):
+    if not labelled_size(pod):
         rule = f"metadata.labels[{GANG_SIZE_LABEL}] is {size[:20]!r}: write how many pods start together, 1 or more"
         rewriting.refusals.append(AdmissionRefusal(AdmissionRule.GANG, rule))
         return False

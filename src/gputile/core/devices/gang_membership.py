@@ -7,6 +7,7 @@ PodGroup object of scheduler-plugins.
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
+from gputile.api.quantity import decimal
 from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 
 MOST_MEMBERS = 99_999
@@ -39,9 +40,7 @@ def gang_of(pod: Pod) -> GangName | None:
 
 def labelled_size(pod: Pod) -> int:
     """Return how many pods the pod's own label says start together, 0 where it says nothing valid."""
-    text = pod.metadata.labels.get(GANG_SIZE_LABEL, "")
-    valid = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_MEMBERS))
-    return int(text) if valid else 0
+    return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
 def gated(pod: Pod) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gputile.api.core import Container, Pod
-from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.quantity import QuantityError, decimal, parse_count
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT_LABEL,
@@ -225,24 +225,26 @@ def _gpu_count(pod: Pod) -> int:
     text = pod.metadata.labels.get(GPU_COUNT_LABEL)
     if text is None:
         return 1
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_GPUS):
+    count = decimal(text, 3)
+    if not 1 <= count <= MOST_GPUS:
         raise RequestError(
             f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to {MOST_GPUS}: "
             f"write one, or remove the label"
         )
-    return int(text)
+    return count
 
 
 def _stamped_unit(pod: Pod, default: int) -> int:
     text = pod.metadata.annotations.get(MEMORY_UNIT_ANNOTATION)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 8 and SMALLEST_UNIT_MIB <= int(text) <= MOST_MIB):
+    unit = decimal(text, 8)
+    if not SMALLEST_UNIT_MIB <= unit <= MOST_MIB:
         raise RequestError(
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {text[:40]!r}, "
             f"not a unit of {SMALLEST_UNIT_MIB} MiB or more: remove the annotation"
         )
-    return int(text)
+    return unit
 
 
 def _check_spread(container: ContainerRequest, gpus: int) -> None:

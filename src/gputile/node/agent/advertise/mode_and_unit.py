@@ -12,6 +12,7 @@ from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition, node_condition
+from gputile.api.quantity import decimal
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.api.wording import first_of, nearest
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
@@ -95,9 +96,9 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
     if sharing is Sharing.TIME_SLICING:
         text = labels.get(REPLICAS_LABEL, "")
-        if not (text.isascii() and text.isdigit() and len(text) <= 3 and 2 <= int(text) <= MOST_REPLICAS):
+        replicas = decimal(text, 3)
+        if not 2 <= replicas <= MOST_REPLICAS:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
-        replicas = int(text)
     return EffectiveMode(Mode(mode), 0, sharing, replicas)
 
 
