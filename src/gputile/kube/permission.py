@@ -1,6 +1,6 @@
 """Which RBAC permission a request needs, so that a refusal can name what is lacking."""
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS = {"POST": "create", "PATCH": "patch"}
 
 
 def permission_of(method: str, path: str) -> str:

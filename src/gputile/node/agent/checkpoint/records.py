@@ -9,7 +9,7 @@ import msgspec
 
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
-from gputile.core.devices.inventory import InventoryError, decode_inventory
+from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -132,5 +132,5 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
         return EffectiveMode(Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1)
-    except (KeyError, InventoryError, ValueError):
+    except (KeyError, ValueError):
         return None

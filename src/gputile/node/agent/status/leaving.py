@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
-from gputile.kube.errors import ConfigError, KubeError, NotFound
+from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.kubeconfig import load_access
 from gputile.node.agent.serve import NODE, AgentSettings, decode_settings
 from gputile.node.agent.status.published import farewell_patch
@@ -40,7 +40,7 @@ def main() -> None:
     """Remove it; exit with 1 where that is to be tried again."""
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
-    except (KubeError, ConfigError, MisfitError) as error:
+    except (KubeError, MisfitError) as error:
         sys.exit(f"what an agent said of this node is still there: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
