@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
+from gputile.controlplane.extender.parallel_requests import several_at_once
 from gputile.controlplane.extender.pod_api import PodApi
-from gputile.controlplane.extender.several import several_at_once
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of

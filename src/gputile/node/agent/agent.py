@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from gputile.kube.errors import KubeError
-from gputile.node.agent.cluster_news import ClusterNews
+from gputile.node.agent.informer import NodeInformer
 from gputile.node.agent.parts import AgentParts
 from gputile.node.agent.status.node_status import tell_node, wanted_status
 from gputile.support.loop_lag import LoopLag
@@ -31,7 +31,7 @@ class Agent:
 
     def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
-        self.news = ClusterNews(parts.allocation_state, parts.wakeups, parts.host.node_name)
+        self.news = NodeInformer(parts.allocation_state, parts.wakeups, parts.host.node_name)
         self._lag = LoopLag("agent")
         parts.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")

@@ -22,7 +22,7 @@ from gputile.kube.errors import KubeError
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.api_server import NodeApi
-from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.listing import Listing
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.checkpoint.records import Records
-from gputile.node.agent.gateway_link import KubeletLink
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.host import Host
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.corrections import CorrectionWriter
 from gputile.node.agent.reconcile.drift_check import DriftCheck
 from gputile.node.agent.status.metrics import AgentMetrics

@@ -26,8 +26,8 @@ from gputile.node.agent import malloc_trim
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.api_server import ApiServerNodeApi
-from gputile.node.agent.gateway_link import GatewayGoneError
 from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
+from gputile.node.agent.kubelet_link import GatewayGoneError
 from gputile.node.agent.parts import assemble
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway

@@ -14,8 +14,8 @@ from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_cache import remove_pod
-from gputile.node.agent.gateway_link import KubeletLink
 from gputile.node.agent.hand_over import HandOver
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.gateway.messages import State
 from tests.corebuilders import container

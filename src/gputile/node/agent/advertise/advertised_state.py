@@ -17,7 +17,7 @@ from gputile.node.agent.advertise.other_plugin import SOCKET_PATTERNS, other_plu
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
 from gputile.node.agent.checkpoint.records import Records, published_before
-from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.gateway.sockets import answers
 from gputile.node.nvml.monitor import Observation
 from gputile.node.nvml.probe import inventory_of

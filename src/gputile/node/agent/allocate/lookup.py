@@ -15,7 +15,7 @@ from gputile.node.agent.allocate.allocation import unclear, unnamed
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.pod_cache import answered_pod
 from gputile.node.agent.api_server import NodeApi
-from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.listing import Listing
 from gputile.node.agent.reconcile.listing_sync import settle
 

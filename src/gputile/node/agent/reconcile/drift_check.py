@@ -9,8 +9,8 @@ from gputile.node.agent.advertise.mode_change import ModeChange
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.container_start import limits_of_started
 from gputile.node.agent.checkpoint.records import Records
-from gputile.node.agent.gateway_link import KubeletLink
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.corrections import CorrectionWriter
 from gputile.node.agent.reconcile.listing import Listing
 from gputile.node.agent.reconcile.listing_sync import sync_with_listing

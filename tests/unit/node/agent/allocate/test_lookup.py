@@ -12,7 +12,7 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.allocate.lookup import FETCH_WITHIN_S, NEEDED_WITHIN_S, Lookup
-from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.listing import Listing
 from gputile.node.gateway.messages import State
 from tests.corebuilders import container

@@ -1,4 +1,4 @@
-"""What the API server says of this node and its pods, taken into the agent's state."""
+"""Keeps the agent's state informed of its node and pods: what the API server's watches say, and the configuration."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.pod_cache import apply_pod, read_again, remove_pod, replace_pods
 
 
-class ClusterNews:
+class NodeInformer:
     """Takes in watch events and configurations, and wakes the loops that act on them.
 
     ``pods_listed`` and ``node_seen`` are set once the API server has told the pods of the node, and the node.

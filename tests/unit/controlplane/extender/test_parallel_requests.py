@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.controlplane.extender.several import AT_ONCE, several_at_once
+from gputile.controlplane.extender.parallel_requests import AT_ONCE, several_at_once
 
 
 class Answers:
