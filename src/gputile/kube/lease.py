@@ -6,12 +6,14 @@ now and then, so that it knows at once whether the holder is alive when it is ne
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gputile.api.core import ObjectMeta
 from gputile.api.misfit import MisfitError, decode
+from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
@@ -72,6 +74,15 @@ class LeaseHolder:
         return (record.uid, record.transitions) if record else ("", 0)
 
     @property
+    def note(self) -> str:
+        """What a holder has left for those after it, "" where none has."""
+        return self._state.record.note if self._state.record else ""
+
+    def leave(self, note: str) -> None:
+        """Write ``note`` into the lease with the next renewal or release, while this replica holds it."""
+        self._state.leave(note)
+
+    @property
     def vacated(self) -> bool:
         """Whether the one before had released the lease when this replica took it."""
         return self._state.vacated
@@ -126,7 +137,7 @@ class LeaseHolder:
                 record = self._state.record
                 if record is None or record.holder != self._state.identity:
                     return
-                nobody = LeaseRecord(record.resource_version, "", RELEASED_S, record.transitions, record.uid)
+                nobody = replace(record, holder="", duration=RELEASED_S, note=self._state.note)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
                 except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost
@@ -167,6 +178,8 @@ class LeaseHolder:
         if step is not LeaseStep.RENEW:
             spec["acquireTime"] = stamp
         body: dict[str, Any] = {"metadata": {"name": self._name}, "spec": spec}
+        if record.note != self.note:
+            body["metadata"]["annotations"] = {LEADER_NOTE_ANNOTATION: record.note}
         if step is LeaseStep.CREATE:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
@@ -189,4 +202,5 @@ def _record(answer: bytes) -> LeaseRecord:
         holder=spec.holder_identity or "",
         duration=float(spec.lease_duration_seconds or 0),
         transitions=spec.lease_transitions or 0,
+        note=lease.metadata.annotations.get(LEADER_NOTE_ANNOTATION, ""),
     )

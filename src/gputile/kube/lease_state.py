@@ -25,7 +25,7 @@ RELEASED_S = 1.0
 class LeaseRecord:
     """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid.
 
-    ``uid`` tells it from one of the same name that was deleted.
+    ``uid`` tells it from one of the same name that was deleted. ``note`` is what a holder has left for those after it.
     """
 
     resource_version: str
@@ -33,6 +33,7 @@ class LeaseRecord:
     duration: float
     transitions: int = 0
     uid: str = ""
+    note: str = ""
 
     @property
     def released(self) -> bool:
@@ -73,6 +74,20 @@ class LeaseState:
         self.vacated = False
         self.given_up = False
         self._seen_at = NEVER
+        self._left: tuple[tuple[str, int], str] | None = None
+
+    def leave(self, note: str) -> None:
+        """Write ``note`` with the next renewal. It is for as long as this replica holds the lease without a break."""
+        if self.record is not None:
+            self._left = ((self.record.uid, self.record.transitions), note)
+
+    @property
+    def note(self) -> str:
+        """What the lease is to say for those who hold it next: what is left there, where this replica left nothing."""
+        if self.record is None:
+            return ""
+        term, note = self._left or (("", 0), "")
+        return note if term == (self.record.uid, self.record.transitions) else self.record.note
 
     def valid(self, now: float) -> bool:
         """Return whether the lease is certainly this replica's."""
@@ -111,7 +126,10 @@ class LeaseState:
             return LeaseRecord("", NOBODY_YET, self.duration)
         changed_hands = self.record.holder != self.identity
         transitions = self.record.transitions + changed_hands
-        return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
+        note = self.record.note if changed_hands else self.note
+        return LeaseRecord(
+            self.record.resource_version, self.identity, self.duration, transitions, self.record.uid, note
+        )
 
     def written(self, record: LeaseRecord, started: float, now: float) -> None:
         """Take note that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""

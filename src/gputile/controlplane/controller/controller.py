@@ -22,6 +22,7 @@ from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
+from gputile.controlplane.controller.starvation import AccountError
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
@@ -67,11 +68,12 @@ class Controller:
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
-        self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
+        self._lease = lease
+        self._planner = GangPlanner(self.cluster_state, lambda: secrets.token_hex(6))
+        self.election = LeaderElection(lease, self._catch_up, self._reconsider_all, self._planner.account)
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
-        planner = GangPlanner(self.cluster_state, lambda: secrets.token_hex(6))
-        self.gangs = GangReconciler(self.cluster_state, planner, writer, active, time.time_ns, self.updates)
+        self.gangs = GangReconciler(self.cluster_state, self._planner, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         self._lag = LoopLag("controller")
@@ -195,6 +197,11 @@ class Controller:
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
         await self.updates.drained()
+        try:
+            self._planner.resume(self._lease.note)
+        except AccountError as error:
+            log.error("for how long GPUs were reserved for gangs is not known: %s", error)
+            self._planner.resume("")
 
     def _reconsider_all(self) -> None:
         for name in self.cluster_state.nodes:

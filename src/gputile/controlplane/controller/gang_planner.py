@@ -149,6 +149,8 @@ class GangPlanner:
         head: Gang | None = None
         for gang in gangs:
             yield
+            if gang.repeated and self._keeps_gpus(gang):
+                self._starvation.repeat(gang.name)
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             if gang.name.by_object and not cluster_state.groups_read:
@@ -165,9 +167,11 @@ class GangPlanner:
                 result.waiting += 1
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
-                    self._starvation.reserve(gang.name, cluster_state.now_ns, certain=self._starts_some_day(gang))
-        if head is None and not result.unfinished:
-            self._starvation.end()
+                    self._starvation.starve(gang.name, certain=self._starts_some_day(gang))
+        runs = {gang.name: not gang.below_min_member for gang in gangs}
+        self._starvation.end(
+            lambda name: runs.get(name, cluster_state.members.runs(name)), finished=not result.unfinished
+        )
         if not result.unfinished:
             self._cycle += 1
         return result
@@ -181,6 +185,18 @@ class GangPlanner:
         for write in [write for gang in self._round.reservations for write in gang]:
             self._cluster_state.not_written(write.pod)
         self._round = Round()
+
+    def account(self) -> str:
+        """Return what the next leader is to know of the GPUs that were reserved in vain."""
+        return self._starvation.account()
+
+    def resume(self, text: str) -> None:
+        """Go on where the leader before ended; ``text`` is its ``account``, "" where there is none.
+
+        Raises:
+            AccountError: it cannot be read; nothing has changed.
+        """
+        self._starvation.resume(text)
 
     def refused(self, pod: Pod, why: str) -> None:
         """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""
@@ -208,6 +224,10 @@ class GangPlanner:
             text = f"{_together(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
             self._report(gang, _BEHIND, text, result)
             return False
+        if gang.repeated and self._starvation.resting:
+            # What ends is left as it is: so whoever plans next knows it too.
+            self._report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
+            return False
         if self._has_to_wait_for_a_search(gang):
             result.unfinished = True
             return False
@@ -216,7 +236,6 @@ class GangPlanner:
             yield from self._remove_reservations(gang, result)
             return False
         if plan.fits:
-            self._starvation.end(gang.name)
             yield from self._write(gang, plan, len(plan.places), result)
             result.planned += 1
             places = ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
@@ -229,6 +248,10 @@ class GangPlanner:
         else:
             yield from self._remove_reservations(gang, result)
         return False
+
+    def _keeps_gpus(self, gang: Gang) -> bool:
+        ends = (self._cluster_state.reservation_end(pod.metadata.uid) for pod in (*gang.reserved, *gang.unreserved))
+        return any(end_ns > self._cluster_state.now_ns for end_ns in ends)
 
     # -- whether a gang may start
 
@@ -352,19 +375,20 @@ class GangPlanner:
         name = f"{gang.name.name}/{self._new_plan()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
         # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
-        size = with_gpus if pods == len(plan.places) else pods
+        starts = pods == len(plan.places)
+        size = with_gpus if starts else pods
         expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
-        first = _first(gang.unreserved, plan) if pods == len(plan.places) else ""
+        first = _first(gang.unreserved, plan) if starts else ""
+        repeated = starts and (gang.repeated or self._starvation.reserves(gang.name))
+        if repeated:
+            self._starvation.repeat(gang.name)
         writes = []
         for pod in gang.unreserved:
             place = plan.places.get(pod.metadata.uid)
             if place is not None:
                 begins = pod.metadata.uid == first
-                writes.append(
-                    ReservationPatch(
-                        pod, Reservation(name, size, pods, place.node, expires_ns, place.allocation, begins)
-                    )
-                )
+                reservation = Reservation(name, size, pods, place.node, expires_ns, place.allocation, begins, repeated)
+                writes.append(ReservationPatch(pod, reservation))
             elif HOLD_ANNOTATION in pod.metadata.annotations:
                 writes.append(ReservationPatch(pod, None))
         yield from self._expect(writes, result)
@@ -410,6 +434,14 @@ class GangPlanner:
 
 def _together(gang: Gang) -> str:
     return together_text(gang.name, gang.needed, gang.running + len(gang.reserved))
+
+
+def _unbegun(gang: Gang, seconds: int) -> str:
+    return (
+        f"{_together(gang)} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
+        "kube-scheduler bound none of them; its own events on the pods say why (volumes, host ports); others may use "
+        "the GPUs for as long, then the pods are planned again"
+    )
 
 
 def _uids(gang: Gang) -> frozenset[str]:

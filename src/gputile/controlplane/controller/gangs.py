@@ -28,7 +28,8 @@ class Gang:
     counts pods that have started (see ``gang_rules.started``). ``reserved`` are unbound pods with a reservation that
     they may use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
     moved: the end of their reservation is to be put off, or set right.
-    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
+    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``repeated`` tells that a plan of
+    the gang has kept GPUs until it ended, or is about to, and has not begun.
     """
 
     name: GangName
@@ -40,6 +41,7 @@ class Gang:
     oldest: str
     complete_at: float
     ending: tuple[Pod, ...] = ()
+    repeated: bool = False
 
     @property
     def needed(self) -> int:
@@ -140,10 +142,12 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
     if not running and len(reserved) < size:  # it has become larger since it was planned, or has lost all that ran
         reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
     ending: list[Pod] = []
+    repeated = False
     for pod in waiting:
         yield
         if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None:
             ending.append(pod)
+        repeated = repeated or _is_repeated(cluster_state, pod, plans)
     created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
     yield
     return Gang(
@@ -156,7 +160,17 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
         ending=tuple(ending),
+        repeated=repeated,
     )
+
+
+def _is_repeated(cluster_state: ClusterState, pod: Pod, started_plans: Collection[str]) -> bool:
+    """Return whether a pod shows that a plan of its gang kept GPUs in vain: that one, or one before it."""
+    reservation = reservation_of(pod)
+    if reservation is None or reservation.plan in started_plans:
+        return False
+    margin = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND // _RENEW_PART
+    return reservation.repeated or (reservation.first and reservation.expires_ns - cluster_state.now_ns <= margin)
 
 
 def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> Steps[set[str]]:

@@ -29,7 +29,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
     is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
     ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
-    to start has none.
+    to start has none. ``repeated`` tells that an earlier plan of the gang kept GPUs, and did not begin.
     """
 
     plan: _Name
@@ -39,6 +39,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expires_ns: int
     allocation: Allocation | None = None
     first: bool = False
+    repeated: bool = False
     version: int = VERSION
 
 
