@@ -44,7 +44,7 @@ class AdmissionRefusal:
 
 
 def message(refusals: Sequence[AdmissionRefusal]) -> str:
-    """Return what the user is told: all refusals, the first ``MOST_SHOWN`` in full."""
+    """Return what the user is told: the first ``MOST_SHOWN`` refusals, and whether there are more."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
