@@ -1,15 +1,18 @@
 """The programs ``gputile``, ``kubectl gputile`` and ``kubectl inspect cgpu``.
 
-Nothing that takes time is imported before ``main`` has said what an interrupt does.
+Until ``main`` has said what an interrupt does, an interrupt shows a traceback. So this module imports only what the
+interpreter has in it or has loaded already: ``signal``, ``typing`` and ``contextlib`` take longer than all of the rest.
 """
 
-import contextlib
+import _signal as signal  # type: ignore[import-not-found]  # what the module signal wraps
 import errno
 import os
-import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
 NOT_WRITTEN = 1
@@ -79,7 +82,7 @@ def _interruptible() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _run(program: Callable[[], Any]) -> None:
+def _run(program: "Callable[[], Any]") -> None:
     """Run a program; where its output cannot be written, say so in a line."""
     try:
         program()
@@ -88,6 +91,8 @@ def _run(program: Callable[[], Any]) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
+        import contextlib
+
         with contextlib.suppress(OSError):
             sys.stderr.write(f"error: cannot write the output: {os.strerror(error.errno)}\n")
             sys.stderr.flush()

@@ -16,7 +16,7 @@ from yarl import URL
 
 from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
-from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error
+from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error, redirected
 from gputile.kube.kubeconfig import Access
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
@@ -138,6 +138,9 @@ class Connection:
                 return response
             async with response:
                 body = await response.read()
+        if response.status < 400:
+            target = response.headers.get("Location", "")
+            raise redirected(request.method, request.target, response.status, self._access.server, target)
         retry_after = response.headers.get("Retry-After", "")
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         raise api_error(request.method, request.target, response.status, body, seconds)

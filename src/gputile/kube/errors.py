@@ -91,6 +91,10 @@ class TooManyRequests(ApiError):
     """429: the API server sheds load; ``retry_after`` says for how long to leave it alone."""
 
 
+class Redirected(ApiError):
+    """3xx: the server sends its clients elsewhere, which an API server does not do."""
+
+
 class ServerError(ApiError):
     """5xx: the API server, or what it depends on, failed, perhaps after the change was stored."""
 
@@ -106,6 +110,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
+_LONGEST_TARGET = 200  # characters of a redirect's target that are shown
 _STATUS = msgspec.json.Decoder(Status)
 
 
@@ -116,6 +121,14 @@ def api_error(method: str, path: str, status: int, body: bytes, retry_after: flo
     except msgspec.MsgspecError:
         said = Status(message=body[:200].decode(errors="replace").strip())
     return status_error(method, path, status, said, retry_after)
+
+
+def redirected(method: str, path: str, status: int, server: str, target: str) -> Redirected:
+    """Return the error for a ``server`` that sends its clients to ``target`` ("" where it does not say to where)."""
+    where = f" to {target[:_LONGEST_TARGET]!r}" if target else ""
+    said = f"{server} redirects{where}, and redirects are not followed: what answers there is no API server"
+    remedy = "set `server` of the kubeconfig's cluster to the API server's own address"
+    return Redirected(status, "", f"{method} {path}: {status} Redirected; {said}; {remedy}", said=said)
 
 
 def status_error(method: str, path: str, status: int, said: Status, retry_after: float = 0.0) -> ApiError:

@@ -19,7 +19,7 @@ import httptools
 
 from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
-from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error
+from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error, redirected
 from gputile.kube.kubeconfig import Access
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
@@ -40,6 +40,7 @@ class _Answer:
         self.parser = httptools.HttpResponseParser(self)
         self.body = bytearray()
         self.retry_after = 0.0
+        self.location = ""
         self.complete = False
         self._began = self._framed = False
 
@@ -53,6 +54,8 @@ class _Answer:
         name = name.lower()
         if name == b"retry-after" and value.isdigit():
             self.retry_after = float(value)
+        elif name == b"location":
+            self.location = value.decode("latin-1")
         self._framed |= name in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
@@ -127,6 +130,8 @@ class LightConnection:
         status, body = answer.parser.get_status_code(), bytes(answer.body)
         if status < 300:
             return body
+        if status < 400:
+            raise redirected(request.method, request.target, status, self._access.server, answer.location)
         raise api_error(request.method, request.target, status, body, answer.retry_after)
 
     async def _connect(self, request: ApiRequest, credential: Credential) -> _Streams:

@@ -4,12 +4,14 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import gputile
 from tests.unit.cli.programs import arguments
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
@@ -59,6 +61,16 @@ def interrupted(words: list[str], after: float, *, group: bool, number: int = si
     while session(process.pid):  # workers see that their parent has gone; a test that waits for ever fails
         pass
     return status, said
+
+
+def test_nothing_is_loaded_before_an_interrupt_has_its_meaning() -> None:
+    """What a program imports before is time in which Python would show a traceback."""
+    source = str(Path(gputile.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {source!r}); import gputile.cli.main; print(*sys.modules)"
+    bare = [sys.executable, "-S", "-E", "-c", code]
+    loaded = subprocess.run(bare, capture_output=True, text=True, check=True).stdout.split()
+    assert "gputile.cli.main" in loaded
+    assert not {"collections", "contextlib", "enum", "signal", "typing"} & set(loaded)
 
 
 @pytest.mark.parametrize("words", ["simulate", "inspect", "explain", "status", "version", "nodepool", "help"])

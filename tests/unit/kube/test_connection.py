@@ -76,6 +76,15 @@ async def test_a_lost_answer_may_have_been_executed(what: str) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_redirect_is_not_followed_and_has_executed_nothing() -> None:
+    async with served() as (server, connection):
+        server.fault("post", "answer", status=307, headers={"Location": "https://login.example.com/"})
+        with pytest.raises(errors.Redirected, match=r"redirects to 'https://login\.example\.com/'") as raised:
+            await connection.post(BINDING, b"{}")
+        assert not raised.value.may_have_been_executed
+
+
+@pytest.mark.anyio
 async def test_a_refused_connection_has_executed_nothing() -> None:
     server = FakeApiServer()
     async with server.running():

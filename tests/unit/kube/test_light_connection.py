@@ -68,6 +68,15 @@ async def test_a_refusal_says_what_it_means(status: int, kind: type[errors.ApiEr
             await connection.get(PODS)
 
 
+async def test_a_redirect_names_the_server_the_target_and_what_to_do() -> None:
+    server = FakeApiServer()
+    async with server.running(), light(server.access()) as connection:
+        server.fault("get", "answer", status=302, headers={"Location": "https://login.example.com/"})
+        said = rf"^GET {PODS}: 302 Redirected; http://127.0.0.1:\d+ redirects to 'https://login.*kubeconfig"
+        with pytest.raises(errors.Redirected, match=said):
+            await connection.get(PODS)
+
+
 async def test_a_server_that_is_silent_or_not_there() -> None:
     server = FakeApiServer()
     async with server.running(), light(server.access()) as connection:

@@ -103,7 +103,7 @@ def _judge(
         bound = ""
         holds = i == 0 or abs(ratio / wanted_ratio - 1) < CLOSE
         if claim.ceiling < WHOLE:
-            bound = f"at most {wanted[i]:.1%}"
+            bound = f"at most {wanted[i] * (1 + CLOSE):.1%}"
             holds = holds and got[i] <= wanted[i] * (1 + CLOSE)
         elif len(claims) == 1:
             bound = f"at least {LEAST_ALONE:.1%}"

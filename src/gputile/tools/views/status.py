@@ -93,6 +93,8 @@ def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
     bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
     lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(map(inert, bad))}"]
+    if not installation.components:
+        lines += _seen(installation)
     if installation.components:
         rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
         rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
@@ -108,6 +110,18 @@ def table(installation: Installation, width: int | None = None) -> str:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
         lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
     return "\n".join(lines) + "\n"
+
+
+def _seen(installation: Installation) -> list[str]:
+    """Return what there is of an installation whose components are not found."""
+    found = ["its configuration is there"] if installation.unit_mib else []
+    count = len(installation.nodes)
+    if count:
+        found.append("1 node has what an agent reported" if count == 1 else f"{count} nodes have what agents reported")
+    if not found:
+        return []
+    where = "in another namespace (--installed-in), or as programs outside of the cluster, as `make cluster` runs them"
+    return ["", f"Here are no Deployments and DaemonSets of it, but {' and '.join(found)}: it may run {where}."]
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:

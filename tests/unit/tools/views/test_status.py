@@ -98,6 +98,15 @@ def test_nothing_there_is_not_installed() -> None:
     assert table(installation) == "gputile: NotInstalled\n"
 
 
+def test_what_there_is_without_components_is_said() -> None:
+    """As of components that run outside of the cluster."""
+    told = table(assess([], [], [], [node("a", Inventory(gpus=()))], 128))
+    assert told.startswith(
+        "gputile: NotInstalled\n\nHere are no Deployments and DaemonSets of it, but its configuration"
+    )
+    assert "1 node has what an agent reported: it may run in another namespace (--installed-in)" in told
+
+
 @pytest.mark.parametrize(
     "workload",
     [
