@@ -1,5 +1,6 @@
 """A node as the ledger knows it: its GPUs, its mode and what it serves."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -140,9 +141,13 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
-    found = {node_info_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
-    return found.pop() if len(found) == 1 else None
+    """Return the memory unit in MiB that most nodes with an agent count in, None where there is no such node.
+
+    While a change of the unit goes on they differ; of two units of as many nodes it is the smaller one.
+    """
+    found = Counter(node_info_of(node, Configuration()).inventory.unit_mib for node in nodes)
+    del found[0]
+    return max(found, key=lambda unit: (found[unit], -unit), default=None)
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:

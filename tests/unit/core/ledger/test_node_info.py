@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node
+from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
-from gputile.core.ledger.node_info import UNLIMITED_PODS, NodeInfo, ServingMode, node_info_of
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.core.ledger.node_info import UNLIMITED_PODS, NodeInfo, ServingMode, node_info_of, unit_in_force
 from tests.corebuilders import gpu_node
 
 
@@ -125,3 +126,17 @@ def test_whole_gpus_without_an_inventory_are_another_plugins_g6(
         node_info(gpu_node(mode=mode, inventory="", allocatable={"nvidia.com/gpu": advertised})).serving_mode
         is serving_mode
     )
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize(
+    ("units", "unit"), [([], None), ([0], None), ([128], 128), ([128, 256, 256, 0, 0, 0], 256), ([1024, 128], 128)]
+)
+def test_the_unit_in_force_is_that_of_most_nodes(units: list[int], unit: int | None) -> None:
+    """Also while a change of it goes on: the default would be that of none of them."""
+    inventories = (encode_inventory(Inventory(gpus=(), mode="share", unit_mib=each)) for each in units)
+    nodes = [
+        Node(metadata=ObjectMeta(name=f"n{i}", annotations={INVENTORY_ANNOTATION: text}))
+        for i, text in enumerate(inventories)
+    ]
+    assert unit_in_force(nodes) == unit
