@@ -197,6 +197,7 @@ class Gangs(RuleBasedStateMachine):
         self.begun: dict[str, set[str]] = {}
         self.lost: set[str] = set()
         self.group_names: list[str] = []
+        self.least_size: dict[str, int] = {}  # of a PodGroup, ever: pods beyond it could be left behind
         self.ahead = {"controller": 0, "extender": 0}  # by how many seconds a clock is wrong
         self.under_way: list[tuple[Pod, Decision, set[str]]] = []  # Bindings that are not executed yet
         self.restart_extender()
@@ -253,8 +254,8 @@ class Gangs(RuleBasedStateMachine):
         last, name = size - missing + more - 1, f"g{self.count}"
         labels = {POD_GROUP_LABEL: name} if by_object else {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size)}
         if by_object:
-            self.server.groups[name] = size
             self.group_names.append(name)
+            self.a_pod_group_changes(name, size)
         for i in range(last + 1):
             asked = other_units if other_units and i == last else units
             self.create(f"{name}-{i}", asked, labels)
@@ -265,6 +266,8 @@ class Gangs(RuleBasedStateMachine):
             self.server.groups.pop(name, None)
         else:
             self.server.groups[name] = min_member
+        if min_member:
+            self.least_size[name] = min(min_member, self.least_size.get(name, min_member))
 
     def a_running_pod_gets_other_labels(self, uid: str, labels: dict[str, str]) -> None:
         """The labels of one that waits are protected."""
@@ -635,8 +638,8 @@ class Gangs(RuleBasedStateMachine):
                 continue
             for missing in (each for each in pods if waits(each)):
                 gang = [each for each in self.members() if gang_name(each) == gang_name(missing)]
-                size = labelled_size(gang, self.server.groups)
-                whole = size and _running(gang, _in_one_second) >= size
+                size = labelled_size(gang, self.server.groups) or self.least_size[gang_name(missing)]
+                whole = _running(gang, _in_one_second) >= size
                 assert whole, f"plan {plan} runs in part: {missing.key} waits"
 
     def ledgers_agree_with_the_objects(self) -> None:

@@ -266,7 +266,8 @@ class GangPlanner:
             return True
         if self._cluster_state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.unreserved)
-            self._report(gang, _INCOMPLETE, too_few_text(gang.name, gang.size, there), result, warning=False)
+            text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
+            self._report(gang, _INCOMPLETE, text, result, warning=False)
         return False
 
     def _is_starved(self, gang: Gang) -> bool:
@@ -434,6 +435,15 @@ class GangPlanner:
 
 def _together(gang: Gang) -> str:
     return together_text(gang.name, gang.needed, gang.running + len(gang.reserved))
+
+
+def _remedy(gang: Gang) -> str:
+    """Return what to do where pods of a gang are missing, and nobody knows whether they are still to come."""
+    fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
+    return (
+        "if no more come, the events of their Job say what refuses them (a ResourceQuota, say); if the others have "
+        f"succeeded already and this is what is left, {fewer}"
+    )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:

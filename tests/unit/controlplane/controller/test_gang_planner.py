@@ -164,6 +164,50 @@ def test_what_was_said_is_not_said_again() -> None:
     assert not bench.round().events
 
 
+@pytest.mark.parametrize("by_object", [False, True])
+def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_object: bool) -> None:
+    """Pods are created one by one, and a ResourceQuota refuses the last ones: for how long, nobody knows."""
+    bench, labels = Bench(), {POD_GROUP_LABEL: "g"} if by_object else _labels("g", 4)
+    at_once(bench.view.group_event(Replaced([PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(4))])))
+    bench.gang("g", 3, labels=labels)
+    told = [event for after in range(0, 7200, 60) for event in bench.round(after).events]
+    assert [event.reason for event in told] == ["GangIncomplete"]
+    assert "3 of the 4 pods that start together exist" in told[0].message
+    assert "a ResourceQuota" in told[0].message
+    assert ("spec.minMember" in told[0].message) is by_object
+    assert not list(bench.view.ledger.bookings())
+    bench.gang("other", 4)
+    assert len(placed(bench.round(7200))) == 4, "it delays nobody"
+    for i in range(4):
+        at_once(bench.view.pod_event(Deleted(member("other", i, 4))))
+    bench.gang("g", 4, labels=labels)
+    assert len(placed(bench.round(7300))) == 4, "the quota lets the last one in"
+
+
+def test_a_gang_whose_last_pod_a_quota_lets_in_no_more_gives_up_what_was_kept_for_it() -> None:
+    """GPUs are kept for it since it has waited too long; a pod is deleted, and the next one refused."""
+    bench = Bench(gpus=4)
+    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
+    at_once(bench.view.node_event(Applied(node("m"))))
+    bench.gang("large", 8, born="2030-03-17T10:00:00Z")
+    assert len(placed(bench.round())) == 4
+    at_once(bench.view.pod_event(Deleted(member("large", 7, 8))))
+    given_up = bench.round(1)
+    assert [w.reservation for each in given_up.reservations for w in each] == [None] * 4
+    assert not [booking for booking in bench.view.ledger.bookings() if booking.reserved]
+
+
+def test_a_pod_of_a_running_gang_whose_successor_a_quota_refuses_delays_nobody() -> None:
+    bench = Bench()
+    for i in range(3):
+        text = allocation_text(share(f"GPU-n-{i}", 4096))
+        runs = member("g", i, 4, node="n", labels=_labels("g", 4))
+        meta = msgspec.structs.replace(runs.metadata, annotations={ALLOCATION_ANNOTATION: text})
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(runs, metadata=meta))))
+    bench.gang("other", 1)
+    assert placed(bench.round(7200)) == ["other-0"]
+
+
 def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     bench = Bench()
     bench.gang("g", 2)
