@@ -7,8 +7,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gputile.api.old_keys import OldKeys
-from gputile.tools.simulator.explanation import GpuReport
-from gputile.tools.simulator.remedies import Remedy
 from gputile.tools.views.node_summaries import NodeSummary
 
 
@@ -23,46 +21,6 @@ class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
     unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the table counts in, MiB.")]
     nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The GPU nodes.")]
-
-
-class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node, and what it says to the pod: "" where nothing stands against it.
-
-    ``in_tree`` is what kube-scheduler's own rules say, ``gpu`` what the GPUs say. ``lasting`` is whether an empty node
-    would say so, too.
-    """
-
-    name: Annotated[str, msgspec.Meta(description="The node's name.")]
-    in_tree: Annotated[
-        str, msgspec.Meta(description='What kube-scheduler\'s own rules say against the node, "" for nothing.')
-    ]
-    gpu: Annotated[str, msgspec.Meta(description='What the node\'s GPUs say against it, "" for nothing.')]
-    lasting: Annotated[
-        bool, msgspec.Meta(description="Whether the node would not serve the pod even if it were empty.")
-    ]
-    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
-    cards: Annotated[list[GpuReport], msgspec.Meta(description="Its GPUs.")]
-    fits: Annotated[bool, msgspec.Meta(description="Whether the pod could be placed here now.")]
-
-
-class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
-
-    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
-    pod: Annotated[str, msgspec.Meta(description="The pod's name.")]
-    state: Annotated[
-        str,
-        msgspec.Meta(
-            description="What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended."
-        ),
-    ]
-    node: Annotated[str | None, msgspec.Meta(description="The node that it is on, null where it is on none.")]
-    text: Annotated[str, msgspec.Meta(description="The same in sentences.")]
-    nodes: Annotated[
-        list[ExplainedNode],
-        msgspec.Meta(description="What each node says, the nearest first; empty where the pod has its place."),
-    ]
-    changes: Annotated[list[Remedy], msgspec.Meta(description="Changes each of which would be enough by itself.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):

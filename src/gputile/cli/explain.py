@@ -1,7 +1,6 @@
 """``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,24 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Pod
-    from gputile.cli.answers import ExplainAnswer
-    from gputile.core.devices.allocation import Allocation
-    from gputile.tools.simulator.explanation import GpuReport, NodeReport, Subject
-    from gputile.tools.simulator.remedies import Remedy
+    from gputile.tools.simulator.explanation import GpuReport, NodeReport
+    from gputile.tools.simulator.pod_explanation import PodExplanation
 
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Explanation:
-    """What is said of a pod: its state, sentences, what each node says, and changes that would help."""
-
-    pod: "Pod"
-    state: str
-    text: "Sequence[str]"
-    reports: "Sequence[NodeReport]" = ()
-    changes: "Sequence[Remedy]" = ()
 
 
 def explain(
@@ -69,46 +55,16 @@ def explain(
     Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
     (a pod that does not exist), 1 when the cluster does not answer.
     """
-    from gputile.core.devices.request import RequestError
-    from gputile.tools.simulator.explanation import Subject, refused_for_good
+    from gputile.tools.simulator.pod_explanation import explain_pod
 
     if pod.count("/") > 1 or not all(pod.split("/")):
         fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
     reach = Reach(kubeconfig, context, request_timeout)
     state = read_state(Source(cluster or (), config, reach, installed_in))
     found = _find(pod, namespace if namespace is not None else state.namespace, state.pods)
-    try:
-        subject = Subject(found, state.nodes, state.pods, state.configuration, time.time_ns())
-    except RequestError as error:
-        text = refused_for_good(found, error)
-        _write_answer(output, _Explanation(found, "Refused", [text]), every=every_node)
-        raise typer.Exit(NOT_PLACED) from error
-    if found.finished or found.spec.node_name:
-        _write_answer(output, _Explanation(found, *_placed(found)), every=every_node)
-        return
-    _explain_pending(subject, output, every=every_node)
-
-
-def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None:
-    from gputile.tools.simulator.explanation import asks, left_to_others, waiting_for
-    from gputile.tools.simulator.remedies import remedies
-
-    reports = subject.reports()
-    fitting = [report.name for report in reports if report.fits]
-    text = [f"Pod {subject.pod.key} {asks(subject.request)}."]
-    if waiting := waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration):
-        text.append(f"Nobody looks for a node for it yet: {waiting}.")
-    if fitting:
-        named = ", ".join(fitting[:_NODES_SHOWN]) + (", ..." if len(fitting) > _NODES_SHOWN else "")
-        soon = "" if waiting else "; kube-scheduler will try it again"
-        text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
-    else:
-        ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
-        text.append(f"It fits none of {len(reports)} node(s){ever}.")
-    state = "Waits" if waiting else ("Fits" if fitting else "Pending")
-    explanation = _Explanation(subject.pod, state, text, reports, remedies(subject, reports))
-    _write_answer(output, explanation, every=every)
-    if not fitting:
+    explanation = explain_pod(found, state.nodes, state.pods, state.configuration, time.time_ns())
+    _write_answer(output, explanation, every=every_node)
+    if not explanation.placed:
         raise typer.Exit(NOT_PLACED)
 
 
@@ -122,35 +78,11 @@ def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":
     return found
 
 
-def _placed(pod: "Pod") -> tuple[str, list[str]]:
-    """Return the state of a pod that has its place, or had it, and a sentence on it."""
-    from gputile.api.well_known import ALLOCATION_ANNOTATION
-    from gputile.core.devices.allocation import AllocationError, decode_allocation
-
-    if pod.finished:
-        return pod.status.phase, [f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."]
-    text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
-    if text is None:
-        return "Placed", [f"Pod {pod.key} is on node {node}, without an allocation of GPUs."]
-    try:
-        gpus = _gpus(decode_allocation(text))
-    except AllocationError as error:
-        return "Placed", [f"Pod {pod.key} is on node {node}; its allocation cannot be read: {error}."]
-    return "Placed", [f"Pod {pod.key} is on node {node}: {gpus}."]
-
-
-def _gpus(allocation: "Allocation") -> str:
-    parts = []
-    for share in allocation.gpus:
-        amount = "all of it" if allocation.whole else f"{share.mib} MiB"
-        percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
-        parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
-    return "; ".join(parts)
-
-
-def _write_answer(output: Output, explanation: _Explanation, *, every: bool) -> None:
+def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:
     if output is Output.JSON:
-        write_json(_answer(explanation))
+        from gputile.tools.simulator.pod_explanation import explain_answer
+
+        write_json(explain_answer(explanation))
         return
     for sentence in explanation.text:
         write_text(sentence)
@@ -160,33 +92,6 @@ def _write_answer(output: Output, explanation: _Explanation, *, every: bool) -> 
     if explanation.changes:
         write("\n")
         write_remedies(explanation.changes)
-
-
-def _answer(explanation: _Explanation) -> "ExplainAnswer":
-    from gputile.cli.answers import ExplainAnswer, ExplainedNode
-
-    nodes = [
-        ExplainedNode(
-            name=report.name,
-            in_tree=report.in_tree,
-            gpu=report.gpu,
-            lasting=report.unresolvable,
-            unit_mib=report.unit_mib,
-            cards=report.gpus,
-            fits=report.fits,
-        )
-        for report in explanation.reports
-    ]
-    pod = explanation.pod
-    return ExplainAnswer(
-        namespace=pod.metadata.namespace,
-        pod=pod.metadata.name,
-        state=explanation.state,
-        node=pod.spec.node_name or None,
-        text=" ".join(explanation.text),
-        nodes=nodes,
-        changes=list(explanation.changes),
-    )
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:

@@ -30,7 +30,7 @@ SCHEMAS: Final[Mapping[str, Described]] = {
     ),
     "nodepool": Described("gputile.tools.nodepool.pool", "NodePool", "A file: kind: NodePool, for nodepool -f."),
     "podkinds": Described("gputile.tools.simulator.pod_kinds", "KindsTable", "A file: kind: PodKinds, for --kinds."),
-    "explain": Described("gputile.cli.answers", "ExplainAnswer", "What explain -o json prints."),
+    "explain": Described("gputile.tools.simulator.pod_explanation", "ExplainAnswer", "What explain -o json prints."),
     "inspect": Described("gputile.cli.answers", "InspectAnswer", "What inspect -o json prints."),
     "replay": Described("gputile.tools.replay.results", "ReplayResult", "What replay -o json prints.", many=True),
     "replay-departures": Described(
