@@ -24,8 +24,8 @@ from gputile.api.misfit import MisfitError, decode
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
-from gputile.controlplane.request_body import BodyReader, BodyRefused
 from gputile.support.monitoring import monitoring_routes
+from gputile.support.request_body import BodyReader, BodyRefused
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from gputile.api.admission import (
     encode_refused,
 )
 from gputile.api.misfit import decode
-from gputile.controlplane.request_body import BodyReader, BodyRefused
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.json_patch import encode_patch
 from gputile.core.admission.refusal import message
@@ -36,6 +35,7 @@ from gputile.core.admission.review import (
     unreadable,
     validate,
 )
+from gputile.support.request_body import BodyReader, BodyRefused
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.controlplane.request_body import BodyReader
 from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
@@ -22,6 +21,7 @@ from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import Server, closing, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.monitoring import monitoring_app
+from gputile.support.request_body import BodyReader
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
-from gputile.controlplane.request_body import BodyReader
 from gputile.controlplane.webhook import app as app_module
 from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.monitoring import monitoring_app
+from gputile.support.request_body import BodyReader
 from tests.examples import examples
 from tests.fakes.apiserver import until
 from tests.unit.core.admission.builders import POLICY, Json, pod

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from gputile.controlplane.request_body import BodyReader, BodyRefused
+from gputile.support.request_body import BodyReader, BodyRefused
 from tests.fakes.apiserver import until
 
 pytestmark = pytest.mark.anyio
