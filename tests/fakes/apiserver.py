@@ -128,6 +128,11 @@ class FakeApiServer:
     def fault(self, kind: str, what: str, **details: Any) -> None:
         self.faults.append(Fault(kind, what, **details))
 
+    def break_connections(self) -> None:
+        """Break all connections that there are, watches among them."""
+        for task in self._connections:
+            task.cancel()
+
     def access(self, tls: ssl.SSLContext | None = None) -> Access:
         return Access(self.url, FixedCredentials(None, tls))
 
@@ -193,7 +198,7 @@ class FakeApiServer:
             _write(writer, *self.proxied[request.path])
             return True
         try:
-            if request.kind == "watch":
+            if request.kind == "watch" and request.path not in self.refused:
                 return await self._watch(request, fault, writer)
             status, answer = self.execute(request)
         except Refused as refused:

@@ -91,7 +91,8 @@ class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for what it learns.
 
     ``on_list`` takes the lists in place of ``on_event``, and may take its time: the watch begins after it. What either
-    raises ends ``run``. ``synced`` tells whether the consumer has received a complete list.
+    raises ends ``run``. ``synced`` tells whether the consumer has received a complete list, ``trouble`` why the
+    latest list or watch failed, None where it goes on.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self.counts = ReflectorCounts()
         self.synced = False
+        self.trouble: KubeError | None = None
         self._connection = connection
         self._path = path
         self._decoder = ObjectDecoder(kind)
@@ -156,6 +158,7 @@ class Reflector(Generic[T]):
             return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
             log.warning("%s; trying again", error)
+            self.trouble = error
             if not _resumable(error):
                 self._version = ""
             elif self._progressed:
@@ -190,7 +193,7 @@ class Reflector(Generic[T]):
             await self._on_list(replaced)
         else:
             self._on_event(replaced)
-        self.synced = True
+        self.synced, self.trouble = True, None
         for asked in answered:
             if not asked.done():
                 asked.set_result(None)
@@ -208,6 +211,7 @@ class Reflector(Generic[T]):
         self._progressed = False
         lines = LineSplitter()
         async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
+            self.trouble = None
             async for chunk in chunks:
                 for line in lines.feed(chunk):
                     self._handle(self._decoder.line(line, self._path))

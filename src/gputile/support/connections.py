@@ -77,6 +77,11 @@ class OpenConnections:
         finally:
             found.asked, found.since = found.asked - 1, self.monotonic()
 
+    def close(self, address: Address) -> None:
+        """End a client's connection, whatever it is about; one that is gone already stays so."""
+        if address in self._open:
+            self._close(address)
+
     def close_idle(self) -> None:
         """Close the connections on which nothing has been asked for too long."""
         self._forget_closed()

@@ -237,3 +237,15 @@ async def test_what_the_consumer_raises_ends_the_reflector() -> None:
     async with in_world() as world:
         with pytest.raises(Broken):
             await Reflector(world.connection, PODS, Pod, on_event).run()
+
+
+@pytest.mark.anyio
+async def test_it_says_why_it_does_not_go_on_and_that_it_goes_on_again() -> None:
+    async with in_world() as world, world.reflecting() as reflector:
+        await until(lambda: world.server.count("watch") == 1)
+        assert reflector.trouble is None
+        world.server.refused[PODS] = (403, "Forbidden")
+        world.server.break_connections()
+        await until(lambda: "403 Forbidden" in str(reflector.trouble))
+        world.server.refused.clear()
+        await until(lambda: reflector.trouble is None)

@@ -170,3 +170,13 @@ async def test_a_handshake_that_does_not_come_ends_too(silent: Silent, tmp_path:
             await until(lambda: ended(idle) == 12)
             assert app.asked == 1
             assert len(server.connections) == 1
+
+
+async def test_one_that_is_to_go_ends_though_it_is_being_answered(silent: Silent) -> None:
+    async with serving(ConnectionLimits(first_seconds=600)) as (server, app, port):
+        going, staying = await silent(port, 2, HEADERS)
+        await until(lambda: app.asked == 2)
+        server.connections.close(going.getsockname())
+        server.connections.close(going.getsockname())  # it is gone already
+        await until(lambda: ended([going]) == 1)
+        assert ended([staying]) == 0
