@@ -16,8 +16,9 @@ def packages() -> str:
     for number, name in enumerate(("gateway", "arbiter", "isolation", "nvml")):
         drawing.box(236 + 96 * (number % 2), 122 + 32 * (number // 2), 92, 26, name, "blue")
     drawing.frame(442, 62, 208, 128, "tools")
+    drawing.box(452, 90, 188, 26, "web", "blue")
     for number, name in enumerate(("simulator", "replay", "nodepool", "views")):
-        drawing.box(452 + 96 * (number % 2), 106 + 36 * (number // 2), 92, 26, name, "blue")
+        drawing.box(452 + 96 * (number % 2), 122 + 32 * (number // 2), 92, 26, name, "blue")
     drawing.box(10, 202, 640, 34, "kube", "violet")
     drawing.box(10, 246, 640, 34, "support", "violet")
     drawing.frame(10, 290, 640, 104, "core: pure, no I/O and no clock")

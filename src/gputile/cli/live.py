@@ -57,8 +57,8 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
             )
             if not groups:
                 return Live(nodes, pods, *found, namespace=connection.namespace)
-            more = await _groups(connection)
-            unsafe = await _unsafe_namespaces(connection)
+            more = await read_groups(connection)
+            unsafe = await read_unsafe_namespaces(connection)
             return Live(nodes, pods, *found, *more, unsafe, connection.namespace)
 
     return read_or_leave(read())
@@ -78,7 +78,7 @@ async def _configuration(
     return found, f"namespace {namespace}: {why}" if why else ""
 
 
-async def _groups(connection: Reading) -> "tuple[PodGroups, str]":
+async def read_groups(connection: Reading) -> "tuple[PodGroups, str]":
     """Return the PodGroups, none where their kind is not installed; and why they are not known, "" where they are."""
     from gputile.tools.simulator.gangs import PodGroups
 
@@ -98,7 +98,7 @@ async def _groups(connection: Reading) -> "tuple[PodGroups, str]":
     return groups, ""
 
 
-async def _unsafe_namespaces(connection: Reading) -> frozenset[str]:
+async def read_unsafe_namespaces(connection: Reading) -> frozenset[str]:
     """Return the namespaces that are labelled so; none where they may not be listed."""
     labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}=allowed"}
     try:

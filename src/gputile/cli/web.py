@@ -1,0 +1,68 @@
+"""``gputile web``: a page that shows the cluster's GPUs as tiles, live."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Reach, RequestTimeout
+from gputile.cli.output import fail, note, write
+
+if TYPE_CHECKING:
+    from gputile.kube.connection import Connection
+    from gputile.tools.web.server import Beside
+
+PORT = 8420
+
+
+def web(
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; of 127.0.0.1 alone, 0: any that is free."),
+    ] = PORT,
+    config: Config = None,
+    installed_in: InstalledIn = INSTALLED_IN,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
+) -> None:
+    """Serve a page that shows the cluster's GPUs as tiles, live, and print its address.
+
+    It reads with your rights, as kubectl does, and changes nothing. It answers on loopback alone, and to whoever has
+    the address, which holds a secret that is new each time. Ends with an interrupt.
+    """
+    from gputile.cli.bounded_reads import UNREACHABLE
+    from gputile.cli.live import read_cluster
+    from gputile.cli.serving import run
+    from gputile.core.ledger.node_info import unit_in_force
+    from gputile.kube.errors import ConfigError, KubeError
+    from gputile.kube.kubeconfig import load_access
+    from gputile.support.logs import LogFormat, set_up_logging
+    from gputile.tools.web.server import WebSettings, serve
+
+    reach = Reach(kubeconfig, context, request_timeout)
+    live = read_cluster(reach, read_given(config), installed_in)
+    configuration = in_force(live.given, None, unit_in_force(live.nodes))
+    if live.given is None:
+        configuration = assumed(configuration, live.unknown)
+    set_up_logging(LogFormat.TEXT, verbose=False)
+    settings = WebSettings(port, _ready, _beside)
+    try:
+        run(serve(load_access(kubeconfig, context), configuration, live.nodes, live.pods, settings))
+    except ConfigError as error:
+        fail(str(error))
+    except KubeError as error:
+        fail(str(error), UNREACHABLE)
+
+
+def _ready(address: str) -> None:
+    write(f"{address}\n")
+    note("open this address in a browser; an interrupt (Ctrl-C) ends the page")
+
+
+async def _beside(connection: "Connection") -> "Beside":
+    from gputile.cli.live import read_groups, read_unsafe_namespaces
+    from gputile.tools.web.server import Beside
+
+    groups, _ = await read_groups(connection)
+    return Beside(groups, await read_unsafe_namespaces(connection))

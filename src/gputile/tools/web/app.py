@@ -1,0 +1,212 @@
+"""What the page's server answers: the files of the page, the state, its changes, and questions about pods."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gputile.api.core import Pod
+from gputile.api.workloads import Event
+from gputile.kube.connection import Connection
+from gputile.kube.errors import Forbidden, KubeError
+from gputile.kube.listing import list_all
+from gputile.support.connections import Address
+from gputile.support.request_body import BodyReader, BodyRefused
+from gputile.tools.simulator.pod_explanation import ExplainAnswer
+from gputile.tools.web.assets import assets
+from gputile.tools.web.feed import Feed, FeedStatus
+from gputile.tools.web.questions import Moment, explanation, what_if
+from gputile.tools.web.records import NodeTile, PendingPod
+from gputile.tools.web.stream import Viewer
+
+log = logging.getLogger(__name__)
+
+LARGEST_MANIFEST: Final = 256 * 1024
+_MOST_WAITING: Final = 8  # questions that wait for their turn
+_EVENTS_SHOWN: Final = 50
+T = TypeVar("T")
+
+
+class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server."""
+
+    epoch: str
+    revision: int
+    cluster: str
+    unit_mib: int
+    status: FeedStatus
+    nodes: list[NodeTile]
+    pending: list[PendingPod]
+
+
+class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event of a pod."""
+
+    type: str
+    reason: str
+    message: str
+    when: str
+
+
+class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``/api/pod``: what ``gputile explain`` says, and the pod's Events; ``events_unknown`` is why there are none."""
+
+    explanation: ExplainAnswer
+    created: str
+    events: list[PodEventLine]
+    events_unknown: str = ""
+
+
+class TooManyQuestions(Exception):
+    """Others have asked, and are not answered yet."""
+
+
+class Questions:
+    """Answers questions one at a time, beside the event loop; a few may wait."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def ask(self, answer: Callable[[], T]) -> T:
+        """Return what ``answer`` returns.
+
+        Raises:
+            TooManyQuestions: too many wait already.
+        """
+        if self._waiting >= _MOST_WAITING:
+            raise TooManyQuestions
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(answer)
+        finally:
+            self._waiting -= 1
+
+
+class PageApp:
+    """The page over HTTP. ``moment`` returns the cluster as questions are asked of it."""
+
+    def __init__(
+        self, feed: Feed, connection: Connection, moment: Callable[[], Awaitable[Moment]], epoch: str, cluster: str
+    ) -> None:
+        self._feed = feed
+        self._connection = connection
+        self._moment = moment
+        self._epoch = epoch
+        self._cluster = cluster
+        self._questions = Questions()
+        self._bodies = BodyReader(LARGEST_MANIFEST)
+
+    def app(self, drop: Callable[[Address], None]) -> Starlette:
+        """Return the ASGI application; ``drop`` ends the connection of a client."""
+        found = assets()
+
+        def file_of(name: str) -> Callable[[Request], Response]:
+            asset = found[name]
+            return lambda _: Response(asset.body, media_type=asset.media_type)
+
+        return Starlette(
+            routes=[
+                Route("/", file_of("page.html")),
+                *(Route(f"/static/{name}", file_of(name)) for name in found),
+                Route("/api/state", _Endpoint(self._state, drop)),
+                Route("/api/changes", _Endpoint(self._changes, drop)),
+                Route("/api/pod", self._pod),
+                Route("/api/what-if", self._what_if, methods=["POST"]),
+            ]
+        )
+
+    async def _state(self, _request: Request, viewer: Viewer) -> None:
+        self._feed.publish()
+        page = self._feed.state.page
+        answer = PageAnswer(
+            epoch=self._epoch,
+            revision=self._feed.log.revision,
+            cluster=self._cluster,
+            unit_mib=self._feed.state.configuration.unit_mib,
+            status=self._feed.status,
+            nodes=[page.nodes[name] for name in sorted(page.nodes)],
+            pending=[page.pending[key] for key in sorted(page.pending)],
+        )
+        await viewer.begin("application/json")
+        if await viewer.write(msgspec.json.encode(answer)):
+            await viewer.end()
+
+    async def _changes(self, request: Request, viewer: Viewer) -> None:
+        """Send changes after the revision that the browser has; it names it again when it connects anew."""
+        text = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        known = text.isascii() and text.isdecimal() and len(text) <= 18
+        same = request.query_params.get("epoch") == self._epoch
+        await viewer.begin("text/event-stream")
+        await viewer.follow(self._feed.log, int(text) if known and same else -1)
+
+    async def _pod(self, request: Request) -> Response:
+        key = f"{request.query_params.get('namespace', '')}/{request.query_params.get('name', '')}"
+        pod = next((each for each in self._feed.state.pods if each.key == key), None)
+        if pod is None:
+            return PlainTextResponse("there is no such pod (any more)\n", 404)
+        moment = await self._moment()
+        try:
+            said = await self._questions.ask(lambda: explanation(pod, moment))
+        except TooManyQuestions:
+            return _busy()
+        events, unknown = await self._events(pod)
+        return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+
+    async def _events(self, pod: Pod) -> tuple[list[PodEventLine], str]:
+        meta = pod.metadata
+        path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/events"
+        query = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={meta.name}"}
+        try:
+            found = await list_all(self._connection, path, Event, query)
+        except Forbidden as error:
+            return [], f"you may not list the Events of this namespace: {error}"
+        except KubeError as error:
+            return [], f"the Events cannot be read: {error}"
+        found = sorted(found, key=lambda each: each.when, reverse=True)[:_EVENTS_SHOWN]
+        return [PodEventLine(each.type, each.reason, each.message, each.when) for each in found], ""
+
+    async def _what_if(self, request: Request) -> Response:
+        try:
+            body = await self._bodies.body(request)
+        except BodyRefused as refused:
+            return PlainTextResponse(f"{refused}\n", refused.status)
+        except ClientDisconnect:
+            return PlainTextResponse("the browser went away\n", 400)
+        moment = await self._moment()
+        try:
+            return _json(await self._questions.ask(lambda: what_if(body, moment)))
+        except TooManyQuestions:
+            return _busy()
+
+
+class _Endpoint:
+    """A long answer as an ASGI application of its own: it ends when the browser goes."""
+
+    def __init__(self, answer: Callable[[Request, Viewer], Awaitable[None]], drop: Callable[[Address], None]) -> None:
+        self._answer = answer
+        self._drop = drop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        viewer = Viewer(scope, receive, send, self._drop)
+        try:
+            await self._answer(Request(scope), viewer)
+        finally:
+            viewer.close()
+
+
+def _busy() -> Response:
+    return PlainTextResponse("too many questions wait for an answer; ask again in a moment\n", 503)
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,113 @@
+"""What the page shows, as records: the nodes with their GPUs and pods, the pods that wait, and what has changed.
+
+They go to every browser that looks, for thousands of nodes, so fields with their usual values are left out.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    pass
+
+
+class GpuTile(_Record, frozen=True):
+    """One GPU. ``total`` and ``used`` are MiB that can be given away and that are booked, ``percent`` of compute."""
+
+    index: int
+    total: int
+    model: str = ""
+    used: int = 0
+    percent: int = 0
+    pods: int = 0
+    healthy: bool = True
+
+
+class TileShare(_Record, frozen=True, array_like=True):
+    """What a pod takes of the GPU ``index``: MiB, and percent of compute (0 where compute is not divided)."""
+
+    index: int
+    mib: int
+    percent: int = 0
+
+
+class PodTile(_Record, frozen=True):
+    """A pod on a node: its shares, and when it was created, Unix time in seconds (0 where that is not known).
+
+    ``workload`` is the object that it comes from, "" where it comes from none.
+
+    ``reserved``: the GPUs are kept for a pod of a gang, and it is not bound yet. ``problem`` says why its GPUs are not
+    known; ``asked`` is then what it asks for, MiB.
+    """
+
+    namespace: str
+    name: str
+    shares: tuple[TileShare, ...] = ()
+    workload: str = ""
+    whole: bool = False
+    reserved: bool = False
+    created: int = 0
+    asked: int = 0
+    problem: str = ""
+
+
+class NodeTile(_Record, frozen=True):
+    """A node. ``serves`` is what pods may ask of it: "memory", "gpus", or "" for nothing now.
+
+    ``unit`` is the memory unit in MiB. ``problems`` say what is wrong, ``taints`` are as kubectl writes them,
+    ``silent`` whether its agent is. ``replicas`` is how many pods have each whole GPU in turns, 0 for one alone.
+    """
+
+    name: str
+    mode: str = ""
+    unit: int = 0
+    serves: str = ""
+    gpus: tuple[GpuTile, ...] = ()
+    pods: tuple[PodTile, ...] = ()
+    problems: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+    silent: bool = False
+    cordoned: bool = False
+    replicas: int = 0
+
+
+class PendingPod(_Record, frozen=True):
+    """A pod that asks for GPUs and is on no node. ``asks`` is what for, ``waits`` what keeps it from being tried."""
+
+    namespace: str
+    name: str
+    asks: str
+    created: int = 0
+    gang: str = ""
+    waits: str = ""
+
+
+class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """All that the page shows: nodes by name, and pending pods by ``namespace/name``."""
+
+    nodes: Mapping[str, NodeTile] = {}
+    pending: Mapping[str, PendingPod] = {}
+
+
+class Difference(_Record, frozen=True):
+    """What has changed from one page to another: what is new or other, and the keys of what is gone."""
+
+    nodes: dict[str, NodeTile] = {}
+    nodes_gone: tuple[str, ...] = ()
+    pending: dict[str, PendingPod] = {}
+    pending_gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.nodes_gone or self.pending or self.pending_gone)
+
+
+def applied(page: PageContent, difference: Difference) -> PageContent:
+    """Return the page after a difference, as a browser makes it."""
+    nodes = {**page.nodes, **difference.nodes}
+    pending = {**page.pending, **difference.pending}
+    for name in difference.nodes_gone:
+        nodes.pop(name, None)
+    for key in difference.pending_gone:
+        pending.pop(key, None)
+    return PageContent(nodes, pending)

@@ -1,0 +1,52 @@
+// Which nodes are shown, in which order, and which of their pods are meant.
+
+import { factsOf, podKey } from "./model.js";
+
+export function chosen(nodes, wanted) {
+  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = [];
+  for (const node of nodes) {
+    if (wanted.mode && node.mode !== wanted.mode) continue;
+    const facts = factsOf(node);
+    if (wanted.model && !facts.models.has(wanted.model)) continue;
+    if (wanted.namespace && !facts.namespaces.has(wanted.namespace)) continue;
+    if (words.length && !words.every((word) => facts.words.includes(word))) continue;
+    found.push(node);
+  }
+  return found.sort(ORDERS[wanted.order] ?? ORDERS.name);
+}
+
+export function isMeant(pod, wanted) {
+  if (wanted.namespace && pod.namespace !== wanted.namespace) return false;
+  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  return !words.length || words.some((word) => podKey(pod).toLowerCase().includes(word));
+}
+
+export function narrows(wanted, node) {
+  // A search that names the node or its model means all its pods.
+  if (wanted.namespace) return true;
+  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.length > 0 && (node.pods ?? []).some((pod) => isMeant(pod, wanted));
+}
+
+const NUMBERED = new Intl.Collator("en", { numeric: true });
+
+function byName(a, b) {
+  return NUMBERED.compare(a.name, b.name);
+}
+
+function fullness(node) {
+  const facts = factsOf(node);
+  return facts.total ? facts.used / facts.total : 0;
+}
+
+function freeMemory(node) {
+  const facts = factsOf(node);
+  return facts.total - facts.used;
+}
+
+const ORDERS = {
+  name: byName,
+  full: (a, b) => fullness(b) - fullness(a) || byName(a, b),
+  free: (a, b) => freeMemory(b) - freeMemory(a) || byName(a, b),
+};

@@ -1,0 +1,40 @@
+// Elements of the document. Text goes in as text alone: names come from whoever may create a pod.
+
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === false || value === null) continue;
+    if (name === "onclick" || name === "onsubmit") made.addEventListener(name.slice(2), value);
+    else if (name === "width") made.style.width = value;
+    else if (name === "hue") made.style.setProperty("--h", value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat()) {
+    if (child !== undefined && child !== null && child !== false) made.append(child);
+  }
+  return made;
+}
+
+// A name that others wrote: isolated, so that the direction of its script leaves what stands beside it alone.
+export function nameElement(text, attributes = {}) {
+  const made = element("bdi", attributes);
+  made.textContent = text;
+  return made;
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+export function fillSelect(select, values, all) {
+  const before = select.value;
+  const wanted = ["", ...values];
+  const there = [...select.options].map((option) => option.value);
+  if (wanted.length === there.length && wanted.every((value, number) => value === there[number])) return;
+  select.replaceChildren(...wanted.map((value) => {
+    const option = element("option", { value });
+    option.textContent = value || all;
+    return option;
+  }));
+  select.value = wanted.includes(before) ? before : "";
+}

@@ -1,0 +1,71 @@
+// Where rows and tiles stand: arithmetic alone, so that rows out of sight cost nothing.
+
+export const TILE_HEIGHT = 56;
+export const TILE_GAP = 8;
+const ROW_PADDING = 14;
+const NAME_WIDTH = 210;
+const NAME_HEIGHT = 44;
+const NARROW = 720;
+const LEAST_TILE = 88;
+const MOST_TILE = 330;
+
+export function frameOf(width, nodes) {
+  const narrow = width < NARROW;
+  const room = Math.max(LEAST_TILE, width - (narrow ? 24 : NAME_WIDTH + 36));
+  let least = Infinity, most = 0, widest = 0;
+  for (const node of nodes) {
+    let sum = 0;
+    for (const gpu of node.gpus ?? []) {
+      least = Math.min(least, gpu.total);
+      most = Math.max(most, gpu.total);
+      sum += gpu.total;
+    }
+    widest = Math.max(widest, sum);
+  }
+  if (!most) return { narrow, room, scale: 1 };
+  // As large as lets the largest node stand in one line, but no GPU smaller or larger than can be read.
+  const fitting = (room - 8 * TILE_GAP) / widest;
+  const scale = Math.min(Math.max(fitting, LEAST_TILE / Math.max(least, most / 8)), Math.min(MOST_TILE, room) / most);
+  return { narrow, room, scale };
+}
+
+export function tileWidth(gpu, frame) {
+  return Math.max(48, Math.round(gpu.total * frame.scale));
+}
+
+export function rowHeight(node, frame) {
+  let lines = 1, taken = 0;
+  for (const gpu of node.gpus ?? []) {
+    const width = tileWidth(gpu, frame);
+    if (taken && taken + TILE_GAP + width > frame.room) {
+      lines += 1;
+      taken = 0;
+    }
+    taken += (taken ? TILE_GAP : 0) + width;
+  }
+  const unplaced = (node.pods ?? []).some((pod) => !pod.shares) ? 26 : 0;
+  const tiles = (node.gpus?.length ? lines * TILE_HEIGHT + (lines - 1) * TILE_GAP : 22) + unplaced;
+  return ROW_PADDING + (frame.narrow ? NAME_HEIGHT + tiles : Math.max(tiles, NAME_HEIGHT));
+}
+
+export class RowOffsets {
+  constructor(nodes, frame) {
+    this.tops = new Float64Array(nodes.length + 1);
+    for (let i = 0; i < nodes.length; i += 1) this.tops[i + 1] = this.tops[i] + rowHeight(nodes[i], frame);
+  }
+
+  get height() {
+    return this.tops[this.tops.length - 1];
+  }
+
+  // The number of the row at a height.
+  at(y) {
+    let low = 0, high = this.tops.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.tops[middle + 1] <= y) low = middle + 1;
+      else high = middle;
+    }
+    return Math.min(low, Math.max(0, this.tops.length - 2));
+  }
+}

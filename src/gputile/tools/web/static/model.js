@@ -1,0 +1,101 @@
+// The page's data: what the server said first, and each difference since. Nothing here touches the document.
+
+export class Model {
+  constructor() {
+    this.nodes = new Map();
+    this.pending = new Map();
+    this.ghosts = new Map(); // node name -> pods that a what-if has put there
+    this.loaded = false;
+  }
+
+  load(state) {
+    this.nodes = new Map(state.nodes.map((node) => [node.name, node]));
+    this.pending = new Map(state.pending.map((pod) => [podKey(pod), pod]));
+    this.loaded = true;
+  }
+
+  apply(difference) {
+    for (const name of difference.nodesGone ?? []) this.nodes.delete(name);
+    for (const [name, node] of Object.entries(difference.nodes ?? {})) this.nodes.set(name, node);
+    for (const key of difference.pendingGone ?? []) this.pending.delete(key);
+    for (const [key, pod] of Object.entries(difference.pending ?? {})) this.pending.set(key, pod);
+  }
+}
+
+export function podKey(pod) {
+  return `${pod.namespace}/${pod.name}`;
+}
+
+const factsOfNode = new WeakMap(); // node records never change, so what follows from one is computed once
+
+export function factsOf(node) {
+  let facts = factsOfNode.get(node);
+  if (facts !== undefined) return facts;
+  facts = { total: 0, used: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, models: new Set(), namespaces: new Map(), workloads: new Map(), on: new Map(), words: "" };
+  const words = [node.name, node.mode ?? ""];
+  for (const gpu of node.gpus ?? []) {
+    facts.gpus += 1;
+    facts.total += gpu.total;
+    facts.used += Math.min(gpu.used ?? 0, gpu.total);
+    if (gpu.pods) facts.busy += 1;
+    if (gpu.healthy === false) facts.sick += 1;
+    if (gpu.model) facts.models.add(gpu.model);
+    facts.on.set(gpu.index, []);
+  }
+  for (const pod of node.pods ?? []) {
+    if (pod.reserved) facts.reserved += 1;
+    else facts.pods += 1;
+    let mib = 0;
+    for (const [index, amount, percent] of pod.shares ?? []) {
+      mib += amount;
+      facts.on.get(index)?.push({ pod, mib: amount, percent });
+    }
+    facts.namespaces.set(pod.namespace, (facts.namespaces.get(pod.namespace) ?? 0) + mib);
+    facts.workloads.set(workloadOf(pod), (facts.workloads.get(workloadOf(pod)) ?? 0) + mib);
+    words.push(podKey(pod));
+  }
+  words.push(...facts.models);
+  facts.words = words.join("\n").toLowerCase();
+  factsOfNode.set(node, facts);
+  return facts;
+}
+
+export function workloadOf(pod) {
+  return pod.workload || pod.name;
+}
+
+export function groupsOf(nodes, by) {
+  const groups = new Map();
+  for (const node of nodes) {
+    for (const [name, mib] of factsOf(node)[by === "workload" ? "workloads" : "namespaces"]) groups.set(name, (groups.get(name) ?? 0) + mib);
+  }
+  return groups;
+}
+
+export function totalsOf(nodes) {
+  const totals = { nodes: 0, total: 0, used: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, troubled: 0, namespaces: new Map(), models: new Set(), modes: new Set() };
+  for (const node of nodes) {
+    const facts = factsOf(node);
+    totals.nodes += 1;
+    for (const key of ["total", "used", "gpus", "busy", "sick", "pods", "reserved"]) totals[key] += facts[key];
+    if (node.problems || node.silent) totals.troubled += 1;
+    for (const [name, mib] of facts.namespaces) totals.namespaces.set(name, (totals.namespaces.get(name) ?? 0) + mib);
+    for (const model of facts.models) totals.models.add(model);
+    if (node.mode) totals.modes.add(node.mode);
+  }
+  return totals;
+}
+
+export function amountText(mib) {
+  const gib = mib / 1024;
+  return Number.isInteger(gib) || gib >= 100 ? `${Math.round(gib)}` : gib.toFixed(gib < 1 ? 2 : 1);
+}
+
+export function agoText(created, now) {
+  if (!created) return "";
+  const seconds = Math.max(0, now - created);
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+  }
+  return `${Math.floor(seconds)} s`;
+}

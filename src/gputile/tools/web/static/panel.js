@@ -1,0 +1,74 @@
+// The page of one pod or one node, beside the tiles.
+
+import { element, nameElement } from "./elements.js";
+import { agoText, amountText, factsOf, podKey } from "./model.js";
+
+export function nodePanel(node, open, now) {
+  const facts = factsOf(node);
+  const parts = [
+    factList([
+      ["Mode", node.mode || "unknown"],
+      ["Takes", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : "no pods now"],
+      ["Memory unit", node.unit ? `${node.unit} MiB` : "unknown"],
+      ["Booked", `${amountText(facts.used)} of ${amountText(facts.total)} GiB`],
+      ["Taints", (node.taints ?? []).join(", ") || "none"],
+      ["Scheduling", node.cordoned ? "off (cordoned)" : "on"],
+    ]),
+  ];
+  if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "What is wrong"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
+  for (const gpu of node.gpus ?? []) {
+    const held = facts.on.get(gpu.index) ?? [];
+    parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
+    parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
+      element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
+      element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`)))) : element("p", { class: "hint" }, "free"));
+  }
+  return parts;
+}
+
+export function podPanel(key, answer, open, now) {
+  const { explanation } = answer;
+  const created = Math.floor(Date.parse(answer.created) / 1000);
+  const parts = [
+    element("p", { class: `state ${explanation.state.toLowerCase()}` }, explanation.state),
+    element("p", {}, nameElement(explanation.text)),
+    factList([
+      ["Node", explanation.node ? element("button", { class: "link", onclick: () => open({ node: explanation.node }) }, nameElement(explanation.node)) : "none yet"],
+      ["Age", agoText(created, now)],
+    ]),
+  ];
+  if (explanation.changes.length) {
+    parts.push(element("h3", {}, "What would help"), element("ul", {}, explanation.changes.map((change) => element("li", {}, nameElement(change.change), change.nodes.length ? [" (", nameElement(change.nodes.join(", ")), ")"] : ""))));
+  }
+  if (explanation.nodes.length) {
+    parts.push(element("h3", {}, `What the nodes say, the nearest first (${explanation.nodes.length})`));
+    parts.push(...explanation.nodes.map((node) => verdict(node, open)));
+  }
+  parts.push(element("h3", {}, "Events"));
+  if (answer.eventsUnknown) parts.push(element("p", { class: "hint" }, nameElement(answer.eventsUnknown)));
+  else if (!answer.events.length) parts.push(element("p", { class: "hint" }, "none (any more)"));
+  else parts.push(element("ul", { class: "events" }, answer.events.map((event) => element("li", { class: event.type === "Warning" ? "warning" : "" },
+    element("b", {}, nameElement(event.reason)), element("time", {}, ` ${agoText(Math.floor(Date.parse(event.when) / 1000), now)} ago`), element("p", {}, nameElement(event.message))))));
+  return parts;
+}
+
+export function plainPodPanel(pod) {
+  return [factList([["Asks", pod.asks], ["Gang", pod.gang || "none"]]), pod.waits ? element("p", {}, nameElement(pod.waits)) : ""];
+}
+
+function verdict(node, open) {
+  const why = [node.inTree, node.gpu].filter(Boolean).join("; ") || "it fits";
+  const gpus = node.cards.map((gpu) => element("tr", {},
+    element("td", {}, `${gpu.index}`),
+    element("td", { class: "number" }, `${amountText(gpu.freeMib)}/${amountText(gpu.totalMib)}`),
+    element("td", { class: "number" }, `${gpu.freePercent} %`),
+    element("td", {}, nameElement(gpu.lacks || (node.fits ? "" : "could be one of them")))));
+  return element("details", { class: node.fits ? "verdict fits" : "verdict" },
+    element("summary", {}, nameElement(node.name, { class: "verdict-name" }), element("span", {}, nameElement(why))),
+    element("button", { class: "link", onclick: () => open({ node: node.name }) }, "show this node"),
+    gpus.length ? element("table", {}, element("thead", {}, element("tr", {}, ["GPU", "Free GiB", "Compute", "Why not"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, gpus)) : "");
+}
+
+function factList(pairs) {
+  return element("dl", {}, pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, typeof value === "string" ? nameElement(value) : value)]));
+}

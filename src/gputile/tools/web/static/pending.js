@@ -1,0 +1,23 @@
+// The pods that ask for GPUs and have no node.
+
+import { element, nameElement } from "./elements.js";
+import { agoText, podKey } from "./model.js";
+
+const MOST = 500;
+
+export function drawPending(place, pods, open, now) {
+  if (!pods.length) {
+    place.replaceChildren(element("p", { class: "nothing" }, "No pod waits for a GPU."));
+    return;
+  }
+  const sorted = [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1));
+  const rows = sorted.slice(0, MOST).map((pod) => element("tr", {},
+    element("th", { scope: "row" }, element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod)))),
+    element("td", {}, pod.asks),
+    element("td", {}, pod.gang ? nameElement(pod.gang) : ""),
+    element("td", {}, pod.waits ?? ""),
+    element("td", { class: "number" }, agoText(pod.created, now))));
+  place.replaceChildren(
+    element("table", {}, element("thead", {}, element("tr", {}, ["Pod", "Asks", "Gang", "Waits", "Age"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
+    sorted.length > MOST ? element("p", { class: "hint" }, `... and ${sorted.length - MOST} more; search narrows them`) : "");
+}

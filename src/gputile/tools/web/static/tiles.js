@@ -1,0 +1,215 @@
+// The tiles: a grid of rows of which only those in sight are in the document.
+
+import { isMeant, narrows } from "./choice.js";
+import { element, nameElement } from "./elements.js";
+import { RowOffsets, frameOf, tileWidth } from "./layout.js";
+import { amountText, factsOf, podKey } from "./model.js";
+
+const BEYOND = 400; // pixels above and below what is in sight
+
+export class TileGrid {
+  // `seen` holds what the grid is drawn by: model, colours, wanted, now(); `open` is called with what was chosen.
+  constructor(scroll, rows, seen, open) {
+    this.scroll = scroll;
+    this.rows = rows;
+    this.seen = seen;
+    this.open = open;
+    this.nodes = [];
+    this.shown = new Map(); // node name -> { row, node, key }
+    this.style = 0;
+    this.cursor = { node: "", gpu: -1 };
+    scroll.addEventListener("scroll", () => this.draw(), { passive: true });
+    rows.addEventListener("keydown", (event) => this.onKey(event));
+    rows.addEventListener("focusin", (event) => this.onFocus(event));
+    rows.addEventListener("click", (event) => this.onClick(event));
+  }
+
+  // Show these nodes; `restyled` says that all rows look different now.
+  show(nodes, restyled) {
+    this.nodes = nodes;
+    if (restyled) this.style += 1;
+    this.frame = frameOf(this.scroll.clientWidth, nodes);
+    this.offsets = new RowOffsets(nodes, this.frame);
+    this.rows.style.height = `${this.offsets.height}px`;
+    this.rows.setAttribute("aria-rowcount", nodes.length);
+    this.draw();
+  }
+
+  draw() {
+    if (!this.offsets) return;
+    const top = this.scroll.scrollTop - BEYOND;
+    const bottom = this.scroll.scrollTop + this.scroll.clientHeight + BEYOND;
+    const first = this.nodes.length ? this.offsets.at(Math.max(0, top)) : 0;
+    const wanted = new Map();
+    for (let i = first; i < this.nodes.length && this.offsets.tops[i] < bottom; i += 1) wanted.set(this.nodes[i].name, i);
+    const focused = document.activeElement?.closest?.("[data-gpu], [data-node]");
+    const focusAt = focused && this.rows.contains(focused) ? { node: focused.closest("[data-row]").dataset.row, gpu: focused.dataset.gpu } : null;
+    for (const [name, { row }] of this.shown) {
+      if (!wanted.has(name)) {
+        row.remove();
+        this.shown.delete(name);
+      }
+    }
+    let before = null;
+    const key = `${this.style} ${this.frame.scale} ${this.frame.room}`;
+    for (const [name, number] of wanted) {
+      const node = this.nodes[number];
+      const ghosts = this.seen.model.ghosts.get(name);
+      let there = this.shown.get(name);
+      if (!there || there.node !== node || there.key !== key || there.ghosts !== ghosts) {
+        const row = this.rowElement(node, ghosts ?? []);
+        if (there) there.row.replaceWith(row);
+        there = { row, node, key, ghosts };
+        this.shown.set(name, there);
+      }
+      there.row.style.top = `${this.offsets.tops[number]}px`;
+      there.row.style.height = `${this.offsets.tops[number + 1] - this.offsets.tops[number]}px`;
+      there.row.setAttribute("aria-rowindex", number + 1);
+      const follows = before ? before.nextSibling : this.rows.firstChild;
+      if (follows !== there.row) this.rows.insertBefore(there.row, follows);
+      before = there.row;
+    }
+    if (focusAt && !this.rows.contains(document.activeElement)) this.focusOn(focusAt.node, focusAt.gpu);
+  }
+
+  rowElement(node, ghosts) {
+    const { wanted } = this.seen;
+    const facts = factsOf(node);
+    const dims = narrows(wanted, node);
+    const tiles = (node.gpus ?? []).map((gpu) => this.tileElement(node, gpu, facts, dims, ghosts));
+    const unplaced = (node.pods ?? []).filter((pod) => !pod.shares);
+    const row = element("div", { class: `row${node.silent ? " silent" : ""}${node.serves ? "" : " closed"}`, role: "row", "data-row": node.name });
+    row.append(
+      element("div", { class: "node", role: "rowheader" },
+        element("button", { class: "node-name", "data-node": node.name, tabindex: -1, title: node.name }, nameElement(node.name)),
+        element("div", { class: "node-facts" }, element("span", { title: factsText(node, facts) }, factsText(node, facts)), badges(node, facts))),
+      element("div", { class: "tiles" }, tiles, unplaced.length ? unplacedElement(unplaced) : null),
+    );
+    if (!tiles.length && !unplaced.length) row.lastChild.append(element("span", { class: "none" }, node.problems?.[0] ?? "no GPUs"));
+    return row;
+  }
+
+  tileElement(node, gpu, facts, dims, ghosts) {
+    const { colours, wanted, now } = this.seen;
+    const held = facts.on.get(gpu.index) ?? [];
+    const planned = ghosts.flatMap((pod) => pod.shares.filter(([index]) => index === gpu.index).map(([, mib, percent]) => ({ pod, mib: pod.whole ? gpu.total : mib, percent })));
+    const sick = gpu.healthy === false;
+    const all = [...held, ...planned];
+    const sum = all.reduce((total, { mib }) => total + mib, 0);
+    const whole = Math.max(gpu.total, sum) || 1;
+    const bar = element("div", { class: "bar" });
+    const compute = element("div", { class: "compute" });
+    for (const { pod, mib, percent } of all) {
+      const colour = colours.of(pod, gpu, now());
+      const dim = dims && !isMeant(pod, wanted);
+      const kinds = ["block", pod.reserved && "reserved", pod.ghost && "ghost", dim && "dim"].filter(Boolean).join(" ");
+      const part = `${(mib / whole) * 100}%`;
+      const label = nameElement(pod.name, { class: "label" });
+      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}`;
+      bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
+        element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label));
+      if (percent && !pod.whole) compute.append(element("span", { class: dim ? "dim" : "", width: `${Math.min(100, percent)}%`, hue: colour.hue }));
+    }
+    if (sum < gpu.total) bar.append(element("div", { class: `free${sick ? " sick" : ""}`, "aria-hidden": "true" }));
+    const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB`;
+    const width = tileWidth(gpu, this.frame);
+    const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.used ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
+    const state = sick ? "✕ unhealthy" : (gpu.used ?? 0) > gpu.total ? "! overbooked" : "";
+    const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
+    return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
+      element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), element("span", {}, short), state ? element("em", {}, state) : null),
+      bar, compute);
+  }
+
+  isCursor(node, gpu) {
+    if (!this.cursor.node && node === this.nodes[0]) return gpu === node.gpus[0];
+    return node.name === this.cursor.node && gpu.index === this.cursor.gpu;
+  }
+
+  onClick(event) {
+    const pod = event.target.closest("[data-pod]");
+    const node = event.target.closest("[data-node]");
+    const tile = event.target.closest("[data-gpu]");
+    if (pod && pod.dataset.ghost === undefined) this.open({ pod: pod.dataset.pod });
+    else if (node) this.open({ node: node.dataset.node });
+    else if (tile) this.open({ node: tile.dataset.of });
+  }
+
+  onFocus(event) {
+    const tile = event.target.closest("[data-gpu]");
+    if (!tile) return;
+    for (const other of this.rows.querySelectorAll('[data-gpu][tabindex="0"]')) other.tabIndex = -1;
+    tile.tabIndex = 0;
+    this.cursor = { node: tile.dataset.of, gpu: Number(tile.dataset.gpu) };
+  }
+
+  onKey(event) {
+    const tile = event.target.closest("[data-gpu]");
+    if (!tile) return;
+    const number = this.nodes.findIndex((node) => node.name === tile.dataset.of);
+    const gpus = this.nodes[number]?.gpus ?? [];
+    const at = gpus.findIndex((gpu) => gpu.index === Number(tile.dataset.gpu));
+    const page = Math.max(1, Math.floor(this.scroll.clientHeight / 80));
+    const moves = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -number, End: this.nodes.length - 1 - number };
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      const next = gpus[at + (event.key === "ArrowLeft" ? -1 : 1)];
+      if (next) this.focusOn(tile.dataset.of, next.index);
+    } else if (event.key in moves) {
+      this.moveTo(number + moves[event.key], at, Math.sign(moves[event.key]));
+    } else if (event.key === "Enter" || event.key === " ") {
+      if (event.target === tile) this.open({ node: tile.dataset.of });
+      else return;
+    } else return;
+    event.preventDefault();
+  }
+
+  // Put the cursor on a row's tile, or on that of the next row in the direction that has any.
+  moveTo(number, at, direction) {
+    let next = Math.min(Math.max(number, 0), this.nodes.length - 1);
+    while (this.nodes[next] && !this.nodes[next].gpus?.length) next += direction || 1;
+    const node = this.nodes[next];
+    if (!node) return;
+    this.reveal(next);
+    this.focusOn(node.name, node.gpus[Math.min(at, node.gpus.length - 1)].index);
+  }
+
+  reveal(number) {
+    const [top, bottom] = [this.offsets.tops[number], this.offsets.tops[number + 1]];
+    if (top < this.scroll.scrollTop) this.scroll.scrollTop = top;
+    else if (bottom > this.scroll.scrollTop + this.scroll.clientHeight) this.scroll.scrollTop = bottom - this.scroll.clientHeight;
+    this.draw();
+  }
+
+  revealNode(name) {
+    const number = this.nodes.findIndex((node) => node.name === name);
+    if (number >= 0) this.reveal(number);
+  }
+
+  focusOn(name, index) {
+    const row = this.shown.get(name)?.row;
+    row?.querySelector(index === undefined ? "[data-node]" : `[data-gpu="${Number(index)}"]`)?.focus({ preventScroll: true });
+  }
+}
+
+function factsText(node, facts) {
+  const models = [...facts.models].map((model) => model.replace(/^(NVIDIA|Tesla)\s+/i, "")).join(", ");
+  return [node.mode || "mode unknown", facts.gpus ? `${facts.gpus} × ${models || "GPU"}` : "no GPUs"].join(" · ");
+}
+
+function badges(node, facts) {
+  const found = [];
+  const badge = (kind, text, title) => found.push(element("span", { class: `badge ${kind}`, title }, text));
+  if (node.silent) badge("bad", "agent silent", "Its agent has not reported for some time.");
+  if (facts.sick) badge("bad", `${facts.sick} unhealthy`, "GPUs that new pods may not use.");
+  if (!node.serves && facts.gpus) badge("bad", "takes no pods", (node.problems ?? []).join("\n"));
+  if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
+  if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
+  if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
+  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods of gangs.");
+  return found;
+}
+
+function unplacedElement(pods) {
+  return element("div", { class: "unplaced" }, "on unknown GPUs: ",
+    pods.map((pod) => element("button", { class: "chip", "data-pod": podKey(pod), title: pod.problem, tabindex: -1 }, nameElement(podKey(pod)))));
+}

@@ -1,0 +1,230 @@
+"""The page in a real browser: what it shows, what it does with hostile names, and that it does not freeze."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.core import Node, Pod
+from tests.browser import Tab, browser
+from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+
+DRAWN = "document.documentElement.dataset.drawn"
+BLOCKS = """
+JSON.stringify([...document.querySelectorAll("[data-gpu]")].map((tile) => [tile.dataset.of, Number(tile.dataset.gpu),
+  [...tile.querySelectorAll("[data-pod]")].map((block) => [block.dataset.pod,
+    Math.round(block.getBoundingClientRect().width / tile.querySelector(".bar").clientWidth * 1000) / 10])]))
+"""
+HOSTILE = (
+    "<script>globalThis.stolen=1</script>",
+    '"><img src=x onerror=globalThis.stolen=1>',
+    "\u202egnp.exe",
+    "\u05d0\u05d1\u05d2",
+    "x" * 253,
+    "{{constructor.constructor('globalThis.stolen=1')()}}",
+    "javascript:globalThis.stolen=1",
+    "__proto__",
+    "constructor",
+    "a\u0000b\ud7ffc",
+)
+
+
+@pytest.fixture
+async def tab() -> AsyncIterator[Tab]:
+    try:
+        async with browser() as found:
+            await found.size(1360, 860)
+            yield found
+    except ComponentMissing as missing:
+        skip_or_fail(missing)
+
+
+async def look(tab: Tab, page: ServedPage) -> None:
+    await tab.open(page.address)
+    await tab.until(DRAWN)
+
+
+async def blocks(tab: Tab) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the blocks of each tile that is in sight, with their part of it in percent."""
+    found = json.loads(await tab.run(BLOCKS))
+    return {(node, gpu): dict(pods) for node, gpu, pods in found}
+
+
+def named(found: Pod, name: str, namespace: str | None = None) -> Pod:
+    meta = msgspec.structs.replace(found.metadata, name=name, uid=f"uid-{name}", namespace=namespace or "default")
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+async def test_blocks_are_as_large_as_what_pods_have_and_the_secret_leaves_the_address(tab: Tab) -> None:
+    async with served(machine("a"), bound("p", "a", 0, 3), bound("q", "a", 0, 6), bound("r", "a", 1, 15)) as page:
+        await look(tab, page)
+        assert await blocks(tab) == {
+            ("a", 0): {"default/p": pytest.approx(20, abs=1), "default/q": pytest.approx(40, abs=1)},
+            ("a", 1): {"default/r": pytest.approx(100, abs=1)},
+        }
+        assert await tab.run("location.href") == page.address.partition("?")[0]
+        assert await tab.run("document.cookie") == ""
+        own = page.address.partition("?")[0]
+        assert [each for each in tab.requests if not each.startswith((own, "about:"))] == []
+        assert tab.errors == []
+
+
+async def test_a_change_is_drawn_and_what_is_chosen_stays_chosen(tab: Tab) -> None:
+    async with served(machine("a"), machine("b"), bound("p", "a")) as page:
+        await look(tab, page)
+        await tab.run("document.querySelector('[data-gpu]').focus()")
+        await tab.key("ArrowRight")
+        await tab.key("ArrowDown")
+        chosen = "document.activeElement.dataset.of + document.activeElement.dataset.gpu"
+        assert await tab.run(chosen) == "b1"
+        put(page.cluster, bound("q", "b", 1, 5))
+        await tab.until("document.querySelector('[data-pod=\"default/q\"]')?.dataset.pod")
+        assert await tab.run(chosen) == "b1"
+        page.cluster.delete("/api/v1/pods", "q")
+        await tab.until("!document.querySelector('[data-pod=\"default/q\"]')")
+        await tab.key("Enter")
+        assert await tab.run("document.querySelector('#panel h2').textContent") == "b"
+        await tab.key("Escape")
+        assert await tab.run("document.getElementById('panel').hidden")
+        page.cluster.delete(NODES, "b")
+        await tab.until("document.querySelectorAll('[data-gpu]').length === 2")
+        assert tab.errors == []
+
+
+async def test_hostile_names_stay_text(tab: Tab) -> None:
+    node = machine("a")
+    bad = msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, name="<b>n</b>"))
+    pods = [named(bound("p", "a", 0, 1), name, f"<i>{number}") for number, name in enumerate(HOSTILE)]
+    waiting = [named(pod("p", mem=99), f"waits-{name}") for name in HOSTILE]
+    async with served(node, bad, *pods, *waiting) as page:
+        await look(tab, page)
+        shown = json.loads(
+            await tab.run(
+                "JSON.stringify([...document.querySelectorAll('[data-of=\"a\"] .label')].map((x) => x.textContent))"
+            )
+        )
+        assert sorted(shown) == sorted(HOSTILE)
+        await tab.key("2")
+        rows = json.loads(
+            await tab.run(
+                "JSON.stringify([...document.querySelectorAll('#view-pending .link')].map((x) => x.textContent))"
+            )
+        )
+        assert sorted(rows) == sorted(f"default/waits-{name}" for name in HOSTILE)
+        for number in range(len(HOSTILE)):
+            await tab.run(f"document.querySelectorAll('#view-pending .link')[{number}].click()")
+            await tab.until("document.querySelector('#panel .state, #panel .bad-box')")
+            assert await tab.run("document.querySelector('#panel .bad-box')?.textContent") is None
+            title = await tab.run("document.querySelector('#panel h2').textContent")
+            assert title.removeprefix("default/waits-") in HOSTILE
+            await tab.key("Escape")
+        assert await tab.run("typeof globalThis.stolen") == "undefined"
+        assert await tab.run("document.querySelectorAll('img, b b, script:not([src])').length") == 0
+        assert tab.errors == []
+
+
+async def test_search_filters_and_views(tab: Tab) -> None:
+    async with served(
+        machine("a"), machine("b"), bound("p", "a", 0, 3, "one"), bound("q", "b", 0, 6, "two"), pod("waits", mem=99)
+    ) as page:
+        await look(tab, page)
+        await tab.key("/")
+        await tab.call("Input.insertText", text="one/p")
+        assert set(await blocks(tab)) == {("a", 0), ("a", 1)}
+        await tab.key("Escape")
+        assert len(await blocks(tab)) == 4
+        await tab.run(
+            "(() => { const s = document.getElementById('namespace'); s.value = 'two'; "
+            "s.dispatchEvent(new Event('change')); })()"
+        )
+        assert set(await blocks(tab)) == {("b", 0), ("b", 1)}
+        await tab.run("document.activeElement.blur()")
+        await tab.key("3")
+        text = await tab.run("document.getElementById('view-room').textContent")
+        assert "Largest share that fits15 GiBon b, GPU 1" in text
+        await tab.key("2")
+        await tab.run("document.querySelector('#namespace').value = ''")
+        assert await tab.run("location.hash") == "#view=pending"
+        for theme in ("dark", "light"):
+            await tab.key("t")
+            assert await tab.run("document.documentElement.dataset.theme") == theme
+        assert tab.errors == []
+
+
+async def test_what_if_shows_where_pods_would_go(tab: Tab) -> None:
+    async with served(machine("a"), bound("p", "a", 0, 13)) as page:
+        await look(tab, page)
+        await tab.key("4")
+        await tab.run("document.querySelector('#view-what-if form').requestSubmit()")
+        await tab.until("document.querySelector('#view-what-if table')")
+        assert "2 of 2 pods" in await tab.run("document.querySelector('#view-what-if .answer').textContent")
+        await tab.run("document.activeElement.blur()")
+        await tab.key("1")
+        assert await tab.run("document.querySelectorAll('.block.ghost').length") == 2
+        assert [each.method for each in page.cluster.requests if each.method != "GET"] == []
+        assert tab.errors == []
+
+
+async def test_the_page_says_that_the_cluster_is_away(tab: Tab) -> None:
+    async with served(machine("a"), bound("p", "a")) as page:
+        await look(tab, page)
+        page.cluster.refused = dict.fromkeys((NODES, "/api/v1/pods"), (503, "ServiceUnavailable"))
+        page.cluster.break_connections()
+        await tab.until("!document.getElementById('trouble').hidden")
+        assert "The cluster does not answer since" in await tab.run("document.getElementById('trouble').textContent")
+        assert len(await blocks(tab)) == 2
+        page.cluster.refused = {}
+        await tab.until("document.getElementById('trouble').hidden")
+
+
+def many(count: int) -> list[Node | Pod]:
+    """Nodes with eight GPUs, and three pods on each."""
+    found: list[Node | Pod] = []
+    for number in range(count):
+        name = f"node-{number:05}"
+        found.append(gpu_node(name, mode="cgpu", sizes=[80 * GIB] * 8, unit_mib=GIB))
+        for gpu, part in itertools.product(range(8), range(3)):
+            held = {"gputile.io/allocation": allocation_text(share(f"GPU-{name}-{gpu}", 8 * GIB))}
+            found.append(
+                pod(f"w-{number}-{gpu}-{part}", namespace=f"team-{number % 30}", node=name, mem=8, annotations=held)
+            )
+    return found
+
+
+async def test_five_thousand_nodes_scroll(tab: Tab) -> None:
+    """The elements in the document are those in sight, wherever one looks."""
+    async with served(*many(5000)) as page:
+        await look(tab, page)
+        facts: Any = json.loads(
+            await tab.run("""
+          (async () => {
+            const scroll = document.getElementById("scroll"), found = [];
+            for (const part of [0, 0.25, 0.5, 0.9999, 1]) {
+              scroll.scrollTop = part * scroll.scrollHeight;
+              await new Promise((drawn) => setTimeout(drawn, 100));
+              const rows = [...document.querySelectorAll(".row")];
+              const top = scroll.getBoundingClientRect().top;
+              const seen = rows.filter((row) => row.getBoundingClientRect().bottom > top);
+              found.push([rows.length, seen[0].dataset.row, rows.at(-1).dataset.row]);
+            }
+            return JSON.stringify(found);
+          })()
+        """)
+        )
+        assert max(rows for rows, _, _ in facts) < 60
+        assert facts[0][1] == "node-00000"
+        assert "node-01240" < facts[1][1] < "node-01260"
+        assert facts[-1][2] == "node-04999"
+        await tab.run("document.querySelector('[data-gpu]').focus()")
+        await tab.key("Home")
+        await tab.key("End")
+        assert await tab.run("document.activeElement.dataset.of") == "node-04999"
+        assert tab.errors == []
