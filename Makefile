@@ -15,7 +15,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e image release docs soak bench cluster policies fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e image release docs picture soak bench cluster policies fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links chec
 	@$(BIN)/python -m docs.generator
 	@set -o pipefail; NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict 2>&1 | { grep -v "^INFO" || true; }
 	@echo "docs: .cache/site/index.html"
+
+picture: $(STAMP) ## draw the picture of the page in docs/pictures anew, in a real browser
+	@$(BIN)/python -m docs.generator.page_picture
 
 soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, system)
 	@for part in $(PARTS); do $(BIN)/python -m tests.soak $$part --minutes $(MINUTES) || exit 1; done

@@ -49,16 +49,20 @@ _FORM = (
 )
 
 
+def demo_words() -> list[str]:
+    """Return the words of the command of ``make demo``, without the program."""
+    make = subprocess.run(["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    line = next(each for each in make.splitlines() if "gputile simulate" in each)
+    return line.partition("gputile ")[2].partition(" ||")[0].split()
+
+
 def demo() -> str:
     """Return what the command of ``make demo`` prints on a terminal with colours.
 
     Raises:
         subprocess.CalledProcessError: it failed; code 3, of a pod without a place, is no failure.
     """
-    make = subprocess.run(["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    line = next(each for each in make.splitlines() if "gputile simulate" in each)
-    words = line.partition("gputile ")[2].partition(" ||")[0].split()
-    run = (sys.executable, "-c", "from gputile.cli.main import main; main()", *words)
+    run = (sys.executable, "-c", "from gputile.cli.main import main; main()", *demo_words())
     given = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL")}
     given |= {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm", "LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"}
     done = subprocess.run(run, cwd=ROOT, env=given, check=False, capture_output=True, text=True)

@@ -3,14 +3,18 @@
 import itertools
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
+from gputile.cli.app import app
 from tests.browser import Tab, browser
 from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.localcluster.gputile import EXAMPLES
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
@@ -197,6 +201,21 @@ def many(count: int) -> list[Node | Pod]:
                 pod(f"w-{number}-{gpu}-{part}", namespace=f"team-{number % 30}", node=name, mem=8, annotations=held)
             )
     return found
+
+
+async def test_a_simulation_as_one_file(tab: Tab, tmp_path: Path) -> None:
+    words = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml"), "-f", str(EXAMPLES / "teams.yaml")]
+    result = CliRunner().invoke(app, [*words, "-f", str(EXAMPLES / "too-large.yaml"), "-o", "html"])
+    file = tmp_path / "page.html"
+    file.write_text(result.stdout, encoding="utf-8")
+    await tab.open(file.as_uri())
+    await tab.until(DRAWN)
+    assert sum(map(len, (await blocks(tab)).values())) > 5
+    await tab.key("2")
+    await tab.run("document.querySelector('#view-pending .link').click()")
+    assert "fits none of" in await tab.run("document.getElementById('panel').textContent")
+    assert [each for each in tab.requests if not each.startswith(("file:", "about:"))] == []
+    assert tab.errors == []
 
 
 async def test_five_thousand_nodes_scroll(tab: Tab) -> None:

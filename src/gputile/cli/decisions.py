@@ -36,6 +36,7 @@ class DecisionFormat(StrEnum):
     INSPECT = "inspect"
     JSON = "json"
     YAML = "yaml"
+    HTML = "html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ def write_result(
         from gputile.cli.simulate_json import simulate_answer
 
         (write_json if output is DecisionFormat.JSON else write_yaml)(simulate_answer(result, other))
+        return
+    if output is DecisionFormat.HTML:
+        from gputile.cli.simulate_html import simulate_html
+
+        write(simulate_html(result))
         return
     nodes = result.nodes
     unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)

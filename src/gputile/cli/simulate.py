@@ -85,6 +85,8 @@ def simulate(
         fail("give the cluster: --cluster FILE, or --from-cluster")
     if compare is not None and output is DecisionFormat.INSPECT:
         fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
+    if output is DecisionFormat.HTML and (compare is not None or fit):
+        fail("-o html shows one result: leave --compare and --fit out, or give another --output")
     given, reach = read_given(config), Reach(kubeconfig, context, request_timeout)
     live = _live(reach, given, installed_in) if from_cluster else None
     if live is None:

@@ -101,7 +101,11 @@ Compare = Annotated[
 ]
 Printed = Annotated[
     DecisionFormat,
-    typer.Option("--output", "-o", help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu."),
+    typer.Option(
+        "--output",
+        "-o",
+        help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: a page.",
+    ),
 ]
 Config = Annotated[
     Path | None,

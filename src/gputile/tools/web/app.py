@@ -22,9 +22,9 @@ from gputile.support.connections import Address
 from gputile.support.request_body import BodyReader, BodyRefused
 from gputile.tools.simulator.pod_explanation import ExplainAnswer
 from gputile.tools.web.assets import assets
-from gputile.tools.web.feed import Feed, FeedStatus
+from gputile.tools.web.feed import Feed
 from gputile.tools.web.questions import Moment, explanation, what_if
-from gputile.tools.web.records import NodeTile, PendingPod
+from gputile.tools.web.records import PageAnswer
 from gputile.tools.web.stream import Viewer
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,6 @@ LARGEST_MANIFEST: Final = 256 * 1024
 _MOST_WAITING: Final = 8  # questions that wait for their turn
 _EVENTS_SHOWN: Final = 50
 T = TypeVar("T")
-
-
-class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server."""
-
-    epoch: str
-    revision: int
-    cluster: str
-    unit_mib: int
-    status: FeedStatus
-    nodes: list[NodeTile]
-    pending: list[PendingPod]
 
 
 class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):

@@ -13,18 +13,11 @@ from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject, 
 from gputile.kube.reflector import Reflector
 from gputile.tools.web.change_log import ChangeLog
 from gputile.tools.web.page_state import PageState
-from gputile.tools.web.records import Difference
+from gputile.tools.web.records import Difference, FeedStatus
 
 GATHER_S: Final = 0.1  # changes so close together are sent as one
 LOOK_EVERY_S: Final = 1.0
 _PIECE: Final = 200  # objects, after which others get their turn
-
-
-class FeedStatus(msgspec.Struct, frozen=True):
-    """Whether the cluster answers: ``trouble`` is why not, "" where it does, ``since`` Unix time in seconds."""
-
-    trouble: str = ""
-    since: int = 0
 
 
 class Feed:

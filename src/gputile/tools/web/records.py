@@ -90,6 +90,25 @@ class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
     pending: Mapping[str, PendingPod] = {}
 
 
+class FeedStatus(msgspec.Struct, frozen=True):
+    """Whether the cluster answers: ``trouble`` is why not, "" where it does, ``since`` Unix time in seconds."""
+
+    trouble: str = ""
+    since: int = 0
+
+
+class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server."""
+
+    epoch: str
+    revision: int
+    cluster: str
+    unit_mib: int
+    status: FeedStatus
+    nodes: list[NodeTile]
+    pending: list[PendingPod]
+
+
 class Difference(_Record, frozen=True):
     """What has changed from one page to another: what is new or other, and the keys of what is gone."""
 
