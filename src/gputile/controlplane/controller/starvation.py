@@ -9,7 +9,7 @@ the gang had to wait.
 One number tells how much longer GPUs were reserved in vain than not: it grows while they are, and falls while they are
 not, to 0 at least. It never exceeds the longest time allowed, so of any time t GPUs are reserved in vain for
 (t + longest) / 2 at most, whatever gangs come and go. The account outlives the process that keeps it: the leader
-leaves it to the next one as a text (``Account``).
+leaves it to the next one as a text (``StarvationAccount``).
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class _GangGaveWay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     by_object: bool = False
 
 
-class Account(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class StarvationAccount(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What a leader leaves to the next one; see ``StarvationTimeout`` for the fields."""
 
     at_ns: _Count
@@ -54,7 +54,7 @@ class Account(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     version: int = _VERSION
 
 
-_CODEC = VersionedCodec(Account, _VERSION, AccountError, lambda account: account)
+_CODEC = VersionedCodec(StarvationAccount, _VERSION, AccountError, lambda account: account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class StarvationTimeout:
             return ""
         latest = sorted(self._gave_way.items(), key=lambda item: (item[1].at_ns, item[0]))[-_GAVE_WAY_TOLD:]
         return _CODEC.encode(
-            Account(
+            StarvationAccount(
                 at_ns=self._at_ns or 0,
                 debt_ns=self._debt_ns,
                 reserving=self._reserving,
@@ -114,7 +114,7 @@ class StarvationTimeout:
         Raises:
             AccountError: it cannot be read; nothing has changed.
         """
-        account = _CODEC.decode(text) if text else Account(at_ns=0)
+        account = _CODEC.decode(text) if text else StarvationAccount(at_ns=0)
         self._at_ns = account.at_ns if text else None
         self._debt_ns, self._reserving = min(account.debt_ns, self._most_ns), account.reserving
         self.resting = account.resting
