@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "fakes"
 _NAME = "libnvidia-ml.so.1"
 _MIB = 1 << 20
-SYSTEM, NODE, HOST_BRIDGE, SWITCH = 50, 40, 30, 10  # nvmlGpuTopologyLevel_t
+SYSTEM, NODE, SWITCH = 50, 40, 10  # nvmlGpuTopologyLevel_t
 TO_GPU, TO_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputile.api.core import ObjectMeta
+from gputile.api.core import ObjectMeta, SchedulingGate
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False, kw_only=True):
@@ -70,12 +70,6 @@ class Volume(_Part):
     host_path: HostPath | None = None
 
 
-class SchedulingGateView(_Part):
-    """core/v1 PodSchedulingGate."""
-
-    name: str = ""
-
-
 class PodSpecView(_Part):
     """core/v1 PodSpec."""
 
@@ -86,7 +80,7 @@ class PodSpecView(_Part):
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
     node_name: str = ""
-    scheduling_gates: tuple[SchedulingGateView, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
 
 
 class PodView(_Part):

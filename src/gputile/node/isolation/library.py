@@ -88,7 +88,16 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _put(path: Path, content: bytes) -> None:
+def remove_placeholder(path: Path) -> None:
+    """Remove an empty directory in the place of a file: containerd makes one where the source of a mount is missing.
+
+    Raises:
+        OSError: it is not empty.
+    """
     if path.is_dir() and not path.is_symlink():
-        path.rmdir()  # containerd makes an empty one where the source of a mount is missing
+        path.rmdir()
+
+
+def _put(path: Path, content: bytes) -> None:
+    remove_placeholder(path)
     write_whole(path, content, 0o755)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.nosuid import is_nosuid
+from gputile.node.isolation.library import remove_placeholder
 from gputile.node.isolation.usage_reader import TO_THE_END, slots_locked
 from gputile.node.native_layouts import USAGE_BYTES
 from gputile.support.files import write_whole
@@ -76,7 +77,7 @@ class UsageFiles:
         self.cut_back()
         if path.parent == self.directory:
             close_to_others(self.directory)
-        make_room(path)
+        remove_placeholder(path)
         write_whole(path, bytes(USAGE_BYTES), _OPEN)
 
     def cut_back(self) -> None:
@@ -122,13 +123,3 @@ class UsageFiles:
             return [path for path in self.directory.iterdir() if path.is_file() and not path.is_symlink()]
         except OSError:
             return []
-
-
-def make_room(path: Path) -> None:
-    """Remove an empty directory in the place of a file: containerd makes one where the source of a mount is missing.
-
-    Raises:
-        OSError: it is not empty.
-    """
-    if path.is_dir() and not path.is_symlink():
-        path.rmdir()
