@@ -173,6 +173,8 @@ class Server:
     ``late`` are writes that nobody waits for any more, and that are executed all the same, some time. ``gone`` are the
     UIDs of pods of which an answer has said that they are, before any watch did. ``born`` and ``bound`` are the
     versions at which pods came and were bound: times have seconds only. ``groups`` are the ``minMember`` of PodGroups.
+    ``surprises`` counts the gates that were removed of pods with another reservation than the controller knew: a write
+    of its own, whose answer was lost.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -187,6 +189,7 @@ class Server:
     gone: set[str] = field(default_factory=set)
     born: dict[str, int] = field(default_factory=dict)
     bound: dict[str, int] = field(default_factory=dict)
+    surprises: int = 0
 
     def store(self, changed: Pod) -> Pod:
         self.version += 1
@@ -214,12 +217,14 @@ class Server:
 
     async def ungate(self, asked: Pod) -> Pod:
         self.before_ungate(asked)
-        return self._write(
+        stored = self._write(
             asked,
             lambda current: msgspec.structs.replace(
                 current, spec=msgspec.structs.replace(current.spec, scheduling_gates=())
             ),
         )
+        self.surprises += reservation_of(stored) != reservation_of(asked)
+        return stored
 
     def _write(self, asked: Pod, change: Callable[[Pod], Pod], version: str = "") -> Pod:
         fate = self.fate()

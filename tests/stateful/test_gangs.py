@@ -135,6 +135,7 @@ class Meanwhile:
         self._slice_seconds = 0.0 if news else slices.SLICE_SECONDS
 
     async def round(self, keeper: GangReconciler) -> None:
+        self._machine.told_of_round = Told(dict(self._told.pods))
         taking = asyncio.create_task(self.updates.run())
         try:
             with patch.object(slices, "SLICE_SECONDS", self._slice_seconds):
@@ -205,6 +206,7 @@ class Gangs(RuleBasedStateMachine):
 
     def restart_controller(self) -> None:
         self.active = True
+        self.told_of_round = Told()
         self.view = ClusterState(CONFIGURATION)
         self.view.tick(self.controller_ns)
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
@@ -426,7 +428,7 @@ class Gangs(RuleBasedStateMachine):
             return "unreachable" if drawn == "cut off" else drawn
 
         self.server.fate = fate
-        before = dict(self.server.told.pods)
+        before, surprises = dict(self.server.told.pods), self.server.surprises
         try:
             for _ in range(rounds):
                 awaited(meanwhile.round(keeper))
@@ -436,7 +438,7 @@ class Gangs(RuleBasedStateMachine):
             return
         finally:
             deposed, self.server.fate, self.active = not self.active, lambda: "done", True
-        if not fates and not keeper.failures and not deposed:
+        if not fates and not keeper.failures and not deposed and self.server.surprises == surprises:
             self.what_is_kept_is_there_to_be_kept()
             self.plans_are_of_enough_pods(before)
         for heard in meanwhile.heard:
@@ -571,9 +573,11 @@ class Gangs(RuleBasedStateMachine):
             assert asked.pop() + running + elsewhere >= size, f"{gang} is planned in part"
 
     def a_gate_goes_when_all_places_are_there(self, asked: Pod) -> None:
-        hold = live_hold(self.server.told.pods[asked.metadata.uid], self.controller_ns)
+        """By what was known when the round began: all its writes are decided before the first is answered."""
+        told = self.told_of_round
+        hold = live_hold(told.pods[asked.metadata.uid], self.controller_ns)
         assert hold is not None, f"{asked.key} loses its gate without a place"
-        places = self.server.told.of_plan(hold.plan)
+        places = told.of_plan(hold.plan)
         kept = sum(live_hold(each, self.controller_ns) is not None for each in places)
         begun = any(runs(each) for each in places)
         assert begun or kept >= hold.pods, f"{kept} of {hold.pods} places of {asked.key} are there"
@@ -833,6 +837,27 @@ def test_news_that_come_while_places_are_looked_for_anew(what: str) -> None:
         machine.the_controller_acts([], 1, [(step, "Bindings"), (0, what)])
         machine.everything_settles()
         assert len(bound_of(machine)) == 3
+
+
+def test_gates_that_go_while_nobody_knows_what_became_of_a_write_start_nobody() -> None:
+    """The first pod has a new place, the answer is lost, and the old plan seems complete once the GPU is well again."""
+    machine = Gangs()
+    machine.a_gang_comes(2, 4, 0, 0)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_controller_acts([], 1)
+    (first,) = [each for each in machine.members() if (hold := reservation_of(each)) is not None and hold.first]
+    hold = reservation_of(first)
+    assert hold is not None
+    assert hold.allocation is not None
+    machine.a_gpu_fails_or_recovers(hold.node, [hold.allocation.gpus[0].index])
+    machine.the_controller_acts(["answer lost", "cut off"], 1)
+    machine.a_gpu_fails_or_recovers(hold.node, [])
+    machine.the_controller_acts([], 1)
+    assert not any(gated(each) for each in machine.members())
+    machine.the_extender_hears(EVERYTHING)
+    assert not any(machine.schedule(f"g1-{i}") for i in range(2))
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 2
 
 
 def test_places_that_ended_before_anybody_took_them_are_given_anew_and_whole() -> None:
