@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gputile.support.connections import STANDARD_LIMITS, ConnectionLimits, OpenConnections
+from gputile.support.http_protocol import BoundedProtocol
 from gputile.support.ports import bind_port
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,14 @@ class Server(uvicorn.Server):
         limits: ConnectionLimits = STANDARD_LIMITS,
         **options: Any,
     ) -> None:
-        settings = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False, **options}
+        settings = {
+            "http": BoundedProtocol,
+            "log_config": None,
+            "access_log": False,
+            "lifespan": "off",
+            "server_header": False,
+            **options,
+        }
         # a client is who connected, not whom its headers name
         super().__init__(
             uvicorn.Config(self._counted, host=host, port=port, proxy_headers=False, interface="asgi3", **settings)
