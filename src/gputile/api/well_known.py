@@ -62,6 +62,7 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of al
 
 # Annotations with a meaning to others
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the pod's own UID
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 
 # Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets

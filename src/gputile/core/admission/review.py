@@ -11,6 +11,7 @@ from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.core import Pod
 from gputile.api.misfit import MisfitError, decode
+from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.amounts import broken_amounts
 from gputile.core.admission.completion import assign, gate, stamp, tolerate
 from gputile.core.admission.gang_gate import broken_wait
@@ -30,7 +31,6 @@ from gputile.core.admission.rewrite import rewrite
 from gputile.core.admission.sharing_annotations import broken_shares
 
 DEFAULT_TIME: Final = GpuTime()
-MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; on the API server's copy of a static pod
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
 
 _POD = msgspec.json.Decoder(Pod)

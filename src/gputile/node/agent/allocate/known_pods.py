@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.gpu_time import parse_active_threads
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MPS_THREADS_ANNOTATION
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_MEMORY,
+    MIRROR_ANNOTATION,
+    MPS_THREADS_ANNOTATION,
+)
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
 from gputile.core.devices.request import ContainerRequest, Request, RequestError, RequestKind, parse_request
 
@@ -28,6 +34,11 @@ class KnownPod:
     def uid(self) -> str:
         """The pod's UID: two pods of one name differ in it."""
         return self.pod.metadata.uid
+
+    @property
+    def kubelet_uid(self) -> str:
+        """The UID by which the kubelet has the pod: the API server knows a static pod by another one, its mirror's."""
+        return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
 
     @property
     def key(self) -> str:

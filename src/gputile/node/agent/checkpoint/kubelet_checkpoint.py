@@ -47,7 +47,10 @@ class _File(msgspec.Struct, rename="pascal"):
 
 
 def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now_ns: int) -> list[PodDevices]:
-    """Return the devices of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
+    """Return the devices of ``pods`` that the kubelet's checkpoint tells; none where it cannot be read.
+
+    ``pods`` are by the UID that the kubelet knows.
+    """
     try:
         entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, static_uid, with_devices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.node_files import NodeFiles
@@ -93,10 +93,10 @@ class Records:
             return
         self._recovered, self._problem = seen, ""
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
-        for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
+        mirrored = {pod.kubelet_uid: pod for pod in known_pods.values()}  # users can write what a mirror says
+        for pod_devices in recover(text, mirrored | known_pods, node_config, time.time_ns()):
             known = device_table.get(pod_devices.uid) or pod_devices.only(())
-            former = device_table.get(static_uid(known.key))
-            if former is not None and any(_gives(former, devices) for devices in pod_devices.devices):
+            for former in _answered_as(device_table, pod_devices):
                 known = allocation_state.absorb(former, known_pods[known.uid], known)
             for devices in pod_devices.devices:
                 before = known.container_devices(devices.container, devices.resource)
@@ -110,8 +110,16 @@ class Records:
             device_table.put(known)
 
 
+def _answered_as(device_table: DeviceTable, pod_devices: PodDevices) -> list[PodDevices]:
+    """Return what a pod was answered under a stand-in, or as the pod that had its name before."""
+    held = (device_table.holders(devices.resource, devices.ids) for devices in pod_devices.devices)
+    formers = {other.uid: other for others in held for other in others if other.key == pod_devices.key}
+    formers.pop(pod_devices.uid, None)
+    return [each for each in formers.values() if any(_gives(each, devices) for devices in pod_devices.devices)]
+
+
 def _gives(former: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the container was answered with just these devices under the stand-in ``former``."""
+    """Return whether the container was answered with just these devices under the UID of ``former``."""
     answered = former.container_devices(devices.container, devices.resource)
     return answered is not None and set(answered.ids) == set(devices.ids)
 

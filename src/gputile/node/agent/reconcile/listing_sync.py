@@ -20,7 +20,6 @@ from gputile.node.agent.allocate.pod_devices import (
     PodDevices,
     directory_name,
     pod_devices_for,
-    static_uid,
     with_devices,
 )
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
@@ -32,13 +31,18 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
         pod = state.pods.get(key)
         if pod is None or not pod.alive:
             continue
-        stand_in = static_uid(key)
         for container, resource, ids in listed.parts():
             held = state.device_table.get(pod.uid)
             devices = held.container_devices(container, resource) if held else None
-            certain = devices is not None and frozenset(devices.ids) == ids and not state.device_table.get(stand_in)
-            if not certain and _ours(resource, ids):
+            certain = devices is not None and frozenset(devices.ids) == ids
+            if not (certain and _only_holder(state, pod, resource, ids)) and _ours(resource, ids):
                 _take_over(state, listing, _ListedDevices(pod, container, resource, ids), now_ns)
+
+
+def _only_holder(state: AllocationState, pod: KnownPod, resource: str, ids: frozenset[str]) -> bool:
+    """Return whether the IDs are kept under no other UID of the pod's name: a stand-in, or the former pod's."""
+    holders = state.device_table.holders(resource, ids)
+    return not any(other.key == pod.key and other.uid != pod.uid for other in holders)
 
 
 def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:

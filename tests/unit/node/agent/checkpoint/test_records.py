@@ -2,16 +2,19 @@
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
 from gputile.node.agent.allocate.container_start import NotYet, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -20,6 +23,7 @@ from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.checkpoint.records import Records
 from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.oddfiles import ODD
 from tests.unit.node.agent.allocate.test_given_twice import known, listed, node
 
@@ -64,3 +68,45 @@ def test_a_pod_answered_before_it_was_known_has_its_devices_once(tmp_path: Path,
     assert [start.directory for start in prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 3)] == [
         grant.directory
     ]
+
+
+@pytest.mark.requirement("M4", "B1")
+def test_a_pod_answered_in_the_name_of_its_predecessor_has_its_devices_once(tmp_path: Path) -> None:
+    """A pod that is deleted by force and created anew is admitted before the agent has heard of either."""
+    ids = tuple(encode(0, slot) for slot in range(5))
+    before, pod = known("a", GPU_MEMORY, 5), known("a", GPU_MEMORY, 5)
+    pod = replace(
+        pod, pod=msgspec.structs.replace(pod.pod, metadata=msgspec.structs.replace(pod.pod.metadata, uid="2"))
+    )
+    state, records = node(Mode.CGPU, before), records_in(tmp_path)
+    grant, _ = DeviceAllocator(state, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ids)
+    entry = {"PodUID": "2", "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ids}}
+    (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
+    state.pods[pod.key] = pod
+    records.recover(state)
+    assert [each.uid for each in state.device_table] == ["2"]
+    (start,) = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 2)
+    assert start.directory == grant.directory
+
+
+@pytest.mark.requirement("M4", "B1")
+def test_a_static_pod_is_recovered_by_the_uid_that_its_mirror_names(tmp_path: Path) -> None:
+    """The kubelet knows a static pod by another UID than the API server. No mirror takes what another pod has."""
+    ids, others = (tuple(encode(index, slot) for slot in range(2)) for index in range(2))
+    static, other, forged = (known(name, GPU_MEMORY, 2) for name in ("a", "b", "c"))
+    state, records = node(Mode.CGPU, other), records_in(tmp_path)
+    for pod, says in ((static, "hash-of-a"), (forged, other.uid)):
+        meta = msgspec.structs.replace(pod.pod.metadata, annotations={MIRROR_ANNOTATION: says})
+        state.pods[pod.key] = replace(pod, pod=msgspec.structs.replace(pod.pod, metadata=meta))
+    mount = pb.Mount(container_path=CONTAINER_DIRECTORY, host_path="/state/allocations/answered")
+    answer = base64.b64encode(pb.ContainerAllocateResponse(mounts=[mount]).SerializeToString()).decode()
+    entries = [
+        {"PodUID": uid, "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": held}}
+        for uid, held in (("hash-of-a", ids), (other.uid, others))
+    ]
+    entries[0]["AllocResp"] = answer
+    (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}, "Checksum": 1}))
+    records.recover(state)
+    assert {each.uid: each.devices[0].ids for each in state.device_table} == {static.uid: ids, other.uid: others}
+    (start,) = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=others), 3)
+    assert start.mounts == {mount.container_path: mount.host_path}
