@@ -28,15 +28,10 @@ ENDLESS = {
 async def test_what_does_not_end_is_refused(endless: str) -> None:
     begin, more = ENDLESS[endless]
     async with serving(STANDARD_LIMITS) as (_, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(begin)
-        sent = 0
         with pytest.raises(ConnectionError):
-            while sent < 64 * MOST_HEAD_BYTES:
-                writer.write(more)
-                await writer.drain()
-                await asyncio.sleep(0.01)
-                sent += len(more)
+            await send(writer, more, 64 * MOST_HEAD_BYTES)
         writer.close()
         assert await answer(port, HEADERS + b"0123456789") == b"HTTP/1.1 200 OK", "others are served"
 
@@ -61,6 +56,14 @@ async def test_requests_may_be_sent_ahead_and_large_ones_one_after_the_other() -
             await reader.readuntil(b"well")
         assert app.asked == MOST_AHEAD + 3
         writer.close()
+
+
+async def send(writer: asyncio.StreamWriter, more: bytes, most: int) -> None:
+    """Send ``most`` bytes, unless the other end closes the connection before."""
+    for _ in range(0, most, len(more)):
+        writer.write(more)
+        await writer.drain()
+        await asyncio.sleep(0.01)
 
 
 async def answer(port: int, request: bytes) -> bytes:
