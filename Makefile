@@ -15,10 +15,10 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e image release docs picture soak bench cluster policies fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e image release docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/*/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -84,6 +84,9 @@ cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 
 policies: $(STAMP) ## write the lists of the policies in CEL from the constants of the rules in Python
 	@$(BIN)/python -m tests.chart.cel_lists
+
+dashboards: $(STAMP) ## write Grafana's dashboards of the chart from their description
+	@$(BIN)/python charts/dashboards.py
 
 fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control plane's API server
 	@$(BIN)/python -m tests.localcluster.kubernetes_fields

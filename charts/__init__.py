@@ -1,0 +1,1 @@
+"""What beside the chart itself belongs to it: the description of its dashboards."""

@@ -1,0 +1,446 @@
+"""Grafana's dashboards, described once: `make dashboards` writes them into the chart.
+
+A panel is a title, what it shows, its unit in Grafana's words, and its queries with the text of their legends. The
+queries of all panels are run against a real Prometheus by tests/e2e/test_monitoring.py.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+DIRECTORY: Final = Path(__file__).parent / "gputile" / "files" / "dashboards"
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_COLUMNS, _WIDTH, _HEIGHT = 24, 12, 8
+_STAT_WIDTH, _STAT_HEIGHT = 4, 4
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel. ``queries`` are PromQL by the format of their legend; a ``stat`` shows one number."""
+
+    title: str
+    description: str
+    unit: str
+    queries: dict[str, str]
+    stat: bool = False
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One dashboard. ``variables`` are what a reader chooses: a label's name, and the metric that has its values."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    variables: dict[str, str]
+
+
+def _active(metric: str) -> str:
+    """Return a metric of the extender that decides: standbys do not know what kube-scheduler was answered."""
+    return f"{metric} and on (instance) gputile_extender_active == 1"
+
+
+def _rate(metric: str, where: str = "") -> str:
+    return f"rate({metric}{where}[$__rate_interval])"
+
+
+def _increase(metric: str, where: str) -> str:
+    return f"increase({metric}{where}[$__rate_interval])"
+
+
+def _quantile(part: float, metric: str, by: str, where: str = "") -> str:
+    labels = ", ".join(["le", *filter(None, [by])])
+    return f"histogram_quantile({part}, sum by ({labels}) ({_rate(f'{metric}_bucket', where)}))"
+
+
+_OF_NODE, _OF_NAMESPACE = '{node=~"$node"}', '{namespace=~"$namespace"}'
+_CONTAINER = "{{namespace}}/{{pod}}/{{container}}"
+
+CLUSTER: Final = Dashboard(
+    "cluster",
+    "gputile: cluster",
+    (
+        Panel("GPU pods", "Pods that hold GPUs.", "short", {"": "max(gputile_ledger_bookings)"}, stat=True),
+        Panel("Free GPUs", "GPUs with nothing booked.", "short", {"": "max(gputile_ledger_free_gpus)"}, stat=True),
+        Panel(
+            "Largest hole",
+            "The most memory that is free on one GPU.",
+            "bytes",
+            {"": "max(gputile_ledger_largest_hole_bytes)"},
+            stat=True,
+        ),
+        Panel(
+            "Fragmentation",
+            "Part of the free memory that pods like those that run could not use.",
+            "percentunit",
+            {"": "max(gputile_ledger_fragmentation_ratio)"},
+            stat=True,
+        ),
+        Panel(
+            "Over-allocated GPUs",
+            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            "short",
+            {"": "max(gputile_ledger_overallocated_gpus)"},
+            stat=True,
+        ),
+        Panel(
+            "Silent agents",
+            "GPU nodes with the condition gputile.io/AgentSilent.",
+            "short",
+            {"": "max(gputile_controller_silent_nodes)"},
+            stat=True,
+        ),
+        Panel(
+            "GPU memory",
+            "What there is, what pods have booked, and what is in use.",
+            "bytes",
+            {
+                "total": "max(gputile_ledger_gpu_memory_bytes)",
+                "booked": "max(gputile_ledger_gpu_memory_booked_bytes)",
+                "used": "sum(gputile_agent_gpu_memory_used_bytes)",
+            },
+        ),
+        Panel(
+            "Free memory by size of hole",
+            "Of GPUs with at least so many GiB free, and fewer than the next size.",
+            "bytes",
+            {"{{hole_gib}} GiB": "max by (hole_gib) (gputile_ledger_free_memory_bytes)"},
+        ),
+        Panel(
+            "Pending GPU pods",
+            "By what they wait for.",
+            "short",
+            {"{{reason}}": f"sum by (reason) ({_active('gputile_extender_pending_pods')})"},
+        ),
+        Panel("Gangs", "By state.", "short", {"{{state}}": "sum by (state) (gputile_controller_gangs)"}),
+        Panel(
+            "Time to answer kube-scheduler",
+            "99 % of the answers of each verb come within it.",
+            "s",
+            {"{{verb}}": _quantile(0.99, "gputile_extender_request_seconds", "verb")},
+        ),
+        Panel(
+            "From creation to Binding",
+            "How long pods waited that were bound lately.",
+            "s",
+            {
+                "half within": _quantile(0.5, "gputile_extender_pod_wait_seconds", ""),
+                "95 % within": _quantile(0.95, "gputile_extender_pod_wait_seconds", ""),
+            },
+        ),
+        Panel(
+            "Calls of kube-scheduler",
+            "By verb and outcome.",
+            "reqps",
+            {"{{verb}} {{outcome}}": f"sum by (verb, outcome) ({_rate('gputile_extender_requests_total')})"},
+        ),
+        Panel(
+            "Reviews of the webhook",
+            "By outcome.",
+            "reqps",
+            {"{{outcome}}": "sum by (outcome) (rate(gputile_webhook_reviews_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Certificate of the webhook",
+            "How long the one that ends first is still valid.",
+            "s",
+            {"left": "min(gputile_webhook_certificate_expiry_timestamp_seconds) - time()"},
+        ),
+        Panel(
+            "Nodes by mode",
+            "The mode in force.",
+            "short",
+            {"{{mode}}": "count by (mode) (gputile_agent_node_info)"},
+        ),
+    ),
+    {},
+)
+
+NODE: Final = Dashboard(
+    "node",
+    "gputile: node",
+    (
+        Panel(
+            "Mode",
+            "Mode, memory unit and policy of GPU time in force.",
+            "short",
+            {"{{node}}: {{mode}}, {{unit_mib}} MiB, {{gpu_time_policy}}": f"gputile_agent_node_info{_OF_NODE}"},
+        ),
+        Panel(
+            "Unhealthy GPUs",
+            "GPUs that no new pod may use.",
+            "short",
+            {"{{node}}": f"sum by (node) (1 - gputile_agent_gpu_healthy{_OF_NODE})"},
+        ),
+        Panel(
+            "Memory booked",
+            "Of each GPU, by the kubelet's device IDs.",
+            "percentunit",
+            {
+                "{{node}} {{gpu}}": f"gputile_agent_gpu_memory_booked_bytes{_OF_NODE} "
+                f"/ gputile_agent_gpu_memory_bytes{_OF_NODE}"
+            },
+        ),
+        Panel(
+            "Memory used",
+            "Of each GPU, as NVML tells.",
+            "percentunit",
+            {
+                "{{node}} {{gpu}}": f"gputile_agent_gpu_memory_used_bytes{_OF_NODE} "
+                f"/ gputile_agent_gpu_memory_bytes{_OF_NODE}"
+            },
+        ),
+        Panel(
+            "Utilization",
+            "Part of the time in which something ran on the GPU.",
+            "percentunit",
+            {"{{node}} {{gpu}}": f"gputile_agent_gpu_utilization_ratio{_OF_NODE}"},
+        ),
+        Panel(
+            "Compute booked",
+            "Of each GPU.",
+            "percentunit",
+            {"{{node}} {{gpu}}": f"gputile_agent_gpu_compute_booked_ratio{_OF_NODE}"},
+        ),
+        Panel(
+            "Temperature",
+            "Of each GPU.",
+            "celsius",
+            {"{{node}} {{gpu}}": f"gputile_agent_gpu_temperature_celsius{_OF_NODE}"},
+        ),
+        Panel("Power", "Of each GPU.", "watt", {"{{node}} {{gpu}}": f"gputile_agent_gpu_power_watts{_OF_NODE}"}),
+        Panel(
+            "ECC errors",
+            "New ones, by whether they were corrected.",
+            "short",
+            {
+                "{{node}} {{gpu}} {{kind}}": _increase("gputile_agent_gpu_ecc_errors_total", _OF_NODE),
+            },
+        ),
+        Panel(
+            "XIDs",
+            "Errors that the driver reported since the agent's start, by code.",
+            "short",
+            {"{{node}} {{gpu}} XID {{xid}}": f"gputile_agent_gpu_xids_total{_OF_NODE}"},
+        ),
+        Panel("Pods", "On each GPU.", "short", {"{{node}} {{gpu}}": f"gputile_agent_gpu_pods{_OF_NODE}"}),
+        Panel(
+            "Time to answer the kubelet",
+            "99 % of the answers of each call come within it.",
+            "s",
+            {"{{call}}": _quantile(0.99, "gputile_agent_call_seconds", "call", _OF_NODE)},
+        ),
+        Panel(
+            "Ledger and kubelet",
+            "Bookings corrected and added, and calls of the kubelet refused.",
+            "short",
+            {
+                "{{node}} corrected": _increase("gputile_agent_ledger_corrections_total", _OF_NODE),
+                "{{node}} added": _increase("gputile_agent_ledger_additions_total", _OF_NODE),
+                "{{node}} refused": _increase("gputile_agent_contradictions_total", _OF_NODE),
+            },
+        ),
+        Panel(
+            "Agents started",
+            "Starts of the agent behind its gateway.",
+            "short",
+            {"{{node}}": f"gputile_agent_starts{_OF_NODE}"},
+        ),
+    ),
+    {"node": "gputile_agent_node_info"},
+)
+
+NAMESPACE: Final = Dashboard(
+    "namespace",
+    "gputile: namespace",
+    (
+        Panel(
+            "Memory booked and used",
+            "Limits, and what is used of them.",
+            "bytes",
+            {
+                "{{namespace}} booked": "sum by (namespace) "
+                f"(gputile_agent_container_memory_limit_bytes{_OF_NAMESPACE})",
+                "{{namespace}} used": f"sum by (namespace) (gputile_agent_container_memory_used_bytes{_OF_NAMESPACE})",
+            },
+        ),
+        Panel(
+            "GPU time",
+            "GPUs that were busy in turns of the namespace's pods, on average.",
+            "short",
+            {
+                "{{namespace}}": "sum by (namespace) "
+                f"(rate(gputile_agent_gpu_time_seconds_total{_OF_NAMESPACE}[$__rate_interval]))"
+            },
+        ),
+        Panel(
+            "Memory used by container",
+            "Of each GPU.",
+            "bytes",
+            {f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_used_bytes{_OF_NAMESPACE}"},
+        ),
+        Panel(
+            "Memory used of the limit",
+            "Pods that stay far below could ask for less.",
+            "percentunit",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_used_bytes{_OF_NAMESPACE} "
+                f"/ gputile_agent_container_memory_limit_bytes{_OF_NAMESPACE}"
+            },
+        ),
+        Panel(
+            "Peak of the limit",
+            "The most that a container has used since its start.",
+            "percentunit",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_peak_bytes{_OF_NAMESPACE} "
+                f"/ gputile_agent_container_memory_limit_bytes{_OF_NAMESPACE}"
+            },
+        ),
+        Panel(
+            "GPU time by container",
+            "Part of the GPU's time that it had in its turns.",
+            "percentunit",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": "rate(gputile_agent_gpu_time_seconds_total"
+                f"{_OF_NAMESPACE}[$__rate_interval])"
+            },
+        ),
+    ),
+    {"namespace": "gputile_agent_container_memory_limit_bytes"},
+)
+
+ISOLATION: Final = Dashboard(
+    "isolation",
+    "gputile: isolation",
+    (
+        Panel(
+            "Closest to their limit",
+            "Containers by the part of their memory that they use.",
+            "percentunit",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": "topk(20, gputile_agent_container_memory_used_bytes "
+                "/ gputile_agent_container_memory_limit_bytes)"
+            },
+        ),
+        Panel(
+            "Requests for memory refused",
+            "By the limit of the container.",
+            "reqps",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": "topk(20, "
+                "rate(gputile_agent_container_allocations_refused_total[$__rate_interval]))"
+            },
+        ),
+        Panel(
+            "Memory that no container counts",
+            "Used on the GPU beyond what containers are known to use: the driver's own, and whoever is past gputile.",
+            "bytes",
+            {
+                "{{node}} {{gpu}}": "gputile_agent_gpu_memory_used_bytes - on (node, gpu) "
+                "sum by (node, gpu) (gputile_agent_container_memory_used_bytes)"
+            },
+        ),
+        Panel(
+            "GPU time guaranteed",
+            "To each container, of each GPU.",
+            "percentunit",
+            {f"{_CONTAINER} {{{{gpu}}}}": "gputile_agent_gpu_time_share_ratio"},
+        ),
+        Panel(
+            "GPU time had, of what is guaranteed",
+            "Above 1 a container had what others left.",
+            "percentunit",
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": "rate(gputile_agent_gpu_time_seconds_total[$__rate_interval]) "
+                "/ gputile_agent_gpu_time_share_ratio"
+            },
+        ),
+        Panel(
+            "Waiting for turns",
+            "Part of the time in which a container with work waited for the GPU.",
+            "percentunit",
+            {f"{_CONTAINER} {{{{gpu}}}}": "topk(20, rate(gputile_agent_gpu_wait_seconds_total[$__rate_interval]))"},
+        ),
+    ),
+    {},
+)
+
+DASHBOARDS: Final = (CLUSTER, NODE, NAMESPACE, ISOLATION)
+
+
+def rendered(dashboard: Dashboard) -> str:
+    """Return a dashboard as Grafana imports it."""
+    return json.dumps(_document(dashboard), indent=1) + "\n"
+
+
+def _document(dashboard: Dashboard) -> dict[str, Any]:
+    source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    chosen = [_variable(label, metric) for label, metric in dashboard.variables.items()]
+    return {
+        "uid": f"gputile-{dashboard.name}",
+        "title": dashboard.title,
+        "tags": ["gputile"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [source, *chosen]},
+        "panels": list(_placed(dashboard.panels)),
+    }
+
+
+def _variable(label: str, metric: str) -> dict[str, Any]:
+    return {
+        "name": label,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": f"label_values({metric}, {label})", "refId": label},
+        "definition": f"label_values({metric}, {label})",
+        "includeAll": True,
+        "allValue": ".*",
+        "multi": True,
+        "current": {"text": ["All"], "value": ["$__all"]},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _placed(panels: tuple[Panel, ...]) -> Iterator[dict[str, Any]]:
+    x = y = height = 0
+    for number, panel in enumerate(panels, start=1):
+        width, tall = (_STAT_WIDTH, _STAT_HEIGHT) if panel.stat else (_WIDTH, _HEIGHT)
+        if x + width > _COLUMNS or (x and tall != height):
+            x, y = 0, y + height
+        height = tall
+        yield {
+            "id": number,
+            "type": "stat" if panel.stat else "timeseries",
+            "title": panel.title,
+            "description": panel.description,
+            "datasource": _SOURCE,
+            "gridPos": {"x": x, "y": y, "w": width, "h": tall},
+            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+            "targets": [
+                {
+                    "refId": "ABCDEF"[index],
+                    "datasource": _SOURCE,
+                    "expr": query,
+                    "legendFormat": legend or "__auto",
+                }
+                for index, (legend, query) in enumerate(panel.queries.items())
+            ],
+        }
+        x += width
+
+
+def main() -> None:
+    """Write all of them."""
+    for dashboard in DASHBOARDS:
+        (DIRECTORY / f"{dashboard.name}.json").write_text(rendered(dashboard), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

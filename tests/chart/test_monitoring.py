@@ -1,0 +1,191 @@
+"""PodMonitors, alerts and dashboards of the chart; tests/e2e runs the queries against real components."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts.dashboards import DASHBOARDS, DIRECTORY, rendered
+from docs.generator.metrics import entries
+from docs.generator.pages import DOCS
+
+from tests.chart.helmcli import CHART, of_kind, render
+from tests.localcluster.debian import debian_program
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+
+pytestmark = pytest.mark.requirement("B7")
+
+ALL = {f"monitoring.{part}.enabled": True for part in ("podMonitors", "alerts", "dashboards")}
+GROUPS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
+RULES = [rule for group in GROUPS for rule in group["rules"]]
+_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
+
+
+def queries() -> list[str]:
+    panels = [query for board in DASHBOARDS for panel in board.panels for query in panel.queries.values()]
+    return [*panels, *(rule["expr"] for rule in RULES)]
+
+
+@pytest.fixture
+def promtool() -> Path:
+    try:
+        return debian_program("promtool", "prometheus")
+    except ComponentMissing as missing:
+        skip_or_fail(missing)
+
+
+def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
+    """Its kinds are unknown to a cluster without the Prometheus Operator."""
+    kinds = {each["kind"] for each in render({})}
+    assert kinds.isdisjoint({"PodMonitor", "PrometheusRule"})
+    assert not any("dashboard" in each["metadata"]["name"] for each in render({}))
+
+
+def test_each_components_port_of_metrics_is_scraped() -> None:
+    objects = render(ALL | {"monitoring.podMonitors.labels": {"release": "prometheus"}})
+    workloads = of_kind(objects, "Deployment") | of_kind(objects, "DaemonSet")
+    monitors = of_kind(objects, "PodMonitor")
+    assert monitors.keys() == {"gputile-scheduler", "gputile-controller", "gputile-webhook", "gputile-agent"}
+    for name, monitor in monitors.items():
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        template = workloads[name]["spec"]["template"]
+        wanted = monitor["spec"]["selector"]["matchLabels"]
+        assert wanted.items() <= template["metadata"]["labels"].items()
+        ports = [port["name"] for each in template["spec"]["containers"] for port in each.get("ports", [])]
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert ports.count(endpoint["port"]) == 1
+        assert endpoint["honorLabels"] is True
+
+
+def test_a_component_that_is_off_is_not_scraped() -> None:
+    monitors = of_kind(render(ALL | {"webhook.enabled": False, "features.batch": False}), "PodMonitor")
+    assert "gputile-webhook" not in monitors
+
+
+def test_the_alerts_are_those_of_the_file() -> None:
+    rule = of_kind(render(ALL), "PrometheusRule")["gputile"]
+    assert rule["spec"]["groups"] == GROUPS
+
+
+def test_the_dashboards_are_those_of_the_description() -> None:
+    assert {path.name for path in DIRECTORY.iterdir()} == {f"{board.name}.json" for board in DASHBOARDS}
+    shown = of_kind(render(ALL), "ConfigMap")
+    for board in DASHBOARDS:
+        assert (DIRECTORY / f"{board.name}.json").read_text(encoding="utf-8") == rendered(board), "make dashboards"
+        found = shown[f"gputile-dashboard-{board.name}"]
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert found["data"] == {f"gputile-{board.name}.json": rendered(board).rstrip("\n")}
+
+
+def test_panels_do_not_lie_over_each_other_and_have_numbers_of_their_own() -> None:
+    for board in DASHBOARDS:
+        panels = json.loads(rendered(board))["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        cells = [
+            (x, y)
+            for place in (panel["gridPos"] for panel in panels)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(cells) == len(set(cells))
+        assert max(x for x, _ in cells) < 24
+
+
+def test_queries_name_metrics_and_labels_that_there_are() -> None:
+    known = {entry.name for entry in entries()}
+    for query in queries():
+        named = {_HISTOGRAM.sub("", name) for name in re.findall(r"gputile_\w+", query)}
+        assert named <= known, query
+        assert named, query
+
+
+@pytest.mark.parametrize("metric", ["gpu_memory_used_bytes", "container_memory_used_bytes", "gpu_wait_seconds_total"])
+def test_what_is_asked_most_is_on_a_dashboard(metric: str) -> None:
+    assert any(f"gputile_agent_{metric}" in query for query in queries())
+
+
+def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": GROUPS}))
+    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(RULES)} rules found" in done.stdout
+
+
+_DAY = 86400
+# For each alert: series that make it fire, the same where all is well, and the labels that it names beside severity.
+FIRING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
+    "GputileGpuUnhealthy": (
+        {'gputile_agent_gpu_healthy{node="n",gpu="GPU-0"}': "0x60"},
+        {'gputile_agent_gpu_healthy{node="n",gpu="GPU-0"}': "1x60"},
+        {"node": "n", "gpu": "GPU-0"},
+    ),
+    "GputileAgentSilent": (
+        {f'gputile_controller_silent_nodes{{instance="{name}"}}': "1x60" for name in "ab"},
+        {'gputile_controller_silent_nodes{instance="a"}': "0x60"},
+        {},
+    ),
+    "GputileLedgerDisagrees": (
+        {
+            'gputile_agent_ledger_corrections_total{node="n"}': "0+1x60",
+            'gputile_agent_contradictions_total{node="n"}': "0x60",
+        },
+        {
+            'gputile_agent_ledger_corrections_total{node="n"}': "1x60",
+            'gputile_agent_contradictions_total{node="n"}': "0x60",
+        },
+        {"node": "n"},
+    ),
+    "GputileOverallocated": (
+        {'gputile_ledger_overallocated_gpus{instance="a"}': "2x60"},
+        {'gputile_ledger_overallocated_gpus{instance="a"}': "0x60"},
+        {},
+    ),
+    "GputilePodsPending": (
+        {
+            'gputile_extender_pending_pods{reason="no_gpu_fits",instance="a"}': "3x60",
+            'gputile_extender_active{instance="a"}': "1x60",
+        },
+        {
+            'gputile_extender_pending_pods{reason="no_gpu_fits",instance="a"}': "3x60",
+            'gputile_extender_active{instance="a"}': "0x60",
+        },
+        {},
+    ),
+    "GputileCertificateEnds": (
+        {"gputile_webhook_certificate_expiry_timestamp_seconds": f"{5 * _DAY}x60"},
+        {"gputile_webhook_certificate_expiry_timestamp_seconds": f"{60 * _DAY}x60"},
+        {},
+    ),
+}
+
+
+def test_each_alert_fires_when_it_should_and_not_otherwise(promtool: Path, tmp_path: Path) -> None:
+    """Time is Prometheus' own, from 0: no certificate of today plays a part. What alerts say in words is left out."""
+    rules = tmp_path / "rules.yaml"
+    silent = [{key: value for key, value in rule.items() if key != "annotations"} for rule in RULES]
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "gputile", "rules": silent}]}))
+    assert FIRING.keys() == {rule["alert"] for rule in RULES}
+    tests = []
+    for rule in RULES:
+        bad, good, labels = FIRING[rule["alert"]]
+        for series, fires in ((bad, True), (good, False)):
+            asked: dict[str, Any] = {"eval_time": "45m", "alertname": rule["alert"]}
+            if fires:
+                asked["exp_alerts"] = [{"exp_labels": {**labels, **rule["labels"]}}]
+            written = [{"series": name, "values": values} for name, values in series.items()]
+            tests.append({"interval": "1m", "input_series": written, "alert_rule_test": [asked]})
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_is_on_the_page_of_monitoring() -> None:
+    page = (DOCS / "guides" / "monitoring.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(Gputile\w+)`", page, re.MULTILINE) == [rule["alert"] for rule in RULES]
+    assert re.findall(r"^\| `gputile: (\w+)`", page, re.MULTILINE) == [board.name for board in DASHBOARDS]
