@@ -31,6 +31,7 @@ PEOPLE: Mapping[str, Entry] = {
     ),
     "inspect": Entry("inspect", "inspect", "Show for each GPU node how much of each GPU is allocated."),
     "explain": Entry("explain", "explain", "Say why a pod is where it is, or why it is pending, and what would help."),
+    "top": Entry("top", "top", "Show nodes, GPUs or pods, those with most booked first, live."),
     "web": Entry("web", "web", "Serve a page that shows the cluster's GPUs as tiles, live."),
     "status": Entry("status", "status", "Say whether gputile is deployed, and what each GPU node is set to."),
     "nodepool": Entry(

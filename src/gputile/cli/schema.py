@@ -44,6 +44,7 @@ SCHEMAS: Final[Mapping[str, Described]] = {
     ),
     "simulate": Described("gputile.cli.answers", "SimulateAnswer", "What simulate -o json prints."),
     "status": Described("gputile.tools.views.status", "Installation", "What status -o json prints."),
+    "top": Described("gputile.tools.web.top_rows", "TopAnswer", "What top -o json prints."),
     "version": Described("gputile.cli.answers", "VersionAnswer", "What version -o json prints."),
 }
 

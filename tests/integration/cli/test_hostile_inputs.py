@@ -140,6 +140,7 @@ def base(command: str, place: Path) -> list[str]:
         "nodepool": ["nodepool", "--provider", "gke"],
         "replay": ["replay", str(place / "empty")],
         "version": ["version"],
+        "top": ["top", *cluster],
         "web": ["web", *live],
     }[command]
 

@@ -1,0 +1,95 @@
+"""``gputile top``: nodes, GPUs and pods by what is booked, live in the terminal."""
+
+import os
+import sys
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.output import Output, write, write_json
+from gputile.cli.terminal import write_table
+from gputile.cli.watching import watched
+from gputile.tools.web.top_rows import TopOrder
+
+if TYPE_CHECKING:
+    from gputile.cli.cluster_objects import ClusterObjects
+    from gputile.tools.web.top_rows import TopAnswer
+
+_LINES_BESIDE = 3  # the heading, the sentence below, and the line of the cursor
+
+
+class TopOf(StrEnum):
+    """What the rows are."""
+
+    NODES = "nodes"
+    GPUS = "gpus"
+    PODS = "pods"
+
+
+def top(
+    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES,
+    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
+    ] = False,
+    cluster: ClusterFiles = None,
+    output: Printed = Output.TABLE,
+    config: Config = None,
+    installed_in: InstalledIn = INSTALLED_IN,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
+) -> None:
+    """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
+
+    Memory and compute are those that are booked. An interrupt ends it. -o json prints nodes, GPUs and pods once.
+    """
+    source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
+    state = read_state(source)
+    found = _answer(state, sort)
+    if output is Output.JSON:
+        write_json(found)
+    elif once or not sys.stdout.isatty():
+        _show(found, of, None)
+    else:
+        watched(found, lambda: _answer(state.again(source), sort), lambda each: _show(each, of, _lines()), redraw=True)
+
+
+def _answer(state: "ClusterObjects", order: TopOrder) -> "TopAnswer":
+    from gputile.tools.web.page_state import PageState
+    from gputile.tools.web.top_rows import top_answer
+
+    page = PageState(state.configuration)
+    page.time_passed(time.time_ns())
+    page.nodes_replaced(state.nodes)
+    page.pods_replaced(state.pods)
+    page.difference()
+    return top_answer(page.page.nodes.values(), order)
+
+
+def _show(found: "TopAnswer", of: TopOf, lines: int | None) -> None:
+    """Print the rows, as many as there are lines for."""
+    from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows
+
+    rows = {
+        TopOf.NODES: lambda: node_rows(found.nodes),
+        TopOf.GPUS: lambda: gpu_rows(found.gpus),
+        TopOf.PODS: lambda: pod_rows(found.pods),
+    }[of]()
+    shown = rows if lines is None else rows[: max(2, lines - _LINES_BESIDE)]
+    write_table(shown)
+    if left := len(rows) - len(shown):
+        write(f"... and {left} more {of.value}\n")
+
+
+def _lines() -> int | None:
+    """Return how many lines the terminal has, None where it does not say."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).lines or None
+    except OSError:
+        return None

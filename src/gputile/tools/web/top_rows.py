@@ -1,0 +1,187 @@
+"""Nodes, GPUs and pods as rows, those with most booked first: what ``gputile top`` shows."""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from gputile.tools.web.records import NodeTile, PodTile
+
+
+class TopOrder(StrEnum):
+    """What rows are sorted by; names ascend, all else descends."""
+
+    BOOKED = "booked"
+    COMPUTE = "compute"
+    PODS = "pods"
+    NAME = "name"
+
+
+class TopNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A node, and what is booked of its GPUs."""
+
+    name: Annotated[str, msgspec.Meta(description="The node's name.")]
+    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where it is not valid.')]
+    gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
+    gpus_in_use: Annotated[int, msgspec.Meta(description="How many of them have pods.")]
+    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent of one GPU.")]
+    pods: Annotated[int, msgspec.Meta(description="How many pods have GPUs there.")]
+    problems: Annotated[list[str], msgspec.Meta(description="What is wrong.")]
+
+
+class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU, and what is booked of it."""
+
+    node: Annotated[str, msgspec.Meta(description="The node's name.")]
+    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
+    model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
+    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
+    pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
+    healthy: Annotated[bool, msgspec.Meta(description="Whether it is in order.")]
+
+
+class TopPod(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that has GPUs, or for which some are reserved."""
+
+    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
+    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    node: Annotated[str, msgspec.Meta(description="The node.")]
+    gpus: Annotated[list[int], msgspec.Meta(description="The numbers of its GPUs; empty where they are not known.")]
+    booked_mib: Annotated[int, msgspec.Meta(description="What it has of their memory, MiB.")]
+    compute_percent: Annotated[int, msgspec.Meta(description="What it has of their compute, per cent of one GPU.")]
+    reserved: Annotated[bool, msgspec.Meta(description="Whether the GPUs are kept for it and it is not bound yet.")]
+
+
+class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``gputile top -o json``: everything, each list in the order that was asked for."""
+
+    nodes: Annotated[list[TopNode], msgspec.Meta(description="The GPU nodes.")]
+    gpus: Annotated[list[TopGpu], msgspec.Meta(description="Their GPUs.")]
+    pods: Annotated[list[TopPod], msgspec.Meta(description="The pods that have GPUs.")]
+
+
+def top_answer(tiles: Iterable[NodeTile], order: TopOrder) -> TopAnswer:
+    """Return the rows of these nodes."""
+    tiles = sorted(tiles, key=lambda tile: tile.name)
+    gpus = [
+        TopGpu(t.name, gpu.index, gpu.model, gpu.used, gpu.total, gpu.percent, gpu.pods, gpu.healthy)
+        for t in tiles
+        for gpu in t.gpus
+    ]
+    pods = sorted(
+        (_pod(tile.name, pod) for tile in tiles for pod in tile.pods), key=lambda pod: (pod.namespace, pod.name)
+    )
+    return TopAnswer(
+        sorted(map(_node, tiles), key=_key(order, lambda node: (_part(node), node.pods))),
+        sorted(gpus, key=_key(order, lambda gpu: (_part(gpu), gpu.pods))),
+        sorted(pods, key=_key(order, lambda pod: (float(pod.booked_mib), len(pod.gpus)))),
+    )
+
+
+def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
+    """Return the table of nodes; amounts are in GiB."""
+    heading = ("NODE", "MODE", "GPUS IN USE", "BOOKED GiB", "BOOKED", "COMPUTE", "PODS", "PROBLEMS")
+    rows = [
+        (
+            node.name,
+            node.mode or "-",
+            f"{node.gpus_in_use}/{node.gpus}",
+            f"{_gib(node.booked_mib)}/{_gib(node.total_mib)}",
+            f"{_part(node):.0%}",
+            f"{node.compute_percent}%" if node.compute_percent else "-",
+            str(node.pods),
+            "; ".join(node.problems),
+        )
+        for node in nodes
+    ]
+    return [heading, *rows]
+
+
+def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
+    """Return the table of GPUs; amounts are in GiB."""
+    heading = ("NODE", "GPU", "MODEL", "BOOKED GiB", "BOOKED", "COMPUTE", "PODS", "HEALTH")
+    rows = [
+        (
+            gpu.node,
+            str(gpu.index),
+            gpu.model or "-",
+            f"{_gib(gpu.booked_mib)}/{_gib(gpu.total_mib)}",
+            f"{_part(gpu):.0%}",
+            f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
+            str(gpu.pods),
+            "ok" if gpu.healthy else "unhealthy",
+        )
+        for gpu in gpus
+    ]
+    return [heading, *rows]
+
+
+def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
+    """Return the table of pods; amounts are in GiB."""
+    heading = ("NAMESPACE", "POD", "NODE", "GPUS", "BOOKED GiB", "COMPUTE", "STATE")
+    rows = [
+        (
+            pod.namespace,
+            pod.name,
+            pod.node,
+            ",".join(map(str, pod.gpus)) or "unknown",
+            _gib(pod.booked_mib),
+            f"{pod.compute_percent}%" if pod.compute_percent else "-",
+            "reserved" if pod.reserved else "bound",
+        )
+        for pod in pods
+    ]
+    return [heading, *rows]
+
+
+def _node(tile: NodeTile) -> TopNode:
+    silent = ["its agent is silent"] if tile.silent else []
+    return TopNode(
+        name=tile.name,
+        mode=tile.mode,
+        gpus=len(tile.gpus),
+        gpus_in_use=sum(gpu.pods > 0 for gpu in tile.gpus),
+        booked_mib=sum(gpu.used for gpu in tile.gpus),
+        total_mib=sum(gpu.total for gpu in tile.gpus),
+        compute_percent=sum(gpu.percent for gpu in tile.gpus),
+        pods=len(tile.pods),
+        problems=[*silent, *tile.problems],
+    )
+
+
+def _pod(node: str, pod: PodTile) -> TopPod:
+    return TopPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        node=node,
+        gpus=[share.index for share in pod.shares],
+        booked_mib=sum(share.mib for share in pod.shares) or pod.asked,
+        compute_percent=sum(share.percent for share in pod.shares),
+        reserved=pod.reserved,
+    )
+
+
+def _part(row: TopNode | TopGpu) -> float:
+    return row.booked_mib / row.total_mib if row.total_mib else 0.0
+
+
+def _key(order: TopOrder, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
+    """Return what rows are sorted by, from what is booked of a row and how many it has; equal ones keep their order."""
+    match order:
+        case TopOrder.BOOKED:
+            return lambda row: -amounts(row)[0]
+        case TopOrder.PODS:
+            return lambda row: -amounts(row)[1]
+        case TopOrder.COMPUTE:
+            return lambda row: -row.compute_percent
+        case TopOrder.NAME:
+            return lambda _: 0
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}".removesuffix(".0")
