@@ -12,6 +12,8 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 NO_GROUP, MIXED_GROUPS = 0, -1
+FEW_GPUS = 8
+"""Most nodes have no more GPUs: whoever computes for all nodes need not compute more columns for these."""
 
 
 class NodeArrays:
@@ -22,12 +24,12 @@ class NodeArrays:
     ``usable``: the GPU exists and is healthy. ``group``: number of the trust group whose pods are on the GPU, 0 for
     none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the
     less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``,
-    whether its GPUs hold one trust group only, ``packed``, whether its GPUs are chosen by what later pods will want,
-    ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it, and
-    ``cpu`` and ``host_mib``, what they have left of that.
+    whether its GPUs hold one trust group only, ``many``, whether it has more than ``FEW_GPUS``, ``packed``, whether its
+    GPUs are chosen by what later pods will want, ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the
+    machine's memory that pods may take of it, and ``cpu`` and ``host_mib``, what they have left of that.
     """
 
-    def __init__(self, rows: int = 16, gpus: int = 8) -> None:
+    def __init__(self, rows: int = 16, gpus: int = FEW_GPUS) -> None:
         self.total: Int32 = np.zeros((rows, gpus), np.int32)
         self.used: Int64 = np.zeros((rows, gpus), np.int64)
         self.percent: Int64 = np.zeros((rows, gpus), np.int64)
@@ -40,6 +42,7 @@ class NodeArrays:
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
         self.packed: Bool = np.zeros(rows, np.bool_)
+        self.many: Bool = np.zeros(rows, np.bool_)
         self.all_cpu: Int64 = np.zeros(rows, np.int64)
         self.all_host_mib: Int64 = np.zeros(rows, np.int64)
         self.cpu: Int64 = np.zeros(rows, np.int64)
@@ -75,6 +78,13 @@ class NodeArrays:
         twin = NodeArrays.__new__(NodeArrays)
         for name, array in vars(self).items():
             setattr(twin, name, array.copy())
+        return twin
+
+    def few(self) -> "NodeArrays":
+        """Return the columns of the first ``FEW_GPUS``, all that matter for a row that is not ``many``: no copy."""
+        twin = NodeArrays.__new__(NodeArrays)
+        for name, array in vars(self).items():
+            setattr(twin, name, array[:, :FEW_GPUS] if array.ndim == 2 else array)
         return twin
 
     def clear(self, row: int) -> None:

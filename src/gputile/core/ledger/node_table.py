@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP, NodeArrays
+from gputile.core.ledger.node_arrays import FEW_GPUS, MIXED_GROUPS, NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
@@ -44,6 +44,7 @@ class NodeTable:
         arrays.spread[row] = node_info.placement == "spread"
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing"
+        arrays.many[row] = len(gpus) > FEW_GPUS
         arrays.all_cpu[row] = arrays.cpu[row] = node_info.host.cpu
         arrays.all_host_mib[row] = arrays.host_mib[row] = node_info.host.mib
         for i, gpu in enumerate(gpus):

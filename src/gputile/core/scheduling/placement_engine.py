@@ -238,7 +238,25 @@ class PlacementEngine:
     def _computed(
         self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
+        """Compute scores; a node of many GPUs does not make all others cost as much as it does."""
         node_arrays = self.ledger.node_arrays
+        many = node_arrays.many[rows]
+        if not many.any():
+            return self._computed_on(node_arrays.few(), shape, host, rows, packing_state)
+        result = np.empty(len(many), np.int64)
+        for arrays, part in ((node_arrays.few(), ~many), (node_arrays, many)):
+            these = vectorized.positions(rows, np.flatnonzero(part))
+            result[part] = self._computed_on(arrays, shape, host, these, packing_state)
+        return result
+
+    def _computed_on(
+        self,
+        node_arrays: NodeArrays,
+        shape: Shape | None,
+        host: HostResources,
+        rows: vectorized.Which,
+        packing_state: PackingState | None,
+    ) -> npt.NDArray[np.int64]:
         if shape is None and packing_state is not None:
             return scores_without_gpus(node_arrays, host, rows, packing_state)
         if shape is None:

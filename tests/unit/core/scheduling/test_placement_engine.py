@@ -10,9 +10,12 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import Placement
 from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.events import PodApplied
+from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import FEW_GPUS
+from gputile.core.placement import vectorized
 from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
+from gputile.core.placement.packing import array_scores
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
@@ -233,6 +236,39 @@ def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:
     assert isinstance(engine.decide(request, "n", 0, frozenset({"b"})), Decision)
     assert isinstance(engine.decide(request, "n", 0, frozenset({"a", "b"})), Decision)
     assert isinstance(engine.decide(request, "n", 0), FitRefusal)
+
+
+@given(
+    ledger=ledgers(), request=requests(), placement=st.sampled_from(["", "packing"]), sizes=st.permutations([3, 9, 20])
+)
+def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
+    ledger: Ledger, request: Request, placement: str, sizes: Sequence[int]
+) -> None:
+    """Fewer columns are computed for the others; its GPUs come and go, and so do their pods."""
+    if placement:
+        ledger.configuration = Configuration(placement="packing")
+    engine = PlacementEngine(ledger)
+    assert bool(engine.demand) is bool(placement)
+    for number, gpus in enumerate(sizes):
+        ledger.apply(NodeApplied(gpu_node("wide", mode="cgpu", sizes=[15360] * gpus, placement=placement)))
+        book(ledger, f"wide{number}", "wide", share(f"GPU-wide-{gpus - 1}", 1024))
+        found = engine.scores(request.shape, request.host).tolist()
+        arrays, group = ledger.node_arrays, ledger.group_number(request.shape.trust_group)
+        rows = slice(0, arrays.rows)
+        if engine.packing_state is not None:
+            wanted = array_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
+        else:
+            wanted = vectorized.scores(arrays, request.shape, group, rows, request.host, emptier=False)
+        assert found == wanted.tolist()
+
+
+def test_a_node_of_many_gpus_widens_the_arrays_of_no_other() -> None:
+    """One of 64 made each question to thousands of nodes cost six times as much."""
+    ledger = ledger_of(gpu_node("n"), gpu_node("wide", sizes=[15360] * 64))
+    few = ledger.node_arrays.few()
+    assert (few.gpus, ledger.node_arrays.gpus) == (FEW_GPUS, 64)
+    assert ledger.node_arrays.many[[ledger.row_of["n"], ledger.row_of["wide"]]].tolist() == [False, True]
+    assert few.used.base is not None, "it is no copy: what is booked counts"
 
 
 @pytest.mark.requirement("M9")
