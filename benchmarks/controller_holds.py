@@ -24,8 +24,8 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
-from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.slices import sliced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced

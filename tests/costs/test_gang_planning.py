@@ -11,8 +11,8 @@ from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gang_planner import STEPS_A_ROUND, Round
-from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.slices import sliced
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
 from gputile.core.placement.steps import Steps, at_once

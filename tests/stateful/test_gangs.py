@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.controller import slices
+from gputile.controlplane import slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler

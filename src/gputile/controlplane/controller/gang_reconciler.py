@@ -20,8 +20,8 @@ from typing import NoReturn, Protocol, TypeVar
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, ReservationPatch, Round
-from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.slices import sliced
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, KubeError, NotFound

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from gputile.controlplane.controller.slices import sliced
+from gputile.controlplane.slices import sliced
 from gputile.core.placement.steps import Steps
 
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from gputile.api.core import Node, Pod
-from gputile.controlplane.controller import slices
+from gputile.controlplane import slices
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
