@@ -104,6 +104,8 @@ class PodSpec(_Object):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduler_name: str = ""
     priority: int | None = None
+    preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
 
 
 class PodCondition(_Object):
@@ -118,6 +120,7 @@ class PodStatus(_Object):
     """core/v1 PodStatus. Of the conditions only ``PodScheduled`` is kept: nobody reads the others."""
 
     phase: str = ""
+    nominated_node_name: str = ""
     conditions: tuple[PodCondition, ...] = ()
 
     def __post_init__(self) -> None:

@@ -121,6 +121,31 @@ class GangConfiguration(_Section, frozen=True):
     ] = 3600
 
 
+class PreemptionConfiguration(_Section, frozen=True):
+    """Preemption of GPU pods where kube-scheduler finds no victims (B5)."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether the extender evicts pods of lower priority for a pod that no GPU has room for, and keeps the "
+                "GPUs for it."
+            )
+        ),
+    ] = True
+    keep_seconds: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=86400,
+            description=(
+                "How long the GPUs are kept for it at most, beyond the longest grace period of the pods that leave; "
+                "10 to 86400."
+            ),
+        ),
+    ] = 120
+
+
 class ControllerConfiguration(_Section, frozen=True):
     """The controller: taints (G7), and nodes whose agent is silent."""
 
@@ -222,6 +247,9 @@ class Configuration(_Section, frozen=True):
     admission: Annotated[AdmissionConfiguration, Meta(description="The admission webhook.")] = AdmissionConfiguration()
     features: Annotated[Features, Meta(description="What GPU nodes may be switched to.")] = Features()
     gangs: Annotated[GangConfiguration, Meta(description="How gangs are planned.")] = GangConfiguration()
+    preemption: Annotated[PreemptionConfiguration, Meta(description="Preemption of GPU pods by priority.")] = (
+        PreemptionConfiguration()
+    )
     controller: Annotated[ControllerConfiguration, Meta(description="The controller.")] = ControllerConfiguration()
     gpu_time: Annotated[GpuTime, Meta(description="How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
@@ -266,6 +294,10 @@ class Configuration(_Section, frozen=True):
             return parse_mib(self.gpu_memory_unit)
         except QuantityError as error:
             raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
+
+    def keeps_places(self, *, preemption: bool) -> bool:
+        """Return whether GPUs are kept for pods that are to be bound: for those that preempt, or for gangs."""
+        return self.preemption.enabled if preemption else self.admission.gangs
 
     def trust_group(self, pod: Pod) -> str:
         """Return the trust group of a pod: its namespace, the name of its namespace's group, or "*" for everybody."""

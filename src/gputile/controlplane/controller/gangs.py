@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from gputile.api.core import Pod
+from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
@@ -148,7 +148,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None:
             ending.append(pod)
         repeated = repeated or _is_repeated(cluster_state, pod, plans)
-    created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
+    created = [unix_seconds(pod.metadata.creation_timestamp) for pod in waiting]
     yield
     return Gang(
         name=name,
@@ -294,12 +294,3 @@ def _plan_waits(cluster_state: ClusterState, pod: Pod) -> Steps[bool]:
     """Return, in steps, whether the reservation belongs to a plan that may not start."""
     booking = cluster_state.ledger.booking(pod.metadata.uid)
     return booking is not None and (yield from plan_problem(cluster_state.ledger, booking)) is not None
-
-
-def _unix(timestamp: str | None) -> float:
-    if timestamp is None:
-        return 0.0
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except ValueError:
-        return 0.0

@@ -1,6 +1,7 @@
-"""A reservation: the GPUs that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
+"""A reservation: the GPUs that are kept for a pod until it is bound, and the pod annotation that says so.
 
-The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
+The extender writes it for a pod that preempts others. Its plan has this one pod. For a pod of a gang the controller
+writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
 gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
 only while all places of the plan are there, and still free for its pods. Nobody binds another one before.
 """
@@ -29,7 +30,8 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
     is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
     ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
-    to start has none. ``repeated`` tells that an earlier plan of the gang kept GPUs, and did not begin.
+    to start has none. ``repeated`` tells that an earlier plan of the gang kept GPUs, and did not begin. ``preemption``
+    marks a place that other pods leave for a pod of higher priority.
     """
 
     plan: _Name
@@ -40,6 +42,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     allocation: Allocation | None = None
     first: bool = False
     repeated: bool = False
+    preemption: bool = False
     version: int = VERSION
 
 

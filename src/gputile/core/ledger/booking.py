@@ -26,7 +26,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     places the plan has. A ``reserved`` booking is a reservation: the GPUs are kept for a pod that no Binding has been
     sent for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks that of the pod whose Binding begins the
     plan. ``version`` is the newest version of the pod that is known to carry the reservation; of a pod that was read,
-    the version that was.
+    the version that was. ``preemption`` marks a place that other pods leave for a pod of higher priority.
     """
 
     uid: str
@@ -45,6 +45,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     expires_ns: int = 0
     host: HostResources = NO_HOST_RESOURCES
     first: bool = False
+    preemption: bool = False
     version: str = ""
 
     def __eq__(self, other: object) -> bool:

@@ -56,6 +56,7 @@ class Ledger:
         self._non_gpu_pods = NonGpuPods()
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
+        self._keeps_places = any(configuration.keeps_places(preemption=each) for each in (False, True))
 
     # -- events
 
@@ -120,7 +121,7 @@ class Ledger:
             if pod.finished or pod.spec.node_name:
                 self._reservations.put(uid, None)
                 self._release(uid)
-            elif self.configuration.admission.gangs and (held is None or held.reserved or held.assumed_at is not None):
+            elif self._keeps_places and (held is None or held.reserved or held.assumed_at is not None):
                 self._reservation_applied(pod, held)
             return
         self._reservations.put(uid, None)
@@ -147,7 +148,7 @@ class Ledger:
 
     def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
-        self._reservations.put(uid, reserved_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
+        self._reservations.put(uid, reserved_booking(pod, self.configuration))
         reservation = self._reservations.get(uid)
         if held is not None and held.reserved and held != reservation:
             self._release(uid)

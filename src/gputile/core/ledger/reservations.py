@@ -1,7 +1,8 @@
-"""Reservations in the ledger: places that gangs were given, and that no Binding has taken yet."""
+"""Reservations in the ledger: places that pods were given, and that no Binding has taken yet."""
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
@@ -9,7 +10,7 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
 
 
-def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
+def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
     """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps GPUs for it.
 
     A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
@@ -19,8 +20,10 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
     reservation = reservation_of(pod)
     if reservation is None or reservation.allocation is None:
         return None
+    if not configuration.keeps_places(preemption=reservation.preemption):
+        return None
     try:
-        request = parse_request(pod, unit_mib, trust_group)
+        request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
     except RequestError:
         return None
     if request is None or not _is_for(request, reservation.allocation):
@@ -30,7 +33,7 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
         node=reservation.node,
-        trust_group=trust_group(pod),
+        trust_group=configuration.trust_group(pod),
         allocation=reservation.allocation,
         asked_mib=request.shape.mib * request.shape.gpus,
         priority=pod.spec.priority or 0,
@@ -39,6 +42,7 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
         reserved=True,
         expires_ns=reservation.expires_ns,
         first=reservation.first,
+        preemption=reservation.preemption,
         version=pod.metadata.resource_version,
         host=request.host,
     )

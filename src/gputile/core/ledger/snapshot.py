@@ -55,6 +55,23 @@ class NodeState:
         return self.info.placement == "spread"
 
 
+def overallocated_gpus(ledger: Ledger) -> int:
+    """Return on how many usable GPUs pods have more than there is; what is kept for a pod it does not have yet."""
+    arrays = ledger.node_arrays
+    held = arrays.used.copy()
+    for booking in ledger.bookings():
+        row = ledger.row_of.get(booking.node)
+        info = ledger.node_info(row) if row is not None and booking.reserved else None
+        if row is None or info is None:
+            continue
+        position = {gpu.uuid: i for i, gpu in enumerate(info.inventory.gpus)}
+        for share in booking.gpus:
+            i = position.get(share.uuid)
+            if i is not None:
+                held[row, i] -= booking.takes(share, int(arrays.total[row, i]), info.replicas)[0]
+    return int(((held > arrays.total) & arrays.usable).sum())
+
+
 def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset[str] = frozenset()) -> NodeState:
     """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
     arrays = ledger.node_arrays

@@ -23,6 +23,7 @@ class GangRule(Enum):
     NODE_CLOSED = "{place} takes no GPU pods at the moment"
     GPU_GONE = "{place} is gone or unhealthy"
     GPU_TAKEN = "{place} was taken by others"
+    NOT_LEFT_YET = "{place} is not free yet: pods that it preempts have to leave first"
     OTHER_UNIT = "{place} has another memory unit now"
 
 

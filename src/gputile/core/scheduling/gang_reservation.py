@@ -1,4 +1,7 @@
-"""What a pod gets when its Binding is decided: a pod of a gang gets the place that its gang's plan keeps for it.
+"""What a pod gets when its Binding is decided: the place that is kept for it, where one is.
+
+Places are kept for pods of a gang, by its plan. For a pod that others leave GPUs for a place is kept by a plan of its
+own, and is there to be taken when they have gone.
 
 A plan is complete when all its places are in the ledger and still free for their pods. Since one extender decides all
 Bindings on one ledger, from then on nobody else can take them. Only the controller can withdraw a place, and the
@@ -45,32 +48,46 @@ def claim(
 
 
 def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str:
-    """Return the node that the pod's gang keeps for it, "" where it is free to go anywhere."""
-    if not ledger.configuration.admission.gangs:
-        return ""
+    """Return the node where GPUs are kept for the pod, "" where it is free to go anywhere."""
     booking, reservation = ledger.booking(pod.metadata.uid), reservation_of(pod)
     if booking is not None:
         return booking.node if booking.reserved else ""
+    if not ledger.configuration.admission.gangs:
+        return ""
     return (
         reservation.node
-        if reservation is not None and reservation.allocation is None and reservation.expires_ns > now_ns
+        if reservation is not None
+        and reservation.allocation is None
+        and not reservation.preemption
+        and reservation.expires_ns > now_ns
         else ""
     )
 
 
 def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> GangRefusal | None:
-    """Return why a pod of a gang must wait, None where it need not, and for a pod of none.
+    """Return why a pod that GPUs are reserved for, or a pod of a gang, must wait; None where it need not.
 
     A pod with a reservation belongs to its plan, whatever its labels have become.
     """
+    booking = ledger.booking(pod.metadata.uid)
+    if booking is not None and booking.preemption:
+        return _preemption_problem(ledger, booking)
     if not ledger.configuration.admission.gangs:
         return None
-    gang, booking = gang_of(pod), ledger.booking(pod.metadata.uid)
+    gang = gang_of(pod)
     name = gang.name if gang is not None else ""
     if booking is not None:
         why = at_once(plan_problem(ledger, booking))
         return replace(why, gang=name) if why is not None else None
     return None if gang is None or place_of(pod, ledger, now_ns) else GangRefusal(GangRule.NO_PLACE, name)
+
+
+def _preemption_problem(ledger: Ledger, booking: Booking) -> GangRefusal | None:
+    """Return why a pod cannot have yet what other pods leave for it, None where it can."""
+    why = lost_place(ledger, booking) if booking.reserved else None
+    if why is not None and why.rule is GangRule.GPU_TAKEN:
+        return replace(why, rule=GangRule.NOT_LEFT_YET)
+    return why
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
+from gputile.core.scheduling.gang_refusal import GangRefusal, GangRule
 from gputile.core.scheduling.gang_reservation import place_of, place_problem
 from gputile.core.scheduling.placement_engine import Filtered, PlacementEngine
 
@@ -28,13 +29,22 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     if request is None:
         return PodVerdict(Filtered(list(names)))
     if (waits := place_problem(ledger, pod, now_ns)) is not None:
-        return PodVerdict(Filtered([], unresolvable=dict.fromkeys(names, waits.text)), lacks_gpus=True)
+        return PodVerdict(_none(names, waits), lacks_gpus=True)
     if place := place_of(pod, ledger, now_ns):
-        return _only(place, names, f"the pod's gang keeps a place for it on node {place}")
+        return _only(place, names, f"GPUs of node {place} are kept for the pod")
     if (booking := ledger.booking(pod.metadata.uid)) is not None:
         return _only(booking.node, names, f"an earlier Binding of the pod to node {booking.node} is not confirmed yet")
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible)
+
+
+def _none(names: Sequence[str], waits: GangRefusal) -> Filtered:
+    """Return that the pod may go nowhere yet.
+
+    A node that pods leave for it may take it soon: kube-scheduler then keeps the node nominated.
+    """
+    soon = {name: waits.text for name in names if waits.rule is GangRule.NOT_LEFT_YET and name == waits.node}
+    return Filtered([], soon, {name: waits.text for name in names if name not in soon})
 
 
 def _only(node: str, names: Sequence[str], why: str) -> PodVerdict:
