@@ -12,9 +12,12 @@ from gputile.api.core import Binding, Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.bound_pods import BoundPods
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.kept_places import EvictionSources
+from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.ledger import Ledger
@@ -53,10 +56,18 @@ class Bench:
         self.ledger = Ledger(Configuration(placement=placement))  # type: ignore[arg-type]
         self.engine = PlacementEngine(self.ledger, prices_later=True)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        self.feed = Informer(self.ledger, lambda _: None, budgets)
+        bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
+        self.feed = Informer(self.ledger, lambda _: None, (budgets, bound_pods))
         server: Any = _Server()
-        binder = Binder(self.engine, server, BinderClock(lambda: 0.0, lambda: 1))
-        self.verbs = ExtenderHandlers(self.engine, binder, lambda _: None, lambda: None, budgets=budgets)
+        clock = BinderClock(lambda: 0.0, lambda: 1)
+        sources = EvictionSources(bound_pods, budgets)
+        self.verbs = ExtenderHandlers(
+            self.engine,
+            Binder(self.engine, server, clock),
+            lambda _: None,
+            lambda: None,
+            preemption=Preemption(self.engine, server, sources, clock, lambda _: None),
+        )
         self.names = [node.metadata.name for node in nodes]
 
     async def list(self) -> None:

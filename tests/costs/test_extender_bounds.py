@@ -13,9 +13,12 @@ from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.bound_pods import BoundPods
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.kept_places import EvictionSources
+from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -56,9 +59,11 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
         ledger.apply(NodeApplied(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu")))
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
-    feed = Informer(ledger, lambda _: None, budgets)
-    binder = Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1))
-    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, budgets=budgets)
+    bound_pods = BoundPods(lambda uid: ledger.booking(uid) is not None)
+    feed, clock = Informer(ledger, lambda _: None, (budgets, bound_pods)), BinderClock(lambda: 0.0, lambda: 1)
+    binder = Binder(engine, cluster, clock)
+    preemption = Preemption(engine, cluster, EvictionSources(bound_pods, budgets), clock, lambda _: None)
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, preemption=preemption)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

@@ -67,6 +67,47 @@ async def bind_pod(connection: Connection, binding: Binding, *, within: float) -
     await connection.post(f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within)
 
 
+async def keep_place(
+    connection: Connection, pod: Pod, annotations: Mapping[str, str | None], node: str, *, within: float
+) -> Pod:
+    """Set annotations and ``nominatedNodeName`` of this very version of the pod; return the pod as stored.
+
+    None removes an annotation, and an empty ``node`` the nomination. It goes through ``pods/status``.
+    """
+    meta = pod.metadata
+    known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    body = {"metadata": {**known, "annotations": dict(annotations)}, "status": {"nominatedNodeName": node or None}}
+    path = f"{_pod_path(meta.namespace, meta.name)}/status"
+    return _decoded(await connection.patch(path, msgspec.json.encode(body), within=within))
+
+
+async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:
+    """Ask for the eviction of the pod with this UID.
+
+    Raises:
+        TooManyRequests: a PodDisruptionBudget does not let it go now.
+        Conflict: the pod of this name has another UID.
+    """
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": {"preconditions": {"uid": uid}},
+    }
+    path = f"{_pod_path(namespace, name)}/eviction"
+    await connection.post(path, msgspec.json.encode(body), within=within)
+
+
+async def mark_preempted(
+    connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
+) -> None:
+    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does with its victims."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
+    body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+    path = f"{_pod_path(namespace, name)}/status"
+    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH, within=within)
+
+
 async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:
     """Set annotations of a node."""
     await connection.patch(_node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}}))

@@ -6,7 +6,7 @@ import re
 from docs.generator.pages import DOCS
 from docs.generator.source import component, modules, strings
 
-_CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest")
+_CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest|Preempt(?:ed|ing)")
 _ROW = re.compile(r"^\| `(?P<name>[\w./]+)` \|(?P<rest>.*)\|$", re.MULTILINE)
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
 _NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/protocols")

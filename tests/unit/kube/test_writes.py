@@ -15,6 +15,9 @@ from gputile.kube.writes import (
     annotate_node,
     annotate_pod,
     annotate_pod_status,
+    evict_pod,
+    keep_place,
+    mark_preempted,
     patch_node,
     patch_node_status,
     read_pod,
@@ -87,6 +90,44 @@ async def test_a_pod_that_is_gone_is_none_and_an_answer_that_is_no_pod_an_error(
         server.fault("get", "answer", status=200, body=b"[]")
         with pytest.raises(BadAnswer):
             await read_pod(connection, "ns", "p")
+
+
+@pytest.mark.anyio
+async def test_a_place_is_kept_for_the_version_that_was_decided_about() -> None:
+    async with stored_objects() as (server, connection):
+        decided = stored(server)
+        for _ in range(2):
+            server.fault("patch", "answer", status=200, body=json.dumps(GATED).encode())
+        await keep_place(connection, decided, {"a": "1"}, "n", within=60.0)
+        assert server.requests[-1].path == f"{PODS}/p/status"
+        known = {"uid": "uid-p", "resourceVersion": decided.metadata.resource_version}
+        assert server.requests[-1].json() == {
+            "metadata": {**known, "annotations": {"a": "1"}},
+            "status": {"nominatedNodeName": "n"},
+        }
+        await keep_place(connection, decided, {"a": None}, "", within=60.0)
+        assert server.requests[-1].json()["status"] == {"nominatedNodeName": None}
+
+
+@pytest.mark.anyio
+async def test_an_eviction_is_of_one_pod_by_its_uid_and_says_whose_it_is() -> None:
+    async with stored_objects() as (server, connection):
+        server.fault("post", "answer", status=201, body=b"{}")
+        await evict_pod(connection, "ns", "p", "uid-p", within=60.0)
+        assert server.requests[-1].path == f"{PODS}/p/eviction"
+        assert server.requests[-1].json() == {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": "p", "namespace": "ns"},
+            "deleteOptions": {"preconditions": {"uid": "uid-p"}},
+        }
+        server.fault("patch", "answer", status=200, body=b"{}")
+        await mark_preempted(connection, "ns", "p", "uid-p", "by another", within=60.0)
+        request = server.requests[-1]
+        assert request.headers["content-type"] == "application/strategic-merge-patch+json"
+        (condition,) = request.json()["status"]["conditions"]
+        assert request.json()["metadata"] == {"uid": "uid-p"}
+        assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "PreemptionByScheduler")
 
 
 @pytest.mark.anyio

@@ -28,6 +28,7 @@ class Budgets:
         self._holds = holds
         self._pods: dict[str, _Held] = {}
         self._budgets: dict[tuple[str, str], PodDisruptionBudget] = {}
+        self._in_namespace: dict[str, list[tuple[str, str]]] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -63,6 +64,9 @@ class Budgets:
                 self._budgets |= {_key(budget): budget for budget in found}
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the budget stands
+        self._in_namespace = {}
+        for key in self._budgets:
+            self._in_namespace.setdefault(key[0], []).append(key)
 
     def violations(self, before: Sequence[str], uids: Sequence[str]) -> int:
         """Return how many of the pods ``uids`` have no budget left when those in ``before`` are evicted first.
@@ -70,14 +74,25 @@ class Budgets:
         As ``filterPodsWithPDBViolation`` of kube-scheduler counts: a budget without a selector, or with an empty one,
         selects nothing; a pod whose eviction has begun takes no more of it.
         """
-        allowed = {key: budget.status.disruptions_allowed for key, budget in self._budgets.items()}
-        violating = 0
-        for position, uid in enumerate((*before, *uids)):
+        violating = self._violating((*before, *uids))
+        return sum(position >= len(before) for position in violating)
+
+    def over_budget(self, uids: Sequence[str]) -> list[str]:
+        """Return those of the pods ``uids`` that have no budget left when all are evicted in this order."""
+        return [uids[position] for position in self._violating(uids)]
+
+    def _violating(self, uids: Sequence[str]) -> list[int]:
+        """Return the positions of the pods that violate a budget when all are evicted in this order."""
+        allowed: dict[tuple[str, str], int] = {}
+        violating = []
+        for position, uid in enumerate(uids):
             violated = False
             for key in self._of(uid):
-                allowed[key] -= 1
-                violated |= allowed[key] < 0
-            violating += violated and position >= len(before)
+                left = allowed.get(key, self._budgets[key].status.disruptions_allowed) - 1
+                allowed[key] = left
+                violated |= left < 0
+            if violated:
+                violating.append(position)
         return violating
 
     def _of(self, uid: str) -> list[tuple[str, str]]:
@@ -86,9 +101,8 @@ class Budgets:
             return []
         return [
             key
-            for key, budget in self._budgets.items()
-            if key[0] == pod.namespace
-            and (selector := budget.spec.selector) is not None
+            for key in self._in_namespace.get(pod.namespace, ())
+            if (selector := (budget := self._budgets[key]).spec.selector) is not None
             and (selector.match_labels or selector.match_expressions)
             and selects(selector, pod.labels)
             and pod.name not in (budget.status.disrupted_pods or {})

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,7 +25,8 @@ from gputile.api.extender import (
     MetaVictims,
 )
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.pod_requests import host_request
@@ -45,20 +45,6 @@ class BadRequest(Exception):
     """The call cannot be answered as it is; the text says what is wrong and what to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodEvent:
-    """Something to tell the people who look at a pod: an Event's type, reason and message.
-
-    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
-    """
-
-    pod: Pod
-    warning: bool
-    reason: str
-    message: str
-    latest: bool = False
-
-
 class ExtenderHandlers:
     """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``, and ``prioritize-without-gpus`` for other pods."""
 
@@ -70,11 +56,11 @@ class ExtenderHandlers:
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
         *,
-        budgets: Budgets | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self._engine = engine
         self._binder = binder
-        self._budgets = Budgets(lambda _: False) if budgets is None else budgets
+        self._preemption = preemption
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
@@ -93,6 +79,8 @@ class ExtenderHandlers:
         found = verdict.nodes
         if verdict.lacks_gpus:
             self._refused()
+        if verdict.lacks_gpus and found.refused and self._preemption is not None:
+            self._preemption.refused(pod, found.refused)
         if verdict.lacks_gpus and found.closest:
             why = _no_fit_message(len(names), found.closest)
             self._notify(PodEvent(pod, True, "NoGPUFits", why, latest=True))
@@ -163,6 +151,8 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # a gang is planned, and evicts nobody
         if request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
+        if self._preemption is not None and self._preemption.keeps_place(args.pod):
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority = args.pod.spec.priority or 0
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
@@ -170,11 +160,15 @@ class ExtenderHandlers:
             leaving = victims(self._engine, request, node, first, priority)
             if leaving:
                 more = sorted(leaving.difference(first))
-                violations = candidate.num_pdb_violations + self._budgets.violations(first, more)
+                violations = candidate.num_pdb_violations
+                if self._preemption is not None:
+                    violations += self._preemption.budget_violations(first, more)
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*first, *more]], num_pdb_violations=violations
                 )
             await asyncio.sleep(0)
+        if answer and self._preemption is not None:
+            self._preemption.left_to_scheduler(args.pod, answer)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
 
     def _remember(self, pod: Pod) -> None:

@@ -3,11 +3,10 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol
 
 from gputile.api.core import Node, Pod
-from gputile.controlplane.extender.budgets import Budgets
-from gputile.controlplane.extender.pending_pods import PendingPods
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     LedgerEvent,
@@ -28,23 +27,28 @@ log = logging.getLogger(__name__)
 _PIECE = 50  # objects: some milliseconds, of nodes the most
 
 
+class PodObserver(Protocol):
+    """Takes in pods after the ledger."""
+
+    def pod_applied(self, pod: Pod) -> None:
+        """Note a pod that was created or changed."""
+
+    def pod_deleted(self, uid: str) -> None:
+        """Forget a pod."""
+
+    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
+        """Take in a complete list of pods; of those that cannot be read the last word stands."""
+
+
 class Informer:
-    """Applies to ``ledger``, ``budgets`` and ``pending`` what two reflectors deliver.
+    """Applies to ``ledger``, and then to ``observers``, what two reflectors deliver.
 
     ``freed`` is told of nodes that may have more free now.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        freed: Callable[[str], None],
-        budgets: Budgets | None = None,
-        pending: PendingPods | None = None,
-    ) -> None:
+    def __init__(self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[PodObserver] = ()) -> None:
         self._ledger = ledger
-        rules = ledger.configuration
-        self._pending = PendingPods(rules.unit_mib, rules.trust_group) if pending is None else pending
-        self._budgets = Budgets(lambda uid: ledger.booking(uid) is not None) if budgets is None else budgets
+        self._observers = observers
         self._freed = freed
 
     def _apply(self, event: LedgerEvent) -> None:
@@ -66,12 +70,12 @@ class Informer:
         match event:
             case Applied(pod):
                 self._apply(PodApplied(pod))
-                self._budgets.pod_applied(pod)
-                self._pending.pod_applied(pod)
+                for observer in self._observers:
+                    observer.pod_applied(pod)
             case Deleted(pod):
                 self._apply(PodDeleted(pod.metadata.uid))
-                self._pending.pod_deleted(pod.metadata.uid)
-                self._budgets.pod_deleted(pod.metadata.uid)
+                for observer in self._observers:
+                    observer.pod_deleted(pod.metadata.uid)
             case Replaced():
                 at_once(self._list_of_pods(event))
             case UnreadableObject():
@@ -99,14 +103,14 @@ class Informer:
         yield
         self._ledger.apply(PodsReplaced((), there))
         yield
-        self._budgets.pods_replaced((), there)
-        self._pending.keep_only(there)
+        for observer in self._observers:
+            observer.pods_replaced((), there)
         for pods in _pieces(event.objects):
             yield
             for pod in pods:
                 self._ledger.apply(PodApplied(pod))
-                self._budgets.pod_applied(pod)
-                self._pending.pod_applied(pod)
+                for observer in self._observers:
+                    observer.pod_applied(pod)
         self._free_any(position)
         yield
         # What a list brought stays for long: a full collection need not walk it again and again.

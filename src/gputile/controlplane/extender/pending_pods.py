@@ -1,7 +1,7 @@
 """The pods that ask for GPUs and have no node yet, by what they wait for."""
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -54,9 +54,12 @@ class PendingPods:
         """Forget a pod."""
         self._reasons.pop(uid, None)
 
-    def keep_only(self, there: Container[str]) -> None:
-        """Forget the pods that are not among ``there``."""
+    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
+        """Take in a complete list of pods; of those that cannot be read the last word stands."""
+        there = {pod.metadata.uid for pod in pods}.union(unreadable)
         self._reasons = {uid: reason for uid, reason in self._reasons.items() if uid in there}
+        for pod in pods:
+            self.pod_applied(pod)
 
     def told(self, uid: str, event: str) -> None:
         """Take note that an event of this reason was recorded for a pod."""

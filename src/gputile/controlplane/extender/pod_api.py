@@ -1,15 +1,16 @@
 """What the extender asks of the API server beside its watches: the calls of a bind and of a take-over."""
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputile.api.core import Binding, Pod
-from gputile.api.well_known import FENCE_ANNOTATION
+from gputile.api.well_known import FENCE_ANNOTATION, HOLD_ANNOTATION
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.listing import list_all
-from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
+from gputile.kube.writes import annotate_pod_status, bind_pod, evict_pod, keep_place, mark_preempted, read_pod
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
 BIND_SECONDS = 15.0
@@ -38,6 +39,22 @@ class PodApi(Protocol):
 
     async def unbound(self) -> Sequence[Pod]:
         """Return all pods that have no node, read from the API server itself."""
+
+
+class PreemptionApi(Protocol):
+    """The calls of a preemption. Errors are those of ``gputile.kube.errors``, and ``NoLongerActive``."""
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod from the API server itself, None where there is none of this name."""
+
+    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+        """Write the reservation of this very version of the pod, and its nominated node; return it as stored.
+
+        None removes the reservation, and "" the nomination.
+        """
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
 
 
 class ApiServerPodApi:
@@ -69,6 +86,32 @@ class ApiServerPodApi:
         """Write to a pod what is in it nowhere yet: a patch that changes nothing would leave the version as it is."""
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
+
+    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+        """Write the reservation and the nominated node of this very version of the pod.
+
+        Raises:
+            NoLongerActive: the Lease was lost before it was sent.
+            KubeError: it failed; see there.
+        """
+        if not self._active():
+            raise NoLongerActive("the Lease was lost before the reservation was sent")
+        return await keep_place(self._connection, pod, {HOLD_ANNOTATION: text}, node, within=POD_SECONDS)
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted.
+
+        kube-scheduler recognizes its own victims by that, and nominates no other node while they leave.
+
+        Raises:
+            NoLongerActive: the Lease was lost before it was sent.
+            KubeError: it failed; see there.
+        """
+        if not self._active():
+            raise NoLongerActive("the Lease was lost before the eviction was sent")
+        await evict_pod(self._connection, namespace, name, uid, within=POD_SECONDS)
+        with contextlib.suppress(KubeError):  # it leaves all the same, and may be gone already
+            await mark_preempted(self._connection, namespace, name, uid, why, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
         """List the pods without a node, as etcd has them."""

@@ -23,19 +23,24 @@ from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.bound_pods import BoundPods
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.fence import fence_off
-from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
+from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.kept_places import EvictionSources
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.extender.pending_pods import PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
+from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
+from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
@@ -95,7 +100,9 @@ class Extender:
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self._pending = PendingPods(configuration.unit_mib, configuration.trust_group)
         self._capacity = CapacityWatch(self.ledger)
-        informer = Informer(self.ledger, self._requeuer.freed, budgets, self._pending)
+        bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
+        observers = (budgets, bound_pods, self._pending)
+        informer = Informer(self.ledger, self._requeuer.freed, observers)
         self._pods = Reflector(connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
@@ -105,9 +112,12 @@ class Extender:
         self._pod_api = ApiServerPodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        self.binder = Binder(engine, self._pod_api, BinderClock(time.monotonic, time.time_ns))
+        clock = BinderClock(time.monotonic, time.time_ns)
+        self.binder = Binder(engine, self._pod_api, clock)
+        sources = EvictionSources(bound_pods, budgets)
+        self._preemption = Preemption(engine, self._pod_api, sources, clock, self._record)
         self.app: Starlette = create_app(
-            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, budgets=budgets),
+            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, preemption=self._preemption),
             self.metrics,
             ExtenderGate(self._admit, self.not_ready),
         )
@@ -170,7 +180,23 @@ class Extender:
         gauge(
             "gputile_ledger_overallocated_gpus",
             "GPUs with more booked than they have: never, unless somebody else writes allocations.",
-            lambda: int(((ledger.node_arrays.used > ledger.node_arrays.total) & ledger.node_arrays.usable).sum()),
+            lambda: overallocated_gpus(ledger),
+        )
+        places = self._preemption.places
+        gauge(
+            "gputile_extender_places_kept",
+            "Places that were kept for pods that preempt others, since the start.",
+            lambda: places.kept,
+        )
+        gauge(
+            "gputile_extender_evictions",
+            "Pods that were evicted for pods of higher priority, since the start.",
+            lambda: places.evictions,
+        )
+        gauge(
+            "gputile_extender_evictions_refused",
+            "Evictions that the API server refused, since the start.",
+            lambda: places.evictions_refused,
         )
 
     @asynccontextmanager
@@ -178,6 +204,8 @@ class Extender:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
+        if self.ledger.configuration.preemption.enabled:
+            work.append(self._preemption.run(lambda: self._election.leads() and not self.not_ready()))
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from enum import Enum
 
 from gputile.api.core import Binding, Pod
-from gputile.kube.errors import AnswerLost, ApiError, Conflict, ConnectionFailed, Forbidden, NotFound, ServerError
+from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.kube.errors import (
+    AnswerLost,
+    ApiError,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+)
 
 
 class Fate(Enum):
@@ -35,6 +45,10 @@ class ModelCluster:
         self.writable = True
         self.forbidden = False
         self.refuses_writes: ApiError | None = None
+        self.refused_evictions: set[str] = set()
+        self.evicted: list[str] = []
+        self.on_evict: Callable[[Pod], None] = lambda _: None
+        self.now = "2026-01-01T00:00:00Z"  # of the API server's clock
         self.version = 100
         self.next_fate = next_fate
 
@@ -102,6 +116,38 @@ class ModelCluster:
         if pod is not None:
             self.touch(pod)
         return copy.deepcopy(pod)
+
+    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+        """Write a reservation and a nomination of this very version of a pod."""
+        if not self.writable:
+            raise AnswerLost("timed out")
+        found = self.pods.get((pod.metadata.namespace, pod.metadata.name))
+        if found is None:
+            raise NotFound(404, "NotFound", "no such pod")
+        if (found.metadata.uid, found.metadata.resource_version) != (pod.metadata.uid, pod.metadata.resource_version):
+            raise Conflict(409, "Conflict", "the precondition does not hold")
+        others = {key: each for key, each in found.metadata.annotations.items() if key != HOLD_ANNOTATION}
+        found.metadata.annotations = others | ({HOLD_ANNOTATION: text} if text is not None else {})
+        found.status.nominated_node_name = node
+        self.touch(found)
+        return copy.deepcopy(found)
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        """Mark a pod as being deleted, unless ``refused_evictions`` has its name."""
+        found = self.pods.get((namespace, name))
+        if found is None:
+            raise NotFound(404, "NotFound", "no such pod")
+        if found.metadata.uid != uid:
+            raise Conflict(409, "Conflict", "the UID in the precondition does not match")
+        if name in self.refused_evictions:
+            raise TooManyRequests(429, "TooManyRequests", "the pod's disruption budget is used up")
+        if not self.writable:
+            raise AnswerLost("timed out")
+        self.on_evict(found)
+        self.evicted.append(name)
+        if found.metadata.deletion_timestamp is None:
+            found.metadata.deletion_timestamp = self.now
+            self.touch(found)
 
     async def unbound(self) -> list[Pod]:
         if not self.readable:

@@ -9,9 +9,12 @@ from gputile.api.core import Pod
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.bound_pods import BoundPods
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.kept_places import EvictionSources
+from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject
 from tests.corebuilders import book, share
@@ -96,7 +99,7 @@ def test_budgets_and_pods_come_and_go() -> None:
 def test_only_pods_that_hold_gpus_are_remembered() -> None:
     ledger = ledger_of(gpu_node("a"))
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
-    feed = Informer(ledger, lambda _: None, budgets)
+    feed = Informer(ledger, lambda _: None, (budgets,))
     plain, waiting = held("plain"), held("waiting")
     plain.spec.containers[0].resources.limits = {}
     waiting.spec.node_name = ""
@@ -116,13 +119,14 @@ async def test_what_preempt_adds_counts_b5() -> None:
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
-    engine, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
+    engine, cluster, clock = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1)
+    sources = EvictionSources(BoundPods(lambda _: True), budgets_of(budget(1)))
     verbs = ExtenderHandlers(
         engine,
-        Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)),
+        Binder(engine, cluster, clock),
         lambda _: None,
         lambda: None,
-        budgets=budgets_of(budget(1)),
+        preemption=Preemption(engine, cluster, sources, clock, lambda _: None),
     )
     proposed = MetaVictims(pods=[MetaPod(uid="uid-p0")], num_pdb_violations=0)
     asking = gpu_pod("urgent", 15, priority=10)

@@ -56,7 +56,7 @@ def test_a_gated_pod_waits_for_its_gates() -> None:
 
 def test_what_is_deleted_finished_or_no_longer_listed_is_forgotten() -> None:
     found = pending()
-    informer = Informer(ledger_of(), lambda _: None, pending=found)
+    informer = Informer(ledger_of(), lambda _: None, (found,))
     for name in "abc":
         informer.pods(Applied(pod(name, mem=1)))
     informer.pods(Deleted(pod("a", mem=1)))

@@ -1,0 +1,323 @@
+"""The places that are kept for pods that preempt others, until the pods are bound or the places are given up.
+
+First the place is kept: one write to the pod gives it a reservation, which the ledger counts as a booking, and
+``nominatedNodeName``. Then pods are evicted until the reservation is free. So nobody else gets the place, whoever asks
+first, and the pod is bound to it only when it really is free. All that has to survive is in the API server: who takes
+over finds the reservation, and evicts whoever still has to leave.
+
+Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A place is given up if a first eviction is
+refused, if the place is lost for other reasons, and when its time has ended.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gputile.api.core import ObjectMeta, Pod
+from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.controlplane.extender.binder import BinderClock
+from gputile.controlplane.extender.bound_pods import BoundPods
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
+from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
+from gputile.core.devices.request import Request, RequestError
+from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import PodApplied
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
+from gputile.core.scheduling.gang_refusal import GangRule, lost_place
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.victim_choice import LATE_S, EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.kube.errors import Conflict, KubeError, NotFound
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0  # after an eviction that was refused, or a place that could not be written
+_EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
+_NAMED = 5  # pods in a message
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionSources:
+    """What is known of the pods that may have to leave."""
+
+    bound_pods: BoundPods
+    budgets: Budgets
+
+
+@dataclass(slots=True)
+class _KeptPlace:
+    """A pod and the place that is kept for it. ``evicted`` tells whether a pod has been evicted for it."""
+
+    pod: Pod
+    plan: str
+    evicted: bool = False
+    retry_at: float = 0.0
+
+
+class KeptPlaces:
+    """Keeps places and has pods leave them, one pod after the other. ``queue`` are the pods that wait for a place."""
+
+    def __init__(
+        self,
+        engine: PlacementEngine,
+        api: PreemptionApi,
+        sources: EvictionSources,
+        clock: BinderClock,
+        notify: Callable[[PodEvent], None],
+        queue: PreemptionQueue,
+    ) -> None:
+        self.kept = 0
+        self.evictions = 0
+        self.evictions_refused = 0
+        self._engine, self._ledger = engine, engine.ledger
+        self._api, self._sources, self._queue = api, sources, queue
+        self._clock, self._notify = clock, notify
+        self._places: dict[str, _KeptPlace] = {}  # by the UID of the pod that preempts
+        self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
+
+    # -- questions
+
+    def rules(self) -> EvictionRules:
+        """Return whom the cluster lets go now."""
+        bound_pods = self._sources.bound_pods
+        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, self._sources.budgets.over_budget)
+
+    def preemptor(self, pod: Pod, request: Request) -> Preemptor:
+        """Return the pod as the choice of victims sees it."""
+        return Preemptor(pod.metadata.uid, request, pod.spec.priority or 0, self._clock.unix_ns() / _SECOND)
+
+    def request(self, pod: Pod) -> Request | None:
+        """Return what a pod asks of GPUs, None where it asks nothing, or breaks a rule."""
+        try:
+            return self._engine.request(pod)
+        except RequestError:
+            return None
+
+    async def read(self, known: Pod) -> Pod | None:
+        """Return a pod as the API server has it; None where it cannot be read, or needs no place any more."""
+        meta = known.metadata
+        try:
+            pod = await self._api.pod(meta.namespace, meta.name)
+        except KubeError as error:
+            log.warning("a pod that may preempt others cannot be read", extra={"pod": known.key, "why": str(error)})
+            return None
+        if pod is None or pod.metadata.uid != meta.uid or pod.spec.node_name or pod.finished:
+            return None
+        return None if pod.metadata.deletion_timestamp or pod.spec.scheduling_gates else pod
+
+    def leaving_at(self, node: str, uuids: Collection[str], below: int | None = None) -> list[float]:
+        """Return when the pods are to be gone that leave GPUs of a node, Unix time in seconds.
+
+        With ``below`` only pods of a priority below it count.
+        """
+        facts = self._sources.bound_pods.facts
+        return [
+            known.leaves_at
+            for booking in self._ledger.on_node(node)
+            if any(share.uuid in uuids for share in booking.gpus)
+            and (known := facts.get(booking.uid)) is not None
+            and known.leaves_at
+            and (below is None or booking.priority < below)
+        ]
+
+    # -- a new place
+
+    async def keep(self, pod: Pod, request: Request, place: VictimChoice) -> bool:
+        """Write the reservation of a place, and have the pods leave that have to; return whether it was written."""
+        row = self._ledger.row_of.get(place.node)
+        info = self._ledger.node_info(row) if row is not None else None
+        uid, now_ns = pod.metadata.uid, self._clock.unix_ns()
+        if info is None or self._ledger.booking(uid) is not None:
+            return False
+        lasts = self._ledger.configuration.preemption.keep_seconds + self._longest_grace(place)
+        reservation = Reservation(
+            plan=f"preemption-{secrets.token_hex(6)}",
+            size=1,
+            pods=1,
+            node=place.node,
+            expires_ns=now_ns + lasts * _SECOND,
+            allocation=self._engine.decision(request, info, place.gpus, now_ns).allocation,
+            first=True,
+            preemption=True,
+        )
+        text = encode_reservation(reservation)
+        annotations = pod.metadata.annotations | {HOLD_ANNOTATION: text}
+        meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
+        self._ledger.apply(PodApplied(msgspec.structs.replace(pod, metadata=meta)))
+        try:
+            stored = await self._api.keep(pod, text, place.node)
+        except KubeError as error:
+            log.warning("a place is not kept", extra={"pod": pod.key, "node": place.node, "why": str(error)})
+            await self._not_kept(pod, uncertain=error.may_have_been_executed)
+            return False
+        self._ledger.apply(PodApplied(stored))
+        self.kept += 1
+        kept = self._places[uid] = _KeptPlace(stored, reservation.plan)
+        self._queue.rest(uid, self._clock.monotonic() + REST_S)
+        log.info("keeps a place", extra={"pod": pod.key, "node": place.node, "evicts": len(place.evicted)})
+        gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
+        leave = f"; {self._named(place.evicted)} must leave" if place.evicted else ""
+        self._say(stored, "Preempting", f"node {place.node}: {gpus} kept for the pod for {lasts} s at most{leave}")
+        await self._evict(kept, place.evicted)
+        return True
+
+    async def _not_kept(self, pod: Pod, *, uncertain: bool) -> None:
+        """Take back what was expected of a write that failed; where nobody knows, the pod is read."""
+        found: Pod | None = pod
+        if uncertain:
+            try:
+                found = await self._api.pod(pod.metadata.namespace, pod.metadata.name)
+            except KubeError:
+                found = None
+            if found is None or found.metadata.uid != pod.metadata.uid:
+                return  # the watch tells, and what is expected ends by itself
+        if found is not None:
+            self._ledger.apply(PodApplied(found))
+
+    def _longest_grace(self, place: VictimChoice) -> int:
+        """Return for how many seconds pods may take to leave a place."""
+        facts, now_s = self._sources.bound_pods.facts, self._clock.unix_ns() / _SECOND
+        graces = [facts[uid].grace_s for uid in place.evicted if uid in facts]
+        leaving = self.leaving_at(place.node, {gpu.uuid for gpu in place.gpus})
+        return max([0, *graces, *(min(int(each - now_s), MOST_GRACE_S) for each in leaving)])
+
+    # -- places that are kept
+
+    async def go_on(self, active: Callable[[], bool]) -> None:
+        """Have the pods leave that still have to, and give up the places that are lost or have ended."""
+        now = self._clock.monotonic()
+        self._evicted = {
+            uid: at
+            for uid, at in self._evicted.items()
+            if self._ledger.booking(uid) is not None and now - at < _EVICTED_S
+        }
+        for booking in [each for each in self._ledger.bookings() if each.reserved and each.preemption]:
+            if active():
+                await self._go_on(booking)
+        for uid in [uid for uid in self._places if not self._is_kept(uid)]:
+            await self._ended(self._places.pop(uid))
+
+    def _is_kept(self, uid: str) -> bool:
+        booking = self._ledger.booking(uid)
+        return booking is not None and booking.reserved and booking.preemption
+
+    async def _go_on(self, booking: Booking) -> None:
+        """Have the pods leave that still have to, or give the place up."""
+        lost = lost_place(self._ledger, booking)
+        if lost is None or lost.rule is GangRule.NODE_CLOSED:
+            return
+        if lost.rule is not GangRule.GPU_TAKEN:
+            await self.give_up(booking.uid, lost.text)
+            return
+        kept = self._places.get(booking.uid)
+        if kept is None or kept.plan != booking.plan:
+            kept = await self._taken_over(booking)
+        if kept is None or self._clock.monotonic() < kept.retry_at:
+            return
+        gpus = frozenset(share.uuid for share in booking.gpus)
+        request, leaving = self.request(kept.pod), self.leaving_at(booking.node, gpus)
+        now_s = self._clock.unix_ns() / _SECOND
+        if request is None or any(now_s - leaves_at >= LATE_S for leaves_at in leaving):
+            return  # a pod that does not go frees nothing, whoever else is evicted
+        preemptor = self.preemptor(kept.pod, request)
+        place = at_once(choose_victims(self._engine, preemptor, (booking.node,), self.rules(), gpus))
+        if place is None:
+            if not leaving and not kept.evicted:
+                await self.give_up(booking.uid, "the pods that have to leave may not be evicted any more")
+            return
+        for other in place.withdrawn:
+            await self.give_up(other, f"pod {kept.pod.key} of higher priority takes its place")
+        await self._evict(kept, place.evicted)
+
+    async def _taken_over(self, booking: Booking) -> _KeptPlace | None:
+        """Return what is known of a place that an earlier leader kept, None where its pod cannot be read."""
+        meta = ObjectMeta(namespace=booking.namespace, name=booking.name, uid=booking.uid)
+        pod = await self.read(Pod(metadata=meta))
+        if pod is None:
+            return None
+        leaving = self.leaving_at(booking.node, {share.uuid for share in booking.gpus})
+        kept = self._places[booking.uid] = _KeptPlace(pod, booking.plan, evicted=bool(leaving))
+        return kept
+
+    async def _evict(self, kept: _KeptPlace, uids: Sequence[str]) -> None:
+        """Ask for the evictions, until one is refused; without any before it the place is given up."""
+        preemptor = kept.pod.metadata.uid
+        for uid in uids:
+            facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
+            if booking is None or not booking.reserved or booking.plan != kept.plan:
+                return
+            if facts is None:
+                continue
+            said = f"preempted by pod {kept.pod.key} on node {booking.node}"
+            try:
+                await self._api.evict(facts.namespace, facts.name, uid, said)
+            except NoLongerActive:
+                return
+            except (NotFound, Conflict):
+                continue  # it is gone
+            except KubeError as error:
+                self.evictions_refused += 1
+                kept.evicted |= error.may_have_been_executed
+                kept.retry_at = self._clock.monotonic() + RETRY_S
+                why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
+                self._say(kept.pod, "PreemptionRefused", why, warning=True)
+                if not kept.evicted:
+                    await self.give_up(preemptor, why)
+                return
+            kept.evicted = True
+            self.evictions += 1
+            self._evicted[uid] = self._clock.monotonic()
+            victim = Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))
+            self._say(victim, "Preempted", said)
+
+    async def _ended(self, kept: _KeptPlace) -> None:
+        """Tell of a place that is not kept any more, unless its pod has it now."""
+        if self._ledger.booking(kept.pod.metadata.uid) is not None:
+            return
+        pod = await self.read(kept.pod)
+        reservation = reservation_of(pod) if pod is not None else None
+        if pod is not None and reservation is not None and reservation.expires_ns > self._clock.unix_ns():
+            self._ledger.apply(PodApplied(pod))  # the watch was behind
+        elif pod is not None:
+            await self._withdraw(pod, "its time is over")
+
+    async def give_up(self, uid: str, why: str) -> None:
+        """Keep the place of a pod no longer."""
+        booking = self._ledger.booking(uid)
+        if booking is None or not booking.reserved:
+            return
+        meta = ObjectMeta(namespace=booking.namespace, name=booking.name, uid=uid)
+        self._places.pop(uid, None)
+        pod = await self.read(Pod(metadata=meta))
+        if pod is not None:
+            await self._withdraw(pod, why)
+
+    async def _withdraw(self, pod: Pod, why: str) -> None:
+        """Remove the reservation of a pod that waits, and its nomination; where that fails it ends by itself."""
+        self._queue.rest(pod.metadata.uid, self._clock.monotonic() + REST_S)
+        if HOLD_ANNOTATION not in pod.metadata.annotations:
+            return
+        try:
+            self._ledger.apply(PodApplied(await self._api.keep(pod, None, "")))
+        except KubeError as error:
+            log.warning("a place is still kept", extra={"pod": pod.key, "why": str(error)})
+            return
+        self._say(pod, "PreemptionEnded", f"no place is kept for the pod any more: {why}", warning=True)
+
+    # -- what is said
+
+    def _named(self, uids: Sequence[str]) -> str:
+        facts = self._sources.bound_pods.facts
+        names = [f"{facts[uid].namespace}/{facts[uid].name}" for uid in uids[:_NAMED] if uid in facts]
+        more = f" and {len(uids) - _NAMED} more" if len(uids) > _NAMED else ""
+        return f"{', '.join(names)}{more}"
+
+    def _say(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
+        self._notify(PodEvent(pod, warning, reason, message, latest=True))

@@ -1,0 +1,253 @@
+"""Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
+
+import pytest
+
+from gputile.api.affinity import LabelSelector
+from gputile.api.core import ObjectMeta, Pod
+from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
+from gputile.api.policy import PodDisruptionBudget
+from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.kube.decoding import Applied
+from tests.unit.controlplane.extender.preempting import PreemptingWorld
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
+
+
+async def two_full_gpus() -> PreemptingWorld:
+    """10 of 15 GiB of each of two GPUs are in use: no pod of 12 fits, and the node has 10 in sum."""
+    world = PreemptingWorld()
+    await world.run("low0", 10)
+    world.set_time(world.now_s + 60)
+    await world.run("low1", 10)
+    return world
+
+
+async def preempting(world: PreemptingWorld, gib: int = 12, priority: int = 10) -> Pod:
+    """Have a pod refused that preempts others, and then a round."""
+    high = world.add("high", gib, priority)
+    assert not await world.schedule("high")
+    await world.round()
+    return high
+
+
+async def test_a_place_is_kept_before_the_pod_is_evicted_that_has_it() -> None:
+    world = await two_full_gpus()
+    high = await preempting(world)
+    assert len(world.leaving()) == 1
+    (victim,) = world.leaving()
+    assert high.status.nominated_node_name == "a"
+    world.add("successor", 10)
+    world.watch_all()
+    assert overallocated_gpus(world.extender.ledger) == 0, "the pod does not have its place yet"
+    assert not await world.schedule("high")
+    assert not await world.schedule("successor")
+    world.end(victim)
+    assert not await world.schedule("successor")
+    assert await world.schedule("high")
+    assert not await world.schedule("successor")
+    world.check()
+    assert world.said("Preempted") == ["preempted by pod default/high on node a"]
+    assert len(world.said("Preempting")) == 1
+    world.watch_all()
+    await world.round()
+    assert not world.said("PreemptionEnded")
+
+
+async def test_kube_scheduler_evicts_nobody_else_for_a_pod_that_has_a_place() -> None:
+    world = await two_full_gpus()
+    high = await preempting(world)
+    world.watch("high")
+    other = {"a": MetaVictims(pods=[MetaPod(uid="uid-x")], num_pdb_violations=0)}
+    asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=other)
+    assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims == {}
+
+
+@pytest.mark.parametrize("policy", ["Never", ""])
+async def test_equal_pods_and_pods_that_never_preempt_wait(policy: str) -> None:
+    world = await two_full_gpus()
+    high = world.add("high", 12, 10 if policy else 0)
+    high.spec.preemption_policy = policy
+    await world.schedule("high")
+    await world.round()
+    assert not world.leaving()
+    assert not world.keeps_place("high")
+
+
+async def test_nobody_is_evicted_for_a_place_that_could_not_be_written() -> None:
+    world = await two_full_gpus()
+    world.cluster.writable = False
+    await preempting(world)
+    assert not world.leaving()
+    world.cluster.writable = True
+    await world.round(10)
+    assert len(world.leaving()) == 1
+
+
+async def test_a_place_is_given_up_when_the_first_eviction_is_refused() -> None:
+    world = await two_full_gpus()
+    world.cluster.refused_evictions = {"low0", "low1"}
+    await preempting(world)
+    assert not world.keeps_place("high")
+    assert not world.leaving()
+    assert world.said("PreemptionRefused")
+    assert world.said("PreemptionEnded")
+
+
+async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
+    world = PreemptingWorld()
+    await world.run("full", 15, 100)
+    await world.run("low0", 7)
+    await world.run("low1", 7)
+    world.cluster.refused_evictions = {"low0"}
+    await preempting(world, 15)
+    refused_first = not world.leaving()
+    world.cluster.refused_evictions = set()
+    for _ in range(20):
+        world.watch_all()
+        await world.schedule("high")
+        await world.round()
+    assert world.leaving() == {"low0", "low1"}
+    assert refused_first or world.said("PreemptionRefused")
+
+
+async def test_a_budget_without_any_left_keeps_all() -> None:
+    world = await two_full_gpus()
+    budget = PodDisruptionBudget(metadata=ObjectMeta(name="b", namespace="default"))
+    budget.spec.selector = LabelSelector(match_labels={"app": "low"})
+    world.extender.budgets.budgets(Applied(budget))
+    for name in ("low0", "low1"):
+        pod = world.pod(name)
+        assert pod is not None
+        pod.metadata.labels = {"app": "low"}
+    world.watch_all()
+    await preempting(world)
+    assert not world.keeps_place("high")
+    budget.status.disruptions_allowed = 1
+    world.extender.budgets.budgets(Applied(budget))
+    await world.round(40)
+    assert len(world.leaving()) == 1
+
+
+async def test_another_extender_goes_on() -> None:
+    """The one before wrote the reservation, and died before it evicted anybody."""
+    world = await two_full_gpus()
+    world.cluster.refused_evictions = {"low0", "low1"}
+    real = world.cluster.keep
+
+    async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
+        if text is None:
+            raise AssertionError("it dies before it gives the place up")
+        return await real(pod, text, node)
+
+    world.cluster.keep = keep_only  # type: ignore[method-assign]
+    world.add("high", 12, 10)
+    await world.schedule("high")
+    with pytest.raises(AssertionError):
+        await world.round()
+    del world.cluster.keep
+    world.cluster.refused_evictions = set()
+    world.replace_extender()
+    assert world.keeps_place("high")
+    assert not world.leaving()
+    await world.round()
+    (victim,) = world.leaving()
+    world.end(victim)
+    assert await world.schedule("high")
+    world.check()
+
+
+async def test_a_place_ends_and_its_pod_may_try_again() -> None:
+    world = await two_full_gpus()
+    await preempting(world)
+    (victim,) = world.leaving()
+    world.watch_all()
+    await world.round(30 + 120 + 1)
+    assert not world.keeps_place("high")
+    assert world.said("PreemptionEnded")
+    high = world.pod("high")
+    assert high is not None
+    assert high.status.nominated_node_name == ""
+    await world.schedule("high")
+    await world.round(20)
+    assert world.leaving() > {victim}, "a pod that does not go is nobody to wait for"
+
+
+async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> None:
+    """Its victims leave. Nobody is evicted beside them, and their successors get nothing."""
+    world = await two_full_gpus()
+    high = world.add("high", 12, 10)
+    victims = {"a": MetaVictims(pods=[MetaPod(uid=(world.pod("low0") or high).metadata.uid)], num_pdb_violations=0)}
+    asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims)
+    assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
+    await world.round()
+    assert not world.keeps_place("high"), "kube-scheduler has not nominated a node yet"
+    high.status.nominated_node_name = "a"
+    await world.round()
+    assert not world.leaving(), "its victims have not been deleted yet"
+    low = world.pod("low0")
+    assert low is not None
+    low.metadata.deletion_timestamp = world.cluster.now
+    world.watch("low0")
+    await world.round()
+    assert world.keeps_place("high")
+    assert world.cluster.evicted == []
+    world.add("successor", 10)
+    world.end("low0")
+    assert not await world.schedule("successor")
+    assert await world.schedule("high")
+
+
+async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
+    world = await two_full_gpus()
+    await preempting(world)
+    world.watch_all()
+    (victim,) = world.leaving()
+    world.add("higher", 15, 20)
+    other = next(name for name in ("low0", "low1") if name != victim)
+    pod = world.pod(other)
+    assert pod is not None
+    pod.spec.priority = 30
+    world.watch_all()
+    await world.schedule("higher")
+    for _ in range(3):
+        await world.round()
+        world.watch_all()
+    assert world.keeps_place("higher")
+    assert not world.keeps_place("high")
+    assert world.leaving() == {victim}
+
+
+async def test_a_round_does_not_go_on_for_long_and_makes_no_search_twice() -> None:
+    world = PreemptingWorld()
+    await world.run("first", 15, 100)
+    await world.run("second", 14, 100)
+    await world.run("low", 1)
+    for i in range(5):
+        world.add(f"high{i}", 12, 10)
+        await world.schedule(f"high{i}")
+    real, read = world.cluster.pod, list[str]()
+
+    async def slow(namespace: str, name: str) -> Pod | None:
+        read.append(name)
+        world.now_s += 1
+        return await real(namespace, name)
+
+    world.cluster.pod = slow  # type: ignore[method-assign]
+    await world.round()
+    assert read == ["high0"]
+    for _ in range(4):
+        await world.round(0)
+    assert read == [f"high{i}" for i in range(5)]
+    assert not world.leaving()
+
+
+async def test_a_pod_that_is_deleted_leaves_nothing_kept() -> None:
+    world = await two_full_gpus()
+    await preempting(world)
+    (victim,) = world.leaving()
+    world.end("high")
+    world.end(victim)
+    await world.round()
+    world.add("successor", 10)
+    assert await world.schedule("successor")
+    assert not world.said("PreemptionEnded")
