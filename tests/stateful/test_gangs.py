@@ -37,6 +37,7 @@ from gputile.core.ledger.events import (
     Confirmed,
     Forgotten,
     NodeApplied,
+    NodeDeleted,
     NodesReplaced,
     PodApplied,
     PodDeleted,
@@ -994,3 +995,146 @@ def test_behind_a_gang_that_has_waited_too_long_nobody_takes_what_it_cannot_use_
     machine.server.delete("alone5")
     machine.everything_settles()
     assert bound_of(machine) == {"alone1", "alone2", "alone3", "g6-0"}
+
+
+# -- ways that an enemy would take
+
+
+class Replica:
+    """What one of two controllers has that both believe that they lead."""
+
+    def __init__(self, machine: Gangs) -> None:
+        machine.restart_controller()
+        self.state = {name: getattr(machine, name) for name in ("view", "view_at", "planner", "groups_told")}
+        self.told = machine.server.told
+
+    def act(self, machine: Gangs, fates: list[str], heard: int = 0) -> None:
+        """Let it be the one that hears and acts."""
+        for name, value in self.state.items():
+            setattr(machine, name, value)
+        machine.server.told = self.told
+        machine.the_controller_hears(heard)
+        machine.the_controller_acts(fates, 1)
+        self.state = {name: getattr(machine, name) for name in self.state}
+        self.told = machine.server.told
+
+
+@pytest.mark.parametrize("written", range(5))
+@pytest.mark.parametrize("fate", ["cut off", "late", "answer lost"])
+def test_two_controllers_that_both_believe_that_they_lead(written: int, fate: str) -> None:
+    """One stood still between two writes, and goes on with a plan that the other has replaced."""
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    one, other = Replica(machine), Replica(machine)
+    one.act(machine, ["done"] * written + [fate] * 3)
+    other.act(machine, [])
+    machine.the_extender_hears(EVERYTHING)
+    other.act(machine, [])
+    machine.server.late_writes_are_executed()
+    one.act(machine, [])
+    for uid in sorted(machine.server.pods):
+        if not gated(machine.server.pods[uid]):
+            machine.schedule(uid)
+    other.act(machine, [], EVERYTHING)
+    one.act(machine, [])
+    machine.no_gpu_holds_more_than_it_has()
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 3
+    machine.teardown()
+
+
+@pytest.mark.parametrize("written", range(4))
+@pytest.mark.parametrize("renamed", range(3))
+def test_a_pod_that_is_made_anew_under_its_name_between_two_writes_of_a_plan(written: int, renamed: int) -> None:
+    """Its reservation was for another pod: nothing of it counts, and the gang is planned with the new one."""
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_controller_acts(["done"] * written + ["cut off"], 1)
+    old = machine.server.pods[f"g1-{renamed}"]
+    machine.server.delete(f"g1-{renamed}")
+    anew = new_pod(f"g1-{renamed}", 4, dict(old.metadata.labels), machine.now_ns)
+    meta = msgspec.structs.replace(anew.metadata, uid=f"g1-{renamed}-anew")
+    machine.server.store(msgspec.structs.replace(anew, metadata=meta))
+    machine.the_controller_acts([], 2)
+    machine.the_extender_hears(EVERYTHING)
+    for uid in sorted(machine.server.pods):
+        if not gated(machine.server.pods[uid]):
+            machine.schedule(uid)
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 3
+    machine.teardown()
+
+
+@pytest.mark.parametrize("bound", range(4))
+def test_a_node_leaves_while_the_pods_of_a_plan_are_bound(bound: int) -> None:
+    """What waits has no place any more, and gets one when the node is back."""
+    machine = Gangs()
+    machine.a_gang_comes(4, 4, 0, 0)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_controller_acts([], 2)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_extender_hears(EVERYTHING)
+    for uid in [f"g1-{i}" for i in range(bound)]:
+        assert machine.schedule(uid)
+    leaves = machine.server.nodes["b"]
+    machine.extender.apply(NodeDeleted("b"))
+    at_once(machine.view.node_event(Deleted(leaves)))
+    machine.the_controller_acts([], 1)
+    machine.the_extender_hears(EVERYTHING)
+    before = bound_of(machine)
+    for uid in sorted(machine.server.pods):
+        if waits(machine.server.pods[uid]):
+            machine.schedule(uid)
+    assert all(machine.server.pods[uid].spec.node_name == "a" for uid in bound_of(machine) - before)
+    assert bool(bound_of(machine)) is bool(bound), "a plan that has not begun does not begin in part"
+    machine.extender.apply(NodeApplied(leaves))
+    at_once(machine.view.node_event(Applied(leaves)))
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 4
+
+
+@pytest.mark.parametrize("fate", ["answer lost", "never arrived", "late"])
+@pytest.mark.parametrize("jump", [-YEAR, -HOLD_SECONDS, HOLD_SECONDS, YEAR])
+def test_answers_are_lost_all_the_time_and_clocks_jump(fate: str, jump: int) -> None:
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    machine.a_gang_comes(2, 3, 0, 0)
+    for turn in range(8):
+        machine.a_clock_is_set(("controller", "extender")[turn % 2], jump if turn % 4 < 2 else 0)
+        machine.the_controller_acts([fate, "done"] * 4, 1)
+        machine.the_controller_hears(3)
+        machine.time_passes(HOLD_SECONDS // 3)
+        machine.the_extender_hears(2)
+        for uid in sorted(machine.server.pods):
+            if not gated(machine.server.pods[uid]):
+                machine.schedule(uid, slow=turn % 3 == 0)
+        machine.no_gpu_holds_more_than_it_has()
+        machine.server.late_writes_are_executed()
+    machine.everything_settles()
+    assert len(bound_of(machine)) in (2, 3), "one of both fits, whole"
+
+
+def test_a_gang_of_higher_priority_comes_while_gpus_are_kept_for_another_one() -> None:
+    """It takes them over once it has waited for as long, and the planner does not waver between both."""
+    machine = Gangs()
+    machine.pods_come_alone_and_are_bound_at_once(4, 2)
+    machine.a_gang_comes(3, 4, 0, 0)
+    machine.time_passes(PATIENCE_SECONDS + 1)
+    machine.the_controller_hears(EVERYTHING)
+    machine.the_controller_acts([], 1)
+    assert sum(live_hold(each, machine.now_ns) is not None for each in machine.members()) == 2
+    machine.a_gang_comes(2, 4, 0, 0)
+    for uid in [uid for uid in machine.server.pods if uid.startswith("g4")]:
+        urgent = machine.server.pods[uid]
+        machine.server.store(msgspec.structs.replace(urgent, spec=msgspec.structs.replace(urgent.spec, priority=9)))
+    machine.everything_settles()
+    assert bound_of(machine) == {"alone1", "alone2"}
+    machine.time_passes(PATIENCE_SECONDS + 1)
+    machine.everything_settles()
+    assert {"g4-0", "g4-1"} < bound_of(machine)
+    for _ in range(3):
+        version = machine.server.version
+        machine.the_controller_hears(EVERYTHING)
+        machine.the_controller_acts([], 1)
+        assert machine.server.version == version

@@ -154,3 +154,18 @@ def test_an_account_with_absurd_numbers_is_bounded() -> None:
     timeout.begin(set(), NOW * SECOND)
     timeout.begin(set(), (NOW + KEEP + HOLD) * SECOND)
     assert not timeout.resting
+
+
+@pytest.mark.parametrize("ahead", [-365 * 86_400, -3000, 3000, 365 * 86_400])
+@pytest.mark.parametrize("state", ["reserving", "resting"])
+def test_a_leader_whose_clock_differs_from_that_of_the_one_before_rests_for_no_longer(ahead: int, state: str) -> None:
+    timeout = StarvationTimeout(SETTINGS)
+    at_ns, debt_ns = (NOW + ahead) * SECOND, 1800 * SECOND
+    timeout.resume(f'{{"version":1,"at_ns":{at_ns},"debt_ns":{debt_ns},"{state}":true}}')
+    timeout.begin(set(GANGS), NOW * SECOND)
+    timeout.end(lambda _: False, finished=True)
+    for after in range(0, KEEP + 2 * HOLD, 60):
+        timeout.begin(set(GANGS), (NOW + after) * SECOND)
+        timeout.end(lambda _: False, finished=True)
+    assert not timeout.resting
+    assert not timeout.account()
