@@ -5,7 +5,20 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, loop_holds, metrics, node, packing, shell_speed, start, throughput, turns
+from benchmarks import (
+    admission,
+    core,
+    http,
+    loop_holds,
+    metrics,
+    node,
+    packing,
+    page,
+    shell_speed,
+    start,
+    throughput,
+    turns,
+)
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
@@ -16,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     metrics.NAME: metrics.run,
     node.NAME: node.run,
     packing.NAME: packing.run,
+    page.NAME: page.run,
     shell_speed.NAME: shell_speed.run,
     start.NAME: start.run,
     throughput.NAME: throughput.run,

@@ -91,6 +91,7 @@ class PageApp:
         self._moment = moment
         self._epoch = epoch
         self._cluster = cluster
+        self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
         self._questions = Questions()
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
@@ -114,7 +115,14 @@ class PageApp:
         )
 
     async def _state(self, _request: Request, viewer: Viewer) -> None:
+        await viewer.begin("application/json")
+        if await viewer.write(self._state_now()):
+            await viewer.end()
+
+    def _state_now(self) -> bytes:
         self._feed.publish()
+        if self._encoded[0] == self._feed.log.revision:
+            return self._encoded[1]
         page = self._feed.state.page
         answer = PageAnswer(
             epoch=self._epoch,
@@ -125,9 +133,8 @@ class PageApp:
             nodes=[page.nodes[name] for name in sorted(page.nodes)],
             pending=[page.pending[key] for key in sorted(page.pending)],
         )
-        await viewer.begin("application/json")
-        if await viewer.write(msgspec.json.encode(answer)):
-            await viewer.end()
+        self._encoded = answer.revision, msgspec.json.encode(answer)
+        return self._encoded[1]
 
     async def _changes(self, request: Request, viewer: Viewer) -> None:
         """Send changes after the revision that the browser has; it names it again when it connects anew."""

@@ -1,0 +1,188 @@
+"""The page of the cluster: what a browser needs for it, and what its server spends on viewers.
+
+The API server is the tests' own; the page's server is a process of its own, and the browser is a real one.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import yaml
+from tests.browser import browser
+from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.apiserver import FakeApiServer
+
+from benchmarks.report import Result
+from gputile.api.core import Node, Pod
+
+NAME = "page"
+SIZES, VIEWERS, UPDATES = (100, 1_000, 5_000), (1, 10, 50), 20
+GIB = 1024
+_NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MARKS = """
+JSON.stringify((() => {
+  const at = (name) => performance.getEntriesByName(name).map((each) => each.startTime);
+  const state = performance.getEntriesByType("resource").find((each) => each.name.includes("/api/state"));
+  const drawn = at("gputile-drawn");
+  return {paint: at("first-contentful-paint")[0], drawn: drawn[0],
+    loaded: state.responseEnd, bytes: state.encodedBodySize,
+    updates: at("gputile-change").map((change) => drawn.find((each) => each >= change) - change)};
+})())
+"""
+_SCROLL = """
+(async () => {
+  const scroll = document.getElementById("scroll"), times = [];
+  for (let step = 0; step < 60; step += 1) {
+    const begin = performance.now();
+    scroll.scrollTop += scroll.clientHeight / 4;
+    await new Promise((drawn) => requestAnimationFrame(drawn));
+    times.push(performance.now() - begin);
+  }
+  return times.sort((a, b) => a - b)[30];
+})()
+"""
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A page's server: the API server behind it, its process, and its address."""
+
+    cluster: FakeApiServer
+    pid: int
+    address: str
+
+
+def run() -> Iterator[Result]:
+    """Measure at each size what the browser needs, and at the middle one what viewers cost the server."""
+    for nodes in SIZES:
+        yield from asyncio.run(_in_browser(nodes))
+    yield from asyncio.run(_viewers(SIZES[1]))
+
+
+def objects(nodes: int) -> Iterator[Node | Pod]:
+    """Yield nodes of eight GPUs, each with three pods."""
+    for number in range(nodes):
+        name = f"node-{number:05}"
+        yield gpu_node(name, mode="cgpu", sizes=[80 * GIB] * 8, unit_mib=GIB)
+        for gpu, part in itertools.product(range(8), range(3)):
+            yield _pod(f"w-{number}-{gpu}-{part}", name, gpu, f"team-{number % 30}")
+
+
+def _pod(name: str, node: str, gpu: int, namespace: str) -> Pod:
+    held = {"gputile.io/allocation": allocation_text(share(f"GPU-{node}-{gpu}", 8 * GIB))}
+    return pod(name, namespace=namespace, node=node, mem=8, annotations=held)
+
+
+@asynccontextmanager
+async def _served(nodes: int) -> AsyncIterator[_Page]:
+    cluster = FakeApiServer()
+    cluster.store.update({_NODES: {}, _PODS: {}})
+    for each in objects(nodes):
+        cluster.put(_NODES if isinstance(each, Node) else _PODS, msgspec.to_builtins(each))
+    cluster.compact()
+    async with cluster.running():
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            here = [{"name": "here", "context": {"cluster": "here"}}]
+            clusters = [{"name": "here", "cluster": {"server": cluster.url}}]
+            yaml.safe_dump({"clusters": clusters, "contexts": here, "current-context": "here"}, file)
+            file.flush()
+            command = [str(Path(sys.executable).with_name("gputile")), "web", "--port=0", "--request-timeout=0"]
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                f"--kubeconfig={file.name}",
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                assert process.stdout is not None
+                address = (await process.stdout.readline()).decode().strip()
+                while cluster.count("watch") < 2:  # then it has listed everything
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(2)
+                yield _Page(cluster, process.pid, address)
+            finally:
+                process.kill()
+                await process.wait()
+
+
+async def _in_browser(nodes: int) -> list[Result]:
+    async with _served(nodes) as page, browser() as tab:
+        await tab.size(1360, 860)
+        await tab.open(page.address)
+        await tab.until("document.documentElement.dataset.drawn")
+        for number in range(UPDATES):
+            page.cluster.put(_PODS, msgspec.to_builtins(_pod(f"new-{number}", "node-00000", 0, "team-0")))
+            await asyncio.sleep(0.3)
+        marks = json.loads(await tab.run(_MARKS))
+        scroll = await tab.run(_SCROLL)
+        await tab.call("HeapProfiler.collectGarbage")
+        metrics = {each["name"]: each["value"] for each in (await tab.call("Performance.getMetrics"))["metrics"]}
+
+    def result(what: str, value: float, unit: str, target: float | None = None) -> Result:
+        return Result(NAME, f"{nodes} nodes: {what}", value, unit, target)
+
+    return [
+        result("first paint after the address is opened", marks["paint"], "ms", 1000),
+        result("tiles drawn after the address is opened", marks["drawn"], "ms"),
+        result("tiles drawn after the state is there", marks["drawn"] - marks["loaded"], "ms"),
+        result("a change is drawn after it is there, median", statistics.median(marks["updates"]), "ms", 100),
+        result("a quarter of a screen is scrolled, median", scroll, "ms"),
+        result("memory of the page's JavaScript", metrics["JSHeapUsedSize"] / 1e6, "MB"),
+        result("the state", marks["bytes"] / 1e6, "MB"),
+    ]
+
+
+async def _viewers(nodes: int) -> list[Result]:
+    found = []
+    async with _served(nodes) as page, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        base = page.address.partition("/?")[0]
+        await (await client.get(page.address)).read()
+        for viewers in VIEWERS:
+            state = await (await client.get(f"{base}/api/state")).json()
+            target = f"{base}/api/changes?epoch={state['epoch']}&after={state['revision']}"
+            received = [0] * viewers
+            reading = [asyncio.create_task(_read(client, target, received, number)) for number in range(viewers)]
+            await asyncio.sleep(1)
+            cpu, data = _cpu_s(page.pid), sum(received)
+            for number in range(UPDATES):
+                page.cluster.put(_PODS, msgspec.to_builtins(_pod(f"v-{viewers}-{number}", "node-00001", 1, "team-1")))
+                await asyncio.sleep(0.3)
+            cpu, data = _cpu_s(page.pid) - cpu, sum(received) - data
+            name = f"{nodes} nodes, {viewers} viewer{'' if viewers == 1 else 's'}"
+            found += [
+                Result(NAME, f"{name}: CPU of the server for a change", cpu / UPDATES * 1e3, "ms"),
+                Result(NAME, f"{name}: memory of the server", _resident_mb(page.pid), "MB"),
+                Result(NAME, f"{name}: a change for each viewer", data / UPDATES / viewers / 1e3, "kB"),
+            ]
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+    return found
+
+
+async def _read(client: aiohttp.ClientSession, target: str, received: list[int], number: int) -> None:
+    async with client.get(target, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+        async for chunk in stream.content.iter_any():
+            received[number] += len(chunk)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _resident_mb(pid: int) -> float:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
