@@ -38,6 +38,8 @@ def _manifest(case: Mapping[str, Any]) -> Json:
     return body
 
 
+# An object of each kind without pods whose values are judged, with a little of everything that is.
+BESIDE = tuple(map(json.loads, Path(__file__).with_name("objects_beside.jsonl").read_text("utf-8").splitlines()))
 _READ = tuple(map(json.loads, _LINES))
 BREAKING = tuple(Case(each["name"], _manifest(each), each["said"]) for each in _READ if "said" in each)
 TAKEN = tuple(_manifest(each) for each in _READ if "said" not in each)

@@ -13,7 +13,7 @@ from gputile.tools.simulator.intake import MAKERS
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.scenario import load_scenario
-from tests.api_rules import BREAKING, TAKEN
+from tests.api_rules import BESIDE, BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.client import Api, ApiError
@@ -147,7 +147,9 @@ OTHERS: tuple[Any, ...] = ("", 0, -1, "X y", True, [], {"a": 1}, GONE)
 
 
 @pytest.mark.requirement("B4")
-@pytest.mark.parametrize("body", [DEPLOYMENT, JOB, CRON_JOB, STATEFUL_SET, RICH], ids=lambda body: body["kind"])
+@pytest.mark.parametrize(
+    "body", [DEPLOYMENT, JOB, CRON_JOB, STATEFUL_SET, RICH, *BESIDE], ids=lambda body: body["kind"]
+)
 def test_every_field_removed_or_set_to_something_else(control_plane: ControlPlane, tmp_path: Path, body: Json) -> None:
     """Whatever stands in a field, both take it, or both refuse it."""
     differing = []

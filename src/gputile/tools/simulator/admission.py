@@ -44,11 +44,11 @@ class Admission:
             ManifestError: a PriorityClass cannot be used.
         """
         manifests = list(manifests)
-        labels = {
-            manifest.body.get("metadata", {}).get("name"): manifest.body.get("metadata", {}).get("labels", {})
-            for manifest in manifests
-            if manifest.kind == "Namespace" and isinstance(manifest.body.get("metadata", {}), dict)
-        }
+        written = (manifest.body.get("metadata") for manifest in manifests if manifest.kind == "Namespace")
+        named = (
+            metadata for metadata in written if isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+        )
+        labels = {metadata["name"]: metadata.get("labels", {}) for metadata in named}
         allowed = {name for name, found in labels.items() if _is_unsafe(found)}
         priorities = {**self.priorities, **written_classes(manifests)}
         return replace(self, unsafe=self.unsafe - labels.keys() | allowed, priorities=priorities)

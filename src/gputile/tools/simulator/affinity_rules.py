@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.fields import Broken
-from gputile.tools.simulator.names import broken_label_name, broken_label_value, broken_labels, broken_qualified_name
+from gputile.tools.simulator.names import (
+    broken_label_name,
+    broken_label_value,
+    broken_labels,
+    broken_qualified_name,
+    broken_subdomain,
+)
 
 Json = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -22,7 +28,12 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
     affinity = spec.get("affinity", {})
     node = affinity.get("nodeAffinity", {})
     for i, term in enumerate(node.get(_REQUIRED, {}).get("nodeSelectorTerms", ())):
-        yield from _expressions(f"{path}.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms[{i}]", term)
+        where = f"{path}.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms[{i}]"
+        yield from _expressions(where, term)
+        for j, field in enumerate(term.get("matchFields", ())):
+            for k, name in enumerate(field.get("values", ())):
+                if why := broken_subdomain(name):
+                    yield f"{where}.matchFields[{j}].values[{k}]", why
     for i, weighted in enumerate(node.get(_PREFERRED, ())):
         yield from _expressions(
             f"{path}.affinity.nodeAffinity.{_PREFERRED}[{i}].preference", weighted.get("preference", {})

@@ -8,6 +8,7 @@ from gputile.api.wording import shown
 from gputile.tools.simulator.affinity_rules import broken_label_selector
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.names import broken_subdomain
+from gputile.tools.simulator.number_rules import one_of
 
 _CLAIM: Final = "PersistentVolumeClaim"
 _MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -34,6 +35,8 @@ def broken_claim(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
     for field in ("storageClassName", "volumeAttributesClassName"):
         if spec.get(field) and (why := broken_subdomain(spec[field])):
             yield f"{path}.{field}", why
+    if "volumeMode" in spec:
+        yield from one_of(f"{path}.volumeMode", spec["volumeMode"], ("Block", "Filesystem"))
     yield from _sources(path, spec)
 
 

@@ -23,6 +23,10 @@ _OF_QUOTAS: Final = "requests."  # before a resource's name in a ResourceQuota
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
 _POLICIES: Final = ("Always", "Never", "OnFailure")
+_MOST_DEVICES: Final = (2**63 - 1) // 1000  # an API server counts in thousandths
+_MOST_RULES: Final = 20
+_MOST_CODES: Final = 255
+_CODES: Final = ("In", "NotIn")
 _ACTIONS: Final = ("Restart", "RestartAllContainers")
 _RESIZED: Final = {"resourceName": ("cpu", "memory"), "restartPolicy": ("NotRequired", "RestartContainer")}
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+", re.ASCII)
@@ -153,8 +157,9 @@ def is_overcommitted(name: str) -> bool:
 def _amount(path: str, name: str, value: Fraction, written: Any) -> Iterator[Broken]:
     if value < 0:
         yield path, f"Invalid value: {shown(str(written))}: must be greater than or equal to 0"
-    elif "/" in name and "kubernetes.io/" not in name and value.denominator != 1:
-        yield path, f"Invalid value: {shown(str(written))}: must be an integer"
+    elif "/" in name and "kubernetes.io/" not in name and (value.denominator != 1 or value > _MOST_DEVICES):
+        rule = f"must be an integer of no more than {_MOST_DEVICES}"
+        yield path, f"Invalid value: {shown(str(written))}: {rule}"
     elif name.startswith(_HUGEPAGES) and (not (page := _page(name)) or value % page != 0):
         size = name.removeprefix(_HUGEPAGES)
         yield path, f"Invalid value: {shown(str(written))}: must be a whole number of pages of {size}"
@@ -191,8 +196,17 @@ def _restarts(path: str, container: Json) -> Iterator[Broken]:
     if rules and policy is None:
         yield f"{path}.restartPolicy", "Required value: must specify restartPolicy when restart rules are used"
     for i, rule in enumerate(rules):
+        where = f"{path}.restartPolicyRules[{i}]"
         if rule["action"] not in _ACTIONS:
-            yield f"{path}.restartPolicyRules[{i}].action", _unsupported(rule["action"], _ACTIONS)
+            yield f"{where}.action", _unsupported(rule["action"], _ACTIONS)
+        if "exitCodes" not in rule:
+            yield f"{where}.exitCodes", "Required value: must be specified"
+        elif rule["exitCodes"]["operator"] not in _CODES:
+            yield f"{where}.exitCodes.operator", _unsupported(rule["exitCodes"]["operator"], _CODES)
+        elif len(rule["exitCodes"].get("values", ())) > _MOST_CODES:
+            yield f"{where}.exitCodes.values", f"Too many: must have at most {_MOST_CODES} items"
+    if len(rules) > _MOST_RULES:
+        yield f"{path}.restartPolicyRules", f"Too many: {len(rules)}: must have at most {_MOST_RULES} items"
 
 
 def _ports(path: str, ports: Any, *, on_host: bool) -> Iterator[Broken]:

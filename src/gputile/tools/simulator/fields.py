@@ -16,7 +16,7 @@ POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
 _LONGEST = 60  # characters of a name or value that are shown
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-4]):[0-5]\d)", re.ASCII)
 # Required in OpenAPI because Go always writes them; the API server takes their absence for "" or 0.
 _MAY_BE_EMPTY = frozenset(
     {

@@ -14,7 +14,9 @@ from gputile.tools.simulator.object_count import excess, too_many
 MOST_BYTES = 64 * 1024 * 1024
 STDIN_TWICE = "the standard input is named twice, and can be read once"
 SUFFIXES = (".yaml", ".yml", ".json")
-_AMOUNTS = frozenset({"limits", "requests"})  # where null is an amount of 0, as for the API server
+# Where null is an amount of 0, as for the API server: in every kind, and in LimitRanges.
+_AMOUNTS = frozenset({"limits", "requests"})
+_AMOUNTS_OF_LIMITS = frozenset({"default", "defaultRequest", "max", "maxLimitRequestRatio", "min"})
 _OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 
@@ -253,7 +255,8 @@ class _Cleaner:
         }
 
     def _present(self, value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-        if self._path and self._path[-1].lstrip(".") in _AMOUNTS:
+        step = self._path[-1].lstrip(".") if self._path else ""
+        if step in _AMOUNTS or (self._origin.kind == "LimitRange" and step in _AMOUNTS_OF_LIMITS):
             return ((key, 0 if item is None else item) for key, item in value.items())
         return value.items()
 

@@ -24,7 +24,8 @@ from gputile.tools.simulator.rollout_rules import (
 Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
 TEMPLATE: Final = ("spec", "template")
-_OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget", "Role", "RoleBinding")
+_NAMED_BY_ITSELF: Final = ("LimitRange",)  # the API server names one that has no name
 _NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
@@ -76,9 +77,9 @@ def broken_template(path: str, template: Json) -> Iterator[Broken]:
 
 
 def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the metadata of an object; kinds of RBAC allow every name that a URL path allows."""
+    """Yield what is wrong with the metadata of an object; some kinds allow every name that a URL path allows."""
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
-    if not name and not prefix:
+    if not name and not prefix and kind not in _NAMED_BY_ITSELF:
         yield "metadata.name", "Required value: name or generateName is required"
     for field, text in (("name", name), ("generateName", prefix.rstrip("-") if prefix else "")):
         broken_name = broken_path_segment if kind in _OF_ANY_NAME else broken_subdomain
@@ -93,6 +94,7 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
         yield "metadata.generateName", f"Invalid value: {shown(prefix)}: must not contain dots"
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
+    yield from broken_least("metadata", metadata, 0, "generation")
     yield from broken_metadata("metadata", metadata)
 
 

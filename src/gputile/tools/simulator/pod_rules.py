@@ -185,7 +185,7 @@ def _by_plugins(path: str, spec: Json) -> Iterator[Broken]:
             rule = "comes from a PriorityClass: name one in priorityClassName instead"
             yield f"{path}.preemptionPolicy", f"Forbidden: {shown(spec['preemptionPolicy'])} {rule}"
     yield from broken_amounts(f"{path}.overhead", spec.get("overhead", {}))
-    if spec.get("overhead") and not spec.get("runtimeClassName"):
+    if "overhead" in spec and not spec.get("runtimeClassName"):
         yield f"{path}.overhead", "Forbidden: Pod Overhead set without corresponding RuntimeClass defined Overhead"
 
 

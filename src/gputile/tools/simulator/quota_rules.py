@@ -142,9 +142,7 @@ def _ordered(path: str, name: str, amounts: Mapping[str, Fraction]) -> Iterator[
     where = f"{path}.maxLimitRequestRatio[{shown(name)}]"
     if ratio is not None and ratio < 1:
         yield where, "Invalid value: ratio is less than 1"
-    elif (
-        ratio is not None and "max" in amounts and amounts.get("min", 0) > 0 and ratio > amounts["max"] / amounts["min"]
-    ):
+    elif ratio is not None and "max" in amounts and amounts.get("min") and ratio > amounts["max"] / amounts["min"]:
         yield where, "Invalid value: ratio is greater than max/min"
     pair = amounts.get("default"), amounts.get("defaultRequest")
     if None not in pair and pair[0] != pair[1] and not is_overcommitted(name):
