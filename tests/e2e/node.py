@@ -165,6 +165,7 @@ class GpuNode(ServedNode):
 
     agent: NodeAgent
     extender: str  # the name of its process
+    extender_url: str = ""  # where its metrics are, "" behind a proxy of a soak
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Change the configuration that agent and extender follow."""
@@ -203,7 +204,7 @@ def gpu_node(
         )
         stack.enter_context(scheduler)
         agent.process.wait_ready(agent.is_ready)
-        yield GpuNode(plane, node, agent, extender.name)
+        yield GpuNode(plane, node, agent, extender.name, url)
 
 
 def probe_container(
