@@ -387,8 +387,16 @@ class GangPlanner:
         for pod in gang.unreserved:
             place = plan.places.get(pod.metadata.uid)
             if place is not None:
-                begins = pod.metadata.uid == first
-                reservation = Reservation(name, size, pods, place.node, expires_ns, place.allocation, begins, repeated)
+                reservation = Reservation(
+                    plan=name,
+                    size=size,
+                    pods=pods,
+                    node=place.node,
+                    expires_ns=expires_ns,
+                    allocation=place.allocation,
+                    first=pod.metadata.uid == first,
+                    repeated=repeated,
+                )
                 writes.append(ReservationPatch(pod, reservation))
             elif HOLD_ANNOTATION in pod.metadata.annotations:
                 writes.append(ReservationPatch(pod, None))
