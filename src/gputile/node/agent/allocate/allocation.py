@@ -32,6 +32,7 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
+    directory_name,
     pod_devices_for,
     stand_in,
     static_uid,
@@ -170,7 +171,10 @@ class DeviceAllocator:
         container, pod, asked = (
             (candidate.container, candidate.pod, candidate.request) if candidate else ("", None, None)
         )
-        directory = self.state.device_table.directory_for(pod_devices.uid, container)
+        # Where it is another container's, that one mounts it for good: so this one's name is kept for itself.
+        uncertain = candidate is not None and (candidate.guessed or candidate.pod is None)
+        usual = directory_name(unknown_uid(min(ids)), container) if uncertain and ids else ""
+        directory = self.state.device_table.directory_for(pod_devices.uid, container, usual)
         devices = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
         try:
             pod_devices = with_devices(pod_devices, devices, self.state.node_config)
@@ -205,6 +209,8 @@ def answered(
 
 
 def _candidates(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
+    if listing is None and not state.settled:
+        return []  # a kubelet that has just started may ask again for what one before it was answered
     if listing is None:
         return unlisted_candidates(state.pods, state.device_table, resource, size, state.last_uid)
     return candidates(listing, state.pods, state.device_table, resource, size, state.last_uid)

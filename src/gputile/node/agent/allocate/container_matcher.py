@@ -14,7 +14,7 @@ afterwards in any case.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -30,7 +30,7 @@ class ContainerCandidate:
     ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
     ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
     False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
-    same name.
+    same name. ``guessed`` says that the kubelet did not list anything, so that the caller may be a pod nobody knows.
     """
 
     key: str
@@ -39,6 +39,7 @@ class ContainerCandidate:
     request: ContainerRequest | None = None
     sure: bool = False
     known: bool = True
+    guessed: bool = False
 
 
 def candidates(
@@ -96,7 +97,8 @@ def unlisted_candidates(
             listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, device_table))
             candidate = _next_container(listed, pod, device_table, resource, size)
             if candidate is not None and candidate.sure:
-                found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
+                guess = replace(candidate, guessed=True)
+                found.append((pod.pod.metadata.creation_timestamp or "", key, guess))
     ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
     begun = [c for c in ordered if c.pod and c.pod.uid == last_uid and _has_another(c, device_table, resource)]
     return begun or (ordered if len(ordered) == 1 else [])

@@ -60,17 +60,20 @@ class DeviceTable:
         """Return the allocation directories of all devices."""
         return {devices.directory for pod_devices in self._by_uid.values() for devices in pod_devices.devices}
 
-    def directory_for(self, uid: str, container: str) -> str:
+    def directory_for(self, uid: str, container: str, usual: str = "") -> str:
         """Return the allocation directory of a container: one for all of its resources, and no other container's.
 
-        A container may have mounted what was answered in the name of another one, of its own pod or not.
+        A container may have mounted what was answered in the name of another one, of its own pod or not. ``usual`` is
+        the name for a container that has none yet, by default that of its pod and container.
         """
         owners = [
             (pod_devices.uid == uid and devices.container == container, devices.directory)
             for pod_devices in self._by_uid.values()
             for devices in pod_devices.devices
         ]
-        name = next((directory for own, directory in owners if own and directory), directory_name(uid, container))
+        name = next(
+            (directory for own, directory in owners if own and directory), usual or directory_name(uid, container)
+        )
         taken = {directory for own, directory in owners if not own}
         while name in taken:
             name += ".1"  # no name of a container has a dot

@@ -176,6 +176,49 @@ def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
 
 
 @pytest.mark.requirement("M4")
+def test_what_was_answered_by_a_guess_is_mounted_by_one_container_alone() -> None:
+    """The kubelet lists nothing while it asks for a pod that nobody knows, and another one lacks just as much."""
+    ids = tuple(tuple(encode(0, slot) for slot in slots) for slots in (range(2), range(2, 4)))
+    here = node(Mode.CGPU, known("b", GPU_MEMORY, 2))
+    guessed, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids[0])
+    listing = listed(GPU_MEMORY, a=ids[0], b=())
+    settle(here, listing, 2)
+    own, _ = DeviceAllocator(here, listing, 1.0, 3).allocate(GPU_MEMORY, ids[1])
+    assert own.directory == "uid-b-main"
+    assert guessed.directory != own.directory
+
+
+@pytest.mark.requirement("M4")
+def test_containers_of_a_pod_taken_for_another_unknown_one_mount_directories_of_their_own() -> None:
+    """The API server says of neither what it asks for, and a container of the first one asks for no GPU."""
+    here, ids = node(Mode.CGPU), tuple((encode(0, slot),) for slot in range(3))
+    directories = set[str]()
+    first = ListedPod("default", "a", {"one": {}, "no-gpu": {}})
+    for held in ids:
+        second = ListedPod("default", "b", {"two": {}, "three": {}})
+        listing = {first.key: first} if held is ids[0] else {first.key: first, second.key: second}
+        settle(here, listing, 1)
+        grant, _ = DeviceAllocator(here, listing, 0.0, 1).allocate(GPU_MEMORY, held)
+        directories.add(grant.directory)
+        first = ListedPod("default", "a", {"one": {GPU_MEMORY: frozenset(ids[0])}, "no-gpu": {}})
+    assert len(directories) == 3
+
+
+@pytest.mark.requirement("M4")
+def test_nothing_is_guessed_of_a_kubelet_that_has_just_started() -> None:
+    """It asks again for what one before it was answered, if that one died before it had written it down."""
+    ids = tuple(tuple(encode(0, slot) for slot in slots) for slots in (range(2), range(2, 4)))
+    pod = simple_pod("a", container("one", mem=2), container("two", mem=2))
+    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
+    here = node(Mode.CGPU, known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
+    bare = {"default/a": ListedPod("default", "a", {"one": {}, "two": {}})}
+    DeviceAllocator(here, bare, 0.0, 1).allocate(GPU_MEMORY, ids[0])
+    here.heard(None, 1.0, settled=False)
+    _, held = DeviceAllocator(here, None, 20.0, 2).allocate(GPU_MEMORY, ids[1])
+    assert not held.identified, "it may be the first container again, which keeps what it is told to mount"
+
+
+@pytest.mark.requirement("M4")
 def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() -> None:
     """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
