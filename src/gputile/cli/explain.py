@@ -1,7 +1,7 @@
 """``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -53,7 +53,8 @@ def explain(
     It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
 
     Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
-    (a pod that does not exist), 1 when the cluster does not answer.
+    (a pod that does not exist: where its controller could not create it, the reason is given), 1 when the cluster does
+    not answer.
     """
     from gputile.tools.simulator.pod_explanation import explain_pod
 
@@ -61,21 +62,28 @@ def explain(
         fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
     reach = Reach(kubeconfig, context, request_timeout)
     state = read_state(Source(cluster or (), config, reach, installed_in))
-    found = _find(pod, namespace if namespace is not None else state.namespace, state.pods)
+    key = pod if "/" in pod else f"{namespace if namespace is not None else state.namespace}/{pod}"
+    found = next((each for each in state.pods if each.key == key), None)
+    if found is None:
+        _not_there(key, state.pods, reach if not cluster else None)
     explanation = explain_pod(found, state.nodes, state.pods, state.configuration, time.time_ns())
     _write_answer(output, explanation, every=every_node)
     if not explanation.placed:
         raise typer.Exit(NOT_PLACED)
 
 
-def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":
-    key = name if "/" in name else f"{namespace}/{name}"
-    found = next((pod for pod in pods if pod.key == key), None)
-    if found is None:
-        alike = sorted(pod.key for pod in pods if pod.metadata.name == key.partition("/")[2])
-        hint = f"; there is {alike[0]}" if alike else ""
-        fail(f"there is no pod {key}{hint}", BAD_INPUT)
-    return found
+def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
+    """Leave, and say why there is no such pod, as far as a ``live`` cluster's events tell."""
+    namespace, _, name = key.partition("/")
+    alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
+    hint = f"; there is {alike[0]}" if alike else ""
+    if live is not None and not alike:
+        from gputile.cli.live import read_failed_creations
+        from gputile.tools.views.creation_refusals import creation_refusal
+
+        why = creation_refusal(name, read_failed_creations(live, namespace))
+        hint = f": {why}" if why else ""
+    fail(f"there is no pod {key}{hint}", BAD_INPUT)
 
 
 def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:

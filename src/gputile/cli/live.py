@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
-from gputile.api.workloads import ConfigMap, Namespace
+from gputile.api.workloads import ConfigMap, Event, Namespace
 from gputile.cli.bounded_reads import read_or_leave, reads
 from gputile.cli.configuration import GivenConfiguration, installed_configuration
 from gputile.cli.options import Reach
@@ -60,6 +60,20 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
             more = await read_groups(connection)
             unsafe = await read_unsafe_namespaces(connection)
             return Live(nodes, pods, *found, *more, unsafe, connection.namespace)
+
+    return read_or_leave(read())
+
+
+def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
+    """Return a namespace's events of pods that could not be created; none where they may not be read."""
+
+    async def read() -> list[Event]:
+        async with reads(reach) as connection:
+            failed = {"fieldSelector": "reason=FailedCreate"}
+            try:
+                return await list_all(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
+            except KubeError:
+                return []
 
     return read_or_leave(read())
 

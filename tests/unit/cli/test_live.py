@@ -108,6 +108,23 @@ def test_another_namespace_and_a_reader_without_the_right(server: FakeApiServer,
     assert "ConfigMap gputile cannot be read: " in run.invoke(app, command).stderr
 
 
+@pytest.mark.requirement("B5")
+def test_a_pod_that_a_quota_refuses_is_explained_by_its_controller(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine())
+    refused = "pods is forbidden: exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=60, limited: 100"
+    said = {"reason": "FailedCreate", "message": refused, "involvedObject": {"kind": "Job", "name": "train"}}
+    server.store["/api/v1/namespaces/default/events"] = {"e": {"metadata": {"name": "e"}, **said}}
+    for pod_name in ("train", "train-x"):
+        result = run.invoke(app, ["explain", pod_name, "--kubeconfig", kubeconfig])
+        assert result.exit_code == 2
+        assert "Job train could not create it" in result.stderr
+        assert "ResourceQuota gpus holds it" in result.stderr
+    del server.store["/api/v1/namespaces/default/events"]
+    result = run.invoke(app, ["explain", "train", "--kubeconfig", kubeconfig])
+    assert result.exit_code == 2
+    assert result.stderr.endswith("there is no pod default/train\n")
+
+
 @pytest.mark.requirement("U5", "V3")
 def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: FakeApiServer, kubeconfig: str) -> None:
     """A pod that was stamped with no unit asks in the configured one, as the extender reads it."""

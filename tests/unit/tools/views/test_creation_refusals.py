@@ -1,0 +1,43 @@
+"""A pod that a quota kept from being created is explained by its controller's event."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.workloads import Event
+from gputile.tools.views.creation_refusals import creation_refusal
+
+pytestmark = pytest.mark.requirement("B4", "B5")
+
+QUOTA = (
+    'Error creating: pods "train-x" is forbidden: exceeded quota: team-gpus, requested: '
+    "requests.aliyun.com/gpu-mem=60, used: requests.aliyun.com/gpu-mem=60, limited: requests.aliyun.com/gpu-mem=100"
+)
+
+
+def event(controller: str, message: str, reason: str = "FailedCreate", when: str = "") -> Event:
+    body = {"involvedObject": {"kind": "ReplicaSet", "name": controller}, "reason": reason, "message": message}
+    return msgspec.convert({**body, "lastTimestamp": when or None}, Event)
+
+
+@pytest.mark.parametrize("name", ["train", "train-x", "train-x7f2q-0"])
+def test_the_quota_is_named(name: str) -> None:
+    said = creation_refusal(name, [event("train", QUOTA), event("other", "something else")])
+    assert said.startswith("ReplicaSet train could not create it: Error creating")
+    assert "ResourceQuota team-gpus holds it" in said
+
+
+def test_the_latest_refusal_counts_and_others_are_given_as_they_are() -> None:
+    events = [event("train", QUOTA, when="2026-01-01T00:00:00Z"), event("train", "denied", when="2026-01-02T00:00:00Z")]
+    assert creation_refusal("train-x", events) == "ReplicaSet train could not create it: denied"
+
+
+def test_nothing_is_said_of_pods_that_nobody_tried_to_create() -> None:
+    events = [event("train", QUOTA, reason="SuccessfulCreate"), event("trainer", QUOTA), event("", QUOTA)]
+    assert creation_refusal("train-x", events) == ""
+
+
+@given(st.text(), st.text())
+def test_no_message_breaks_it(name: str, message: str) -> None:
+    assert isinstance(creation_refusal(name, [event(name, message)]), str)
