@@ -9,7 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-MOST_GPUS: Final = 16
+from gputile.core.devices import request
+
+MOST_GPUS: Final = request.MOST_SHARED_GPUS
 """How many GPUs an allocation may name."""
 UUID_SIZE: Final = 64
 """A GPU's UUID with the zero at its end, in bytes."""

@@ -28,6 +28,7 @@ from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostRes
 
 PERCENT_STEP = 5
 MOST_CONTAINERS = 1024  # of a pod; tens of thousands would keep others waiting, and no kubelet starts as many
+MOST_SHARED_GPUS = 16  # of one pod: the limits of an isolated container name no more
 MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
 
 
@@ -226,9 +227,9 @@ def _gpu_count(pod: Pod) -> int:
     if text is None:
         return 1
     count = decimal(text, 3)
-    if not 1 <= count <= MOST_GPUS:
+    if not 1 <= count <= MOST_SHARED_GPUS:
         raise RequestError(
-            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to {MOST_GPUS}: "
+            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to {MOST_SHARED_GPUS}: "
             f"write one, or remove the label"
         )
     return count

@@ -82,9 +82,9 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(pod(mem=3, count=2), "do not divide evenly: ask 2 or 4", id="M10 memory"),
         pytest.param(pod(mem=1, count=2), "do not divide evenly: ask 2$", id="M10 nothing lower to ask"),
         pytest.param(pod(mem=4, core=5, count=2), "gpu-core.percentage is 5, which 2 GPUs", id="M10 compute"),
-        pytest.param(pod(mem=4, count=0), "not a number of GPUs from 1 to 64", id="M10 no GPU"),
+        pytest.param(pod(mem=4, count=0), "not a number of GPUs from 1 to 16", id="M10 no GPU"),
+        pytest.param(pod(mem=34, count=17), "not a number of GPUs from 1 to 16", id="M10 more than limits can name"),
         pytest.param(pod(mem=4, count="two"), "'two', not a number of GPUs", id="M10 no number"),
-        pytest.param(pod(mem=65, count=65), "not a number of GPUs from 1 to 64", id="M10 more than a node has"),
         pytest.param(pod(mem=4, asks={WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
         pytest.param(
             pod("p", container("a", asks={WHOLE_GPU: 1}), container("b", asks={TOPOLOGY_GPU: 1})),
