@@ -297,7 +297,7 @@ class Gangs(RuleBasedStateMachine):
         ending = self.server.pods[uid]
         if how == "deleted":
             self.server.delete(uid)
-        elif ending.spec.node_name:
+        elif runs(ending):
             status = msgspec.structs.replace(ending.status, phase=how)
             self.server.store(msgspec.structs.replace(ending, status=status))
 
