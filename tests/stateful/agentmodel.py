@@ -1,0 +1,533 @@
+"""An agent between a kubelet and an API server, all in one process, each of which can be stopped, cut off or told late.
+
+The agent's parts are the real ones, put together as ``parts.assemble`` does but for the arbiter, which is told of no
+containers and so runs no process. The kubelet's device manager is that of ``tests.fakes``.
+"""
+
+import asyncio
+import contextlib
+import random
+import shutil
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Pod
+from gputile.api.well_known import MIRROR_ANNOTATION, MODE_LABEL, Mode
+from gputile.core.devices.health import Health
+from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.errors import ConnectionFailed, KubeError
+from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_node_config
+from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
+from gputile.node.agent.advertise.mps import MpsDaemons
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.allocate.container_preparation import ContainerPreparation
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.handler import AllocationHandler
+from gputile.node.agent.allocate.lookup import Lookup
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.checkpoint.node_files import NodeFiles
+from gputile.node.agent.checkpoint.records import Records
+from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
+from gputile.node.agent.gpu_time.time_shares import TimeShares
+from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
+from gputile.node.agent.informer import NodeInformer
+from gputile.node.agent.kubelet_link import KubeletLink
+from gputile.node.agent.reconcile.corrections import CorrectionWriter
+from gputile.node.agent.reconcile.drift_check import DriftCheck
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.status.node_status import tell_node, wanted_status
+from gputile.node.arbiter.assignment_message import Assignment
+from gputile.node.gateway.messages import (
+    Answer,
+    Call,
+    CallRefused,
+    FromAgent,
+    FromGateway,
+    ListDevices,
+    Listed,
+    MessageChannel,
+    Offer,
+    State,
+    TakeCharge,
+)
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
+from gputile.node.nvml.monitor import Observation
+from tests.fakes.agentcluster import NODE, FakeCluster
+from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, Endpoint
+from tests.integration.agent.scene import FixedMonitor, machine
+
+LONG_AGO_S = 100.0
+PluginCall = Callable[[str, str, bytes], Awaitable[bytes]]
+
+
+class Died(BaseException):
+    """The kubelet was killed while it waited for an answer."""
+
+
+class SlowCluster(FakeCluster):
+    """``undelivered`` are the events that the agent's watch has not told yet; ``seen`` the pods as it has told them.
+
+    ``unanswered`` is how many requests will fail, ``unheard`` how many will be executed and not answered.
+    """
+
+    def __init__(self, configuration: Configuration, labels: Mapping[str, str]) -> None:
+        super().__init__(configuration, labels)
+        self.undelivered: deque[Callable[[], None]] = deque()
+        self.seen: dict[str, Pod] = {}
+        self.watched = False
+        self.unanswered = 0
+        self.unheard = 0
+        self.news: NodeInformer | None = None
+        self.on_pods = self._pods
+        self.on_node = lambda event: self.news.on_node(event) if self.news is not None and self.watched else None
+
+    def attach(self, news: NodeInformer) -> None:
+        """A new agent's watches; they say nothing before ``relist``."""
+        self.news, self.watched = news, False
+
+    def relist(self, *, behind: bool) -> None:
+        """The watch begins anew with a list; ``behind``: an old one, which misses what has not been delivered."""
+        if self.down or self.news is None:
+            return
+        if not behind:
+            self.deliver(len(self.undelivered))
+        self.watched = True
+        self.news.on_node(Replaced([self.node]))
+        self.news.on_pods(Replaced(list(self.seen.values())))
+
+    def deliver(self, most: int) -> None:
+        """Have the watch tell the next events, in their order."""
+        if not self.down:
+            for _ in range(min(most, len(self.undelivered))):
+                self.undelivered.popleft()()
+
+    def _pods(self, event: WatchEvent[Pod]) -> None:
+        match event:
+            case Applied(pod):
+                self.seen[pod.key] = pod
+            case Deleted(pod):
+                self.seen.pop(pod.key, None)
+        if self.news is not None and self.watched:
+            self.news.on_pods(event)
+
+    def _tell(self, news: Callable[[], None]) -> None:
+        self.undelivered.append(news)
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0)
+        if self.down or self.unanswered:
+            self.unanswered = max(0, self.unanswered - 1)
+            raise ConnectionFailed("the API server is away")
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
+        changed = await super().annotate(pod, annotations)
+        if self.unheard:
+            self.unheard -= 1
+            raise ConnectionFailed("the answer was lost")
+        return changed
+
+
+class AgentsEnd(MessageChannel[FromGateway]):
+    """The agent's end of a connection in memory."""
+
+    def __init__(self, receive: Callable[[FromAgent], None]) -> None:
+        self._receive = receive
+        self._waiting: asyncio.Queue[FromGateway | None] = asyncio.Queue()
+        self.open = True
+
+    def send(self, message: FromAgent | FromGateway) -> None:
+        if self.open:
+            self._receive(cast(FromAgent, message))
+
+    def give(self, message: FromGateway) -> None:
+        """Have the agent receive a message."""
+        self._waiting.put_nowait(message)
+
+    async def messages(self) -> AsyncIterator[FromGateway]:
+        while (message := await self._waiting.get()) is not None:
+            yield message
+
+    def close(self) -> None:
+        self.open = False
+
+
+@dataclass
+class Living:
+    """A container that runs: where its limits are, and those that it started with; "" and None where it has none."""
+
+    pod: Pod
+    container: Container
+    phase: str
+    directory: str
+    limits: Limits | None
+
+
+@dataclass
+class Seen:
+    """A pod as the kubelet has it."""
+
+    pod: Pod
+    phase: str = "Pending"
+    reason: str = ""
+    admitted: bool = False
+    containers: dict[str, Living] = field(default_factory=dict)
+
+
+class ModelKubelet:
+    """Admits pods one at a time and starts their containers in order. ``call`` asks the device plugin."""
+
+    def __init__(
+        self, directory: Path, choice: random.Random, call: PluginCall, status: Callable[[Pod, str], None]
+    ) -> None:
+        self.directory = directory
+        self.choice = choice
+        self.call = call
+        self.status = status
+        self.pods: dict[str, Seen] = {}
+        self.known: dict[str, Seen] = {}
+        self.queue: deque[Pod | None] = deque()
+        self.offered: dict[str, bytes] = {}
+        self.manager = self._manager()
+
+    def _manager(self) -> DeviceManager:
+        manager = DeviceManager(self.directory, self.choice, self.active)
+        manager.running = self._runs
+        return manager
+
+    def active(self) -> set[str]:
+        return {uid for uid, seen in self.pods.items() if seen.phase not in ("Failed", "Succeeded")}
+
+    def _runs(self, uid: str, container: str) -> bool:
+        known = self.known.get(uid)
+        return known is not None and container in known.containers and known.containers[container].phase != "init"
+
+    def restart(self, pods: list[Pod], *, forgets: bool) -> None:
+        """Another kubelet, for which the containers run on; ``forgets``: it has lost its checkpoint."""
+        if forgets:
+            (self.directory / CHECKPOINT).unlink(missing_ok=True)
+        self.known, self.pods = {**self.known, **self.pods}, {}
+        self.manager = self._manager()
+        self.manager.read()
+        self.manager.sources_ready = False
+        for resource in self.offered:
+            self.offer(resource, self.offered[resource])
+        self.queue = deque((*pods, None))
+
+    def offer(self, resource: str, message: bytes) -> None:
+        """A plugin says which devices there are."""
+        self.offered[resource] = message
+        stub = cast("rpc.DevicePluginAsyncStub", Stub(resource, self.call))
+        options = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+        self.manager.endpoints[resource] = Endpoint(stub, options)
+        self.manager.update(resource, pb.ListAndWatchResponse.FromString(message))
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone, and its containers are killed."""
+        self.pods.pop(uid, None)
+        self.known.pop(uid, None)
+        self.queue = deque(pod for pod in self.queue if pod is None or pod.metadata.uid != uid)
+
+    def add(self, pod: Pod) -> None:
+        """A pod was bound to this node."""
+        if MIRROR_ANNOTATION not in pod.metadata.annotations:
+            self.queue.append(pod)
+
+    async def admit(self) -> None:
+        """Admit the next pod."""
+        pod = self.queue.popleft() if self.queue else None
+        if pod is None:
+            self.manager.sources_ready = True
+            return
+        uid = pod.metadata.uid
+        known = self.known.get(uid)
+        seen = self.pods[uid] = known or Seen(pod)
+        seen.admitted = False
+        if seen.phase in ("Failed", "Succeeded"):
+            return
+        try:
+            for container in (*pod.spec.init_containers, *pod.spec.containers):
+                await self.manager.allocate(pod, container)
+        except AdmissionError as error:
+            seen.reason = str(error)
+            seen.containers.clear()
+            self.finish(seen, "Failed")
+            return
+        finally:
+            self.manager.pending = ""
+        seen.admitted = True
+
+    def finish(self, seen: Seen, phase: str) -> None:
+        seen.phase = phase
+        seen.containers.clear()
+        self.status(seen.pod, phase)
+
+    def startable(self) -> list[tuple[Seen, Container]]:
+        """Return the container of each pod that comes next."""
+        found = []
+        for seen in self.pods.values():
+            if seen.admitted and seen.phase == "Pending":
+                every = (*seen.pod.spec.init_containers, *seen.pod.spec.containers)
+                found.append((seen, next(c for c in every if c.name not in seen.containers)))
+        return found
+
+    async def start(self, seen: Seen, container: Container) -> str:
+        """Try to start a container; return why it does not."""
+        uid = seen.pod.metadata.uid
+        given = self.manager.given.get((uid, container.name), {})
+        mounts: dict[str, str] = {}
+        for resource, gave in list(given.items()):
+            request = pb.PreStartContainerRequest(devices_ids=sorted(gave.ids))
+            try:
+                await self.call("PreStartContainer", resource, request.SerializeToString())
+            except Refused as error:
+                return str(error)
+            mounts |= {mount.container_path: mount.host_path for mount in gave.answer.mounts}
+        if self.pods.get(uid) is not seen:
+            return "it has gone"
+        phase = "app"
+        if container in seen.pod.spec.init_containers:
+            phase = "sidecar" if container.restart_policy == "Always" else "init"
+        directory, limits = mounts.get(CONTAINER_DIRECTORY, ""), None
+        if directory:
+            limits = msgspec.json.decode((Path(directory) / LIMITS_FILE).read_bytes(), type=Limits)
+        seen.containers[container.name] = Living(seen.pod, container, phase, directory, limits)
+        if len(seen.containers) == len(seen.pod.spec.init_containers) + len(seen.pod.spec.containers):
+            seen.phase = "Running"
+            self.status(seen.pod, "Running")
+        return ""
+
+    def living(self) -> list[Living]:
+        """Return the containers that run; an init container ends when the next one starts."""
+        found = []
+        for seen in {**self.known, **self.pods}.values():
+            names = list(seen.containers)
+            found += [c for c in seen.containers.values() if c.phase != "init" or c.container.name == names[-1]]
+        return found
+
+    def list(self) -> listing_pb.ListPodResourcesResponse:
+        """Return PodResources' answer."""
+        self.manager.collect()
+        answer = listing_pb.ListPodResourcesResponse()
+        for uid in self.active():
+            pod = self.pods[uid].pod
+            entry = answer.pod_resources.add(name=pod.metadata.name, namespace=pod.metadata.namespace)
+            sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
+            for container in (*sidecars, *pod.spec.containers):
+                shown = entry.containers.add(name=container.name)
+                for resource, given in self.manager.given.get((uid, container.name), {}).items():
+                    shown.devices.add(resource_name=resource, device_ids=sorted(given.ids))
+        return answer
+
+
+class Refused(Exception):
+    """The plugin refuses a call."""
+
+
+class Stub:
+    """A plugin as the kubelet's device manager calls it."""
+
+    def __init__(self, resource: str, call: PluginCall) -> None:
+        self._resource = resource
+        self._call = call
+
+    async def Allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        body = await self._call("Allocate", self._resource, request.SerializeToString())
+        return pb.AllocateResponse.FromString(body)
+
+    async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+        body = await self._call("GetPreferredAllocation", self._resource, request.SerializeToString())
+        return pb.PreferredAllocationResponse.FromString(body)
+
+
+class ModelAgent:
+    """One agent. ``directory`` is what outlives it."""
+
+    def __init__(self, directory: Path, usage: Path, cluster: SlowCluster, seen: Observation, end: AgentsEnd) -> None:
+        paths = HostPaths(directory / "dp", directory / "pr", directory / "state", usage=usage)
+        claim = NodeLock(paths.claim, "the agent")
+        store = NodeFiles(paths.state, claim, UsageFiles(paths.usage))
+        self.records = Records(store, paths.device_plugins)
+        self.kubelet = KubeletLink(end)
+        self.cluster, self.monitor = cluster, FixedMonitor(seen)
+        configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
+        offered = starting_node_config(seen, self.records.effective_mode, configuration.unit_mib)
+        table = DeviceTable(self.records.saved.pods, store.started())
+        self.state = AllocationState(configuration, offered, table)
+        mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
+        self.advertised = AdvertisedState(self.state, self.records, self.kubelet, mps, None, paths.device_plugins)
+        arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
+        self.lookup = Lookup(self.state, self.kubelet, cluster, NODE)
+        files = ContainerPreparation(store, paths, mps, None, arbiter)
+        self.mode = ModeChange(self.advertised, self.monitor, cluster, self.wakeups, 0.0)
+        writer = CorrectionWriter(cluster, self.metrics, self.state)
+        self.handler = AllocationHandler(
+            self.state, self.lookup, files, self.advertised, self.wakeups.compare, self.metrics
+        )
+        self.drift = DriftCheck(self.state, self.kubelet, self.records, writer, self.mode, arbiter)
+        self.news = NodeInformer(self.state, self.wakeups, NODE)
+        self.running: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Take the node over, as ``Agent`` does."""
+        self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler))
+        await self.kubelet.told.wait()
+        await self.kubelet.take_charge()
+        self.records.read_again(self.state.device_table)
+        self.records.recover(self.state)
+        self.advertised.take_over()
+        await self.mode.renew()
+        await self.tell()
+
+    async def tell(self) -> None:
+        """Say on the node what it offers."""
+        if self.state.node is not None:
+            with contextlib.suppress(KubeError):
+                wanted = wanted_status(self.advertised, self.monitor.seen)
+                await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
+
+    async def compare(self) -> None:
+        """Compare once."""
+        with contextlib.suppress(KubeError):
+            await self.drift.round(synced=self.news.pods_listed.is_set())
+
+    async def die(self) -> None:
+        """End at once."""
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+
+
+@dataclass
+class Crash:
+    """Who dies of the call number ``at`` from now on, before or after the agent has worked it out."""
+
+    at: int
+    agent: bool
+    answered: bool
+    forgets: bool
+
+
+class ModelNode:
+    """The node, with a gateway between kubelet and agent that repeats calls which an agent died of."""
+
+    def __init__(self, directory: Path, usage: Path, mode: Mode, seed: int) -> None:
+        self.directory, self.usage = directory, usage
+        (directory / "dp").mkdir(parents=True)
+        self.cluster = SlowCluster(Configuration(), {MODE_LABEL: mode.value})
+        self.seen = Observation(machine((8 * 1024, 8 * 1024)), Health())
+        self.kubelet = ModelKubelet(directory / "dp", random.Random(seed), self.call, self._status)
+        self.kubelet.manager.report = self.cluster.report
+        self.cluster.on_bound, self.cluster.on_gone = self.kubelet.add, self.kubelet.remove
+        self.static: dict[str, Pod] = {}
+        self.crash: Crash | None = None
+        self.epoch = time.monotonic() - LONG_AGO_S
+        self.agent: ModelAgent
+        self._end: AgentsEnd
+        self._calls: dict[int, tuple[Call, asyncio.Future[Answer | CallRefused]]] = {}
+        self._last = 0
+
+    async def start_agent(self, *, forgets: bool = False) -> None:
+        """Start the next agent; ``forgets``: its checkpoint is lost."""
+        if hasattr(self, "agent"):
+            await self.agent.die()
+        if forgets:
+            (self.directory / "state" / "checkpoint.json").unlink(missing_ok=True)
+        end = AgentsEnd(lambda message: self._received(end, message))
+        self._end = end
+        self.agent = ModelAgent(self.directory, self.usage, self.cluster, self.seen, end)
+        self.cluster.attach(self.agent.news)
+        self.cluster.relist(behind=False)
+        self.tell_state()
+        await self.agent.begin()
+        for call, _ in self._calls.values():
+            end.give(call)
+
+    def tell_state(self) -> None:
+        self._end.give(State(in_charge=True, registered=True, epoch=self.epoch, listening=True))
+
+    def _received(self, end: AgentsEnd, message: FromAgent) -> None:
+        match message:
+            case TakeCharge():
+                self.tell_state()
+            case Offer(_, changed):
+                for resource, body in changed.items():
+                    self.kubelet.offer(resource, body)
+            case ListDevices(number, _):
+                end.give(Listed(number, self.kubelet.list().SerializeToString()))
+            case Answer(number) | CallRefused(number):
+                _, waiting = self._calls.get(number, (None, None))
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+
+    async def call(self, method: str, resource: str, body: bytes) -> bytes:
+        """Call the agent for the kubelet."""
+        self._last += 1
+        number, crash = self._last, self._crash()
+        if crash is not None and not crash.agent and not crash.answered:
+            raise Died
+        if crash is not None and crash.agent and not crash.answered:
+            await self.start_agent(forgets=crash.forgets)
+        answer = await self._ask(Call(number, method, resource, body))
+        if crash is not None and crash.answered:
+            if not crash.agent:
+                raise Died
+            await self.start_agent(forgets=crash.forgets)
+            answer = await self._ask(Call(number, method, resource, body))
+        if isinstance(answer, CallRefused):
+            raise Refused(answer.details)
+        return answer.body
+
+    async def _ask(self, call: Call) -> Answer | CallRefused:
+        waiting: asyncio.Future[Answer | CallRefused] = asyncio.get_running_loop().create_future()
+        self._calls[call.number] = call, waiting
+        self._end.give(call)
+        try:
+            return await waiting
+        finally:
+            del self._calls[call.number]
+
+    def _crash(self) -> Crash | None:
+        if self.crash is None:
+            return None
+        self.crash.at -= 1
+        if self.crash.at >= 0:
+            return None
+        crash, self.crash = self.crash, None
+        return crash
+
+    def _status(self, pod: Pod, phase: str) -> None:
+        there = self.cluster.pods.get(pod.key)
+        if there is not None:
+            self.cluster.status(there.metadata.uid, phase, "")
+
+    # -- the kubelet
+
+    def restart_kubelet(self, *, forgets: bool) -> None:
+        """Another kubelet on the same node."""
+        bound = [
+            p
+            for p in self.cluster.pods.values()
+            if p.spec.node_name and MIRROR_ANNOTATION not in p.metadata.annotations
+        ]
+        pods = sorted((*bound, *self.static.values()), key=lambda p: (p.metadata.creation_timestamp or "", p.key))
+        self.kubelet.restart([pod for pod in pods if not pod.finished], forgets=forgets)
+        self.kubelet.manager.report = self.cluster.report
+        self.epoch = time.monotonic()
+        self.tell_state()
+
+    async def close(self) -> None:
+        await self.agent.die()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.usage, ignore_errors=True)

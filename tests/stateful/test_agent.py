@@ -1,0 +1,320 @@
+"""An agent whose API server goes away, lags and loses answers, and whose kubelet and predecessor die and forget.
+
+What must hold after every step: the limits of the containers that run never add up to more than a GPU has, each has
+the limits of its own pod and container, and no two have one allocation directory. When all is quiet and everybody
+answers, each pod runs whose GPU has room for it, nothing is kept under a stand-in, and the annotations say what the
+kubelet has given. With all pods gone nothing is left.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from gputile.api.core import Container, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MIRROR_ANNOTATION, Mode
+from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.request import parse_request
+from gputile.node.agent import kubelet_link
+from gputile.node.agent.allocate import lookup
+from gputile.node.agent.allocate.device_ids import by_gpu
+from gputile.node.agent.allocate.pod_devices import stand_in
+from gputile.node.agent.reconcile import reconciler
+from tests.corebuilders import container
+from tests.fakes.agentcluster import NODE, simple_pod
+from tests.localcluster.nosuid import nosuid_directory
+from tests.stateful.agentmodel import Crash, Died, ModelNode
+
+pytestmark = pytest.mark.requirement("B1", "G1", "M4")
+
+GPU_MIB = 8 * 1024
+NAMES = ("a", "b", "c", "d", "e")
+QUIET_ROUNDS = 8
+T = TypeVar("T")
+
+Shape = tuple[tuple[str, int], ...]  # the kind and the units of each container
+SHAPES: tuple[Shape, ...] = (
+    (("app", 2),),
+    (("app", 5),),
+    (("app", 1), ("app", 3)),
+    (("app", 2), ("app", 2)),
+    (("init", 2), ("app", 2)),
+    (("init", 3), ("app", 1), ("app", 2)),
+    (("init", 1), ("app", 4)),
+    (("sidecar", 1), ("app", 2)),
+    (("init", 2), ("sidecar", 1), ("app", 2)),
+    (("none", 0), ("app", 3)),
+    (("app", 2), ("none", 0)),
+)
+crashes = st.none() | st.builds(Crash, st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
+
+
+def pod_of(name: str, shape: Shape, mode: Mode) -> Pod:
+    """Return a pod with containers of these kinds."""
+    init: list[Container] = []
+    apps: list[Container] = []
+    for place, (kind, units) in enumerate(shape):
+        asks = {} if kind == "none" else {GPU_MEMORY: units}
+        if asks and mode is Mode.CORE_MEM:
+            asks[GPU_CORE] = units * 10
+        made = container(f"c{place}", sidecar=kind == "sidecar", asks=asks)
+        (init if kind in ("init", "sidecar") else apps).append(made)
+    return simple_pod(name, *apps, init=tuple(init))
+
+
+class Node(RuleBasedStateMachine):
+    """The node and its API server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(lookup, "PATIENCE_S", 0.0)
+        self.patched.setattr(lookup, "READ_AGAIN_S", 0.0)
+        self.patched.setattr(kubelet_link, "LONGEST_BUSY_S", 0.0)
+        self.loop = asyncio.new_event_loop()
+        self.mirrors = 0
+
+    @initialize(mode=st.sampled_from([Mode.CGPU, Mode.CORE_MEM, Mode.SHARE]), seed=st.integers(0, 9))
+    def begin(self, mode: Mode, seed: int) -> None:
+        self.mode = mode
+        self.node = ModelNode(Path(tempfile.mkdtemp(prefix="gputile-agent-")), nosuid_directory(), mode, seed)
+        self.do(self.node.start_agent())
+        self.calm()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(60.0):
+                return await work
+
+        return self.loop.run_until_complete(bounded())
+
+    def calm(self) -> None:
+        """Let everybody hear and say everything."""
+        node = self.node
+        for _ in range(3):
+            node.cluster.relist(behind=False)
+            self.do(node.agent.compare())
+            self.do(node.agent.tell())
+
+    # -- pods
+
+    @rule(name=st.sampled_from(NAMES), shape=st.sampled_from(SHAPES), bound=st.booleans())
+    def create(self, name: str, shape: Shape, bound: bool) -> None:
+        pod = pod_of(name, shape, self.mode)
+        if pod.key in self.node.cluster.pods or pod.key in self.node.static:
+            return
+        if self.node.static and not self.spare(pod):
+            return  # the scheduler does not know what static pods have
+        self.node.cluster.create(pod, node=NODE if bound and self.spare(pod) else "")
+
+    def spare(self, pod: Pod) -> bool:
+        """Return whether all pods fit, wherever they go: one that nobody has scheduled is on no more than is free."""
+        return sum(self.units(each) for each in (*self.pods(), pod)) <= GPU_MIB // 1024
+
+    def pods(self) -> list[Pod]:
+        mirrored = [p for p in self.node.cluster.pods.values() if MIRROR_ANNOTATION not in p.metadata.annotations]
+        return [pod for pod in (*mirrored, *self.node.static.values()) if not pod.finished]
+
+    def units(self, pod: Pod) -> int:
+        request = parse_request(pod, 1024, self.node.cluster.configuration.trust_group)
+        return request.shape.mib // 1024 if request else 0
+
+    @rule(name=st.sampled_from(NAMES), shape=st.sampled_from(SHAPES))
+    def create_static(self, name: str, shape: Shape) -> None:
+        pod = pod_of(name, shape, self.mode)
+        if pod.key in self.node.cluster.pods or pod.key in self.node.static or not self.spare(pod):
+            return
+        meta = msgspec.structs.replace(pod.metadata, uid=f"config-{self.mirrors}", creation_timestamp="2026-01-01")
+        self.mirrors += 1
+        self.node.static[pod.key] = pod = msgspec.structs.replace(pod, metadata=meta)
+        self.node.kubelet.add(pod)
+
+    @rule()
+    def mirror(self) -> None:
+        for key, pod in self.node.static.items():
+            if key not in self.node.cluster.pods and not self.node.cluster.down:
+                annotations = {MIRROR_ANNOTATION: pod.metadata.uid}
+                meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
+                self.node.cluster.create(msgspec.structs.replace(pod, metadata=meta), static=True)
+
+    @rule(name=st.sampled_from(NAMES), again=st.none() | st.sampled_from(SHAPES))
+    def delete(self, name: str, again: Shape | None) -> None:
+        key = f"default/{name}"
+        static = self.node.static.pop(key, None)
+        if static is not None:
+            self.node.kubelet.remove(static.metadata.uid)
+        if key in self.node.cluster.pods:
+            self.node.cluster.delete(key)
+        if again is not None:
+            self.create(name, again, False)
+
+    @rule(name=st.sampled_from(NAMES))
+    def finish(self, name: str) -> None:
+        pod = self.node.cluster.pods.get(f"default/{name}")
+        seen = self.node.kubelet.pods.get(pod.metadata.uid) if pod is not None else None
+        if seen is not None and seen.phase == "Running":
+            self.node.kubelet.finish(seen, "Succeeded")
+
+    # -- the kubelet
+
+    @rule(crash=crashes, beside=st.booleans())
+    def admit(self, crash: Crash | None, beside: bool) -> None:
+        self.guarded(self.node.kubelet.admit(), crash, beside)
+
+    @rule(crash=crashes, beside=st.booleans())
+    def start(self, crash: Crash | None, beside: bool) -> None:
+        async def all_of_them() -> None:
+            for seen, each in self.node.kubelet.startable():
+                await self.node.kubelet.start(seen, each)
+
+        self.guarded(all_of_them(), crash, beside)
+
+    def guarded(self, work: Coroutine[Any, Any, None], crash: Crash | None, beside: bool) -> None:
+        """Do what the kubelet does, who may be killed; ``beside`` the agent compares meanwhile."""
+        node = self.node
+        node.crash = crash
+        if crash is not None and crash.agent and node.cluster.down:
+            crash.forgets = False  # nobody could tell what the node offers
+
+        async def both() -> None:
+            comparing = asyncio.ensure_future(node.agent.compare()) if beside else None
+            try:
+                await work
+            except Died:
+                node.restart_kubelet(forgets=crash is not None and crash.forgets)
+            if comparing is not None:
+                await comparing
+
+        self.do(both())
+        node.crash = None
+
+    @rule(forgets=st.booleans())
+    def restart_kubelet(self, forgets: bool) -> None:
+        self.node.restart_kubelet(forgets=forgets)
+
+    @rule()
+    def kubelet_has_had_its_time(self) -> None:
+        if not self.node.kubelet.queue:
+            self.node.epoch -= 100.0
+            self.node.tell_state()
+
+    # -- the API server
+
+    @rule(down=st.booleans())
+    def cut_off(self, down: bool) -> None:
+        self.node.cluster.down = down
+
+    @rule(unanswered=st.integers(0, 3), unheard=st.integers(0, 2))
+    def lose_answers(self, unanswered: int, unheard: int) -> None:
+        self.node.cluster.unanswered, self.node.cluster.unheard = unanswered, unheard
+
+    @rule(most=st.integers(1, 10))
+    def deliver(self, most: int) -> None:
+        self.node.cluster.deliver(most)
+
+    @rule(behind=st.booleans())
+    def relist(self, behind: bool) -> None:
+        self.node.cluster.relist(behind=behind)
+
+    # -- the agent
+
+    @rule()
+    def compare(self) -> None:
+        self.do(self.node.agent.compare())
+
+    @rule(forgets=st.booleans())
+    def restart_agent(self, forgets: bool) -> None:
+        self.do(self.node.start_agent(forgets=forgets and not self.node.cluster.down))
+
+    # -- what must hold
+
+    @invariant()
+    def no_gpu_is_over_allocated_and_no_pod_is_refused(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        used, directories = Counter[str](), Counter[str]()
+        for each in self.node.kubelet.living():
+            asked = int(str(each.container.resources.limits.get(GPU_MEMORY, 0))) * 1024
+            shares = each.limits.gpus if each.limits is not None else ()
+            assert sum(share.mib for share in shares) == asked, (each.pod.key, each.container.name, each.limits)
+            for share in shares:
+                used[share.uuid] += share.mib
+            directories[each.directory] += each.directory != ""
+        assert all(mib <= GPU_MIB for mib in used.values()), used
+        assert all(count <= 1 for count in directories.values()), directories
+        failed = {seen.pod.key: seen.reason for seen in self.node.kubelet.pods.values() if seen.reason}
+        assert not failed, failed
+
+    def teardown(self) -> None:
+        if hasattr(self, "node"):
+            try:
+                self.in_the_end()
+            finally:
+                self.do(self.node.close())
+        self.loop.close()
+        self.patched.undo()
+
+    def in_the_end(self) -> None:
+        node = self.node
+        node.crash = None
+        node.cluster.down, node.cluster.unanswered, node.cluster.unheard = False, 0, 0
+        self.mirror()
+        self.patched.setattr(reconciler, "UNKNOWN_FOR_NS", 0)
+        waiting: dict[str, str] = {}
+        for _ in range(QUIET_ROUNDS):
+            while node.kubelet.queue:
+                self.do(node.kubelet.admit())
+            self.kubelet_has_had_its_time()
+            self.calm()
+            waiting = {}
+            for seen, each in node.kubelet.startable():
+                if why := self.do(node.kubelet.start(seen, each)):
+                    waiting[seen.pod.key] = why
+            self.no_gpu_is_over_allocated_and_no_pod_is_refused()
+        full = self.full()
+        for seen, _ in node.kubelet.startable():
+            assert self.gpus(seen.pod) & full, (seen.pod.key, waiting)
+        held = {key for key, gave in node.kubelet.manager.given.items() if gave}
+        table = node.agent.state.device_table
+        assert not [each.uid for each in table if stand_in(each.uid)]
+        for pod in node.cluster.pods.values():
+            text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")
+            for container_name in [name for uid, name in held if uid == self.kubelet_uid(pod) and not pod.finished]:
+                gave = node.kubelet.manager.given[self.kubelet_uid(pod), container_name]
+                there = {f"GPU-{index}" for given in gave.values() for index in by_gpu(given.ids)}
+                booked = {share.uuid for share in decode_allocation(text).containers[container_name]}
+                assert there == booked, (pod.key, container_name)
+        for name in NAMES:
+            self.delete(name, None)
+        for _ in range(3):
+            self.calm()
+        assert not list(table)
+        assert not list((node.directory / "state" / "allocations").iterdir())
+
+    def kubelet_uid(self, pod: Pod) -> str:
+        return pod.metadata.annotations.get(MIRROR_ANNOTATION, pod.metadata.uid)
+
+    def gpus(self, pod: Pod) -> set[int]:
+        gave = [g for (uid, _), g in self.node.kubelet.manager.given.items() if uid == pod.metadata.uid]
+        return {index for each in gave for given in each.values() for index in by_gpu(given.ids)}
+
+    def full(self) -> set[int]:
+        """Return the GPUs that the pods on them do not all fit on: some wait for others rightly."""
+        used: Counter[int] = Counter()
+        for seen in self.node.kubelet.pods.values():
+            if seen.phase in ("Pending", "Running"):
+                for index in self.gpus(seen.pod):
+                    used[index] += self.units(seen.pod)
+        return {index for index, units in used.items() if units > GPU_MIB // 1024}
+
+
+Node.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestAgent = Node.TestCase
