@@ -158,7 +158,7 @@ def _amount(path: str, name: str, value: Fraction, written: Any) -> Iterator[Bro
     if value < 0:
         yield path, f"Invalid value: {shown(str(written))}: must be greater than or equal to 0"
     elif "/" in name and "kubernetes.io/" not in name and (value.denominator != 1 or value > _MOST_DEVICES):
-        rule = f"must be an integer of no more than {_MOST_DEVICES}"
+        rule = "must be an integer" + (f" of no more than {_MOST_DEVICES}" if value > _MOST_DEVICES else "")
         yield path, f"Invalid value: {shown(str(written))}: {rule}"
     elif name.startswith(_HUGEPAGES) and (not (page := _page(name)) or value % page != 0):
         size = name.removeprefix(_HUGEPAGES)
