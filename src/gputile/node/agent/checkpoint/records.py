@@ -10,6 +10,7 @@ import msgspec
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
+from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -100,7 +101,9 @@ class Records:
                 known = allocation_state.absorb(former, known_pods[known.uid], known)
             for devices in pod_devices.devices:
                 before = known.container_devices(devices.container, devices.resource)
-                if before is None:
+                # The list, which says more of the other containers, does not show an init container.
+                mistaken = devices.phase is Phase.INIT and before is not None and set(before.ids) != set(devices.ids)
+                if before is None or mistaken:
                     known = with_devices(known, devices, node_config)
                 elif set(before.ids) == set(devices.ids) and devices.mounts is not None:
                     # The kubelet goes by the answer that it kept, not by the one that was given last.

@@ -11,6 +11,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory
+from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -18,12 +19,16 @@ from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
 from gputile.node.agent.allocate.container_start import NotYet, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.known_pods import known_pod
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, pod_devices_for, with_devices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.checkpoint.records import Records
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
 from tests.oddfiles import ODD
 from tests.unit.node.agent.allocate.test_given_twice import known, listed, node
 
@@ -87,6 +92,23 @@ def test_a_pod_answered_in_the_name_of_its_predecessor_has_its_devices_once(tmp_
     assert [each.uid for each in state.device_table] == ["2"]
     (start,) = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 2)
     assert start.directory == grant.directory
+
+
+@pytest.mark.requirement("M4", "B1")
+def test_what_an_init_container_has_is_what_the_kubelet_wrote_down(tmp_path: Path) -> None:
+    """Its devices were mistaken for another container's, and no list shows them."""
+    ids = tuple(encode(0, slot) for slot in range(3))
+    pod = simple_pod("a", container("main", mem=2), init=(container("init", mem=3),))
+    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
+    found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+    state, records = node(Mode.CGPU, found), records_in(tmp_path)
+    mistaken = ContainerDevices("init", Phase.INIT, GPU_MEMORY, ids[1:])
+    blank = pod_devices_for("uid-a", found, found.key, state.node_config, "default", 1)
+    state.device_table.put(with_devices(blank, mistaken, state.node_config))
+    entry = {"PodUID": "uid-a", "ContainerName": "init", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ids}}
+    (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
+    records.recover(state)
+    assert [devices.ids for each in state.device_table for devices in each.devices] == [ids]
 
 
 @pytest.mark.requirement("M4", "B1")
