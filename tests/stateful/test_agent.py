@@ -38,6 +38,7 @@ pytestmark = pytest.mark.requirement("B1", "G1", "M4")
 GPU_MIB = 8 * 1024
 NAMES = ("a", "b", "c", "d", "e")
 QUIET_ROUNDS = 8
+SPREAD = ("asks for one GPU", "is on other GPUs than its")  # the kubelet chose so, which is refused for good
 T = TypeVar("T")
 
 Shape = tuple[tuple[str, int], ...]  # the kind and the units of each container
@@ -250,7 +251,8 @@ class Node(RuleBasedStateMachine):
             directories[each.directory] += each.directory != ""
         assert all(mib <= GPU_MIB for mib in used.values()), used
         assert all(count <= 1 for count in directories.values()), directories
-        failed = {seen.pod.key: seen.reason for seen in self.node.kubelet.pods.values() if seen.reason}
+        reasons = {seen.pod.key: seen.reason for seen in self.node.kubelet.pods.values() if seen.reason}
+        failed = {key: reason for key, reason in reasons.items() if not any(each in reason for each in SPREAD)}
         assert not failed, failed
 
     def teardown(self) -> None:
