@@ -288,6 +288,9 @@ class Node(RuleBasedStateMachine):
         table = node.agent.state.device_table
         assert not [each.uid for each in table if stand_in(each.uid)]
         for pod in node.cluster.pods.values():
+            there_is = node.kubelet.pods.get(self.kubelet_uid(pod))
+            if there_is is None or there_is.reason:
+                continue  # a static pod can be refused before it has a mirror that says so
             text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")
             for container_name in [name for uid, name in held if uid == self.kubelet_uid(pod) and not pod.finished]:
                 gave = node.kubelet.manager.given[self.kubelet_uid(pod), container_name]
