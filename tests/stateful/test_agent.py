@@ -31,7 +31,7 @@ from gputile.node.agent.reconcile import reconciler
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.localcluster.nosuid import nosuid_directory
-from tests.stateful.agentmodel import Crash, Died, ModelNode
+from tests.stateful.agentmodel import Crash, Died, ModelNode, Seen
 
 pytestmark = pytest.mark.requirement("B1", "G1", "M4")
 
@@ -289,8 +289,8 @@ class Node(RuleBasedStateMachine):
         assert not [each.uid for each in table if stand_in(each.uid)]
         for pod in node.cluster.pods.values():
             there_is = node.kubelet.pods.get(self.kubelet_uid(pod))
-            if there_is is None or there_is.reason:
-                continue  # a static pod can be refused before it has a mirror that says so
+            if there_is is None or there_is.reason or self.forgotten(there_is):
+                continue  # refused before it had a mirror that says so, or running on with what nobody knows any more
             text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")
             for container_name in [name for uid, name in held if uid == self.kubelet_uid(pod) and not pod.finished]:
                 gave = node.kubelet.manager.given[self.kubelet_uid(pod), container_name]
@@ -303,6 +303,11 @@ class Node(RuleBasedStateMachine):
             self.calm()
         assert not list(table)
         assert not list((node.directory / "state" / "allocations").iterdir())
+
+    def forgotten(self, seen: Seen) -> bool:
+        """Return whether the kubelet has forgotten the devices of a container that runs, as ``GpuForgotten`` says."""
+        given, uid = self.node.kubelet.manager.given, seen.pod.metadata.uid
+        return any(each.limits is not None and not given.get((uid, name)) for name, each in seen.containers.items())
 
     def kubelet_uid(self, pod: Pod) -> str:
         return pod.metadata.annotations.get(MIRROR_ANNOTATION, pod.metadata.uid)
