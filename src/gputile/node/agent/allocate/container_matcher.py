@@ -178,5 +178,6 @@ def _held_containers(pod: KnownPod, device_table: DeviceTable) -> dict[str, dict
         container.name: {} for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
     }
     for devices in held.devices if held else ():
-        containers[devices.container][devices.resource] = frozenset(devices.ids)
+        if devices.container in containers:  # another pod of this name may have had others, under a stand-in
+            containers[devices.container][devices.resource] = frozenset(devices.ids)
     return containers

@@ -51,12 +51,35 @@ def prestart(
     ]
     if not found:
         raise NotYet(f"no container is known yet that has these IDs of {resource}")
+    if not all(state.device_table.stage(devices).may_run for _, devices in found):
+        _wait_for_listing(listing, resource, wanted, {pod_devices.key for pod_devices, _ in found})
     for pod_devices, devices in found:
         if problem := state.rules().given_twice(pod_devices, devices):
             raise NotYet(problem)
     if len({pod_devices.uid for pod_devices, _ in found}) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if not state.device_table.stage(pair[1]).may_run] or found
     return [_start(state, pod_devices, devices) for pod_devices, devices in found]
+
+
+def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:
+    """Return the keys of the pods that the kubelet lists with these IDs of a container."""
+    return {
+        key
+        for key, listed in listing.items()
+        if any(shown == ids and named == resource for _, named, shown in listed.parts())
+    }
+
+
+def _wait_for_listing(listing: Listing | None, resource: str, ids: frozenset[str], keys: set[str]) -> None:
+    """Keep a container from starting as that of the pods of ``keys`` where that may be a wrong guess of ``Allocate``.
+
+    Raises:
+        NotYet: the kubelet does not list its pods, or lists another one with the IDs. It lists no init containers.
+    """
+    if listing is None:
+        raise NotYet(f"the kubelet does not list its pods: it is not certain who has these IDs of {resource}")
+    if (others := shown_for(listing, resource, ids)) and others.isdisjoint(keys):
+        raise NotYet(f"the kubelet lists these IDs of {resource} for pod {min(others)}, which is not known yet")
 
 
 def limits_of_started(state: AllocationState) -> list[Start]:

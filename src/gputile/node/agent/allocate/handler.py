@@ -9,10 +9,10 @@ from gputile.node.agent.allocate.allocation import DeviceAllocator, answered
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import AllocateAnswer, mounts_of
 from gputile.node.agent.allocate.container_preparation import ContainerPreparation
-from gputile.node.agent.allocate.container_start import NotYet, Start, prestart
+from gputile.node.agent.allocate.container_start import NotYet, Start, prestart, shown_for
 from gputile.node.agent.allocate.isolation_mounts import NotIsolated
 from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
-from gputile.node.agent.allocate.lookup import Lookup
+from gputile.node.agent.allocate.lookup import NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.allocate.pod_devices import PodDevices
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.reconcile.listing import Listing
@@ -106,11 +106,11 @@ class AllocationHandler:
         Raises:
             AgentNotReady: it must not start yet.
         """
-        wanted = frozenset(ids)
         with self._metrics.seconds.labels("PreStartContainer").time():
             listing: Listing | None = self._lookup.latest
-            if not any(wanted == shown for pod in self._lookup.latest.values() for _, _, shown in pod.parts()):
-                listing = await self._lookup.list()
+            holders = {pod_devices.key for pod_devices in self._state.device_table.holders(resource, ids)}
+            if holders.isdisjoint(shown_for(self._lookup.latest, resource, frozenset(ids))):
+                listing = await self._lookup.list(NEEDED_WITHIN_S)
             try:
                 for start in self._starting(resource, ids, listing):
                     await self._files.start(start, self._state)

@@ -152,3 +152,11 @@ def test_without_a_list_the_other_resource_of_a_container_is_asked_for_next() ->
     assert (found.key, found.container, found.sure) == ("default/b", "main", True)
     assert unlisted_candidates(book(*pods), held, GPU_CORE, 10, last_uid="uid-a") == []
     assert unlisted_candidates(book(*pods), held, GPU_MEMORY, 2, last_uid="uid-b") == []
+
+
+def test_what_was_answered_for_a_container_that_the_pod_does_not_have_names_nobody() -> None:
+    """It was for the pod before of the same name, under a stand-in."""
+    pod = known("a", container(mem=2))
+    other = ContainerDevices("other", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"))
+    (found,) = unlisted_candidates(book(pod), DeviceTable([holding(pod, other)]), GPU_MEMORY, 2)
+    assert (found.key, found.container) == ("default/a", "main")
