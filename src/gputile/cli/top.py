@@ -14,7 +14,7 @@ from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Pr
 from gputile.cli.output import Output, write, write_json
 from gputile.cli.terminal import write_table
 from gputile.cli.watching import watched
-from gputile.tools.web.top_rows import TopOrder
+from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
     from gputile.cli.cluster_objects import ClusterObjects

@@ -131,6 +131,7 @@ def test_help_at_80_columns_has_every_default_whole(name: str, monkeypatch: pyte
         for parameter in command.params:
             default = getattr(parameter.default, "value", parameter.default)
             if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
-                shown = re.search(rf"{re.escape(parameter.opts[0])}\b.*?\[default: ([^\]]*)\]", told)
+                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+                shown = re.search(rf"(?<!\S){re.escape(name)}(?!\S).*?\[default: ([^\]]*)\]", told)
                 assert shown is not None, (words, parameter.opts)
                 assert str(default) in shown[1].replace(" ", ""), (words, parameter.opts, shown[1])

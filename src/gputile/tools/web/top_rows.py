@@ -1,21 +1,12 @@
 """Nodes, GPUs and pods as rows, those with most booked first: what ``gputile top`` shows."""
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
 from gputile.tools.web.records import NodeTile, PodTile
-
-
-class TopOrder(StrEnum):
-    """What rows are sorted by; names ascend, all else descends."""
-
-    BOOKED = "booked"
-    COMPUTE = "compute"
-    PODS = "pods"
-    NAME = "name"
+from gputile.tools.web.top_order import TopOrder
 
 
 class TopNode(msgspec.Struct, frozen=True, rename="camel"):

@@ -3,7 +3,8 @@
 import pytest
 
 from gputile.tools.web.records import GpuTile, NodeTile, PodTile, TileShare
-from gputile.tools.web.top_rows import TopOrder, gpu_rows, node_rows, pod_rows, top_answer
+from gputile.tools.web.top_order import TopOrder
+from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows, top_answer
 
 pytestmark = pytest.mark.requirement("B7")
 

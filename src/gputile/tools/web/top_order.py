@@ -1,0 +1,12 @@
+"""What ``gputile top`` sorts by: apart from the rows, since its help loads nothing that they are made of."""
+
+from enum import StrEnum
+
+
+class TopOrder(StrEnum):
+    """What rows are sorted by; names ascend, all else descends."""
+
+    BOOKED = "booked"
+    COMPUTE = "compute"
+    PODS = "pods"
+    NAME = "name"
