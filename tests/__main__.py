@@ -5,7 +5,9 @@
 """
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -37,14 +39,16 @@ ALONE: Final = Part("alone", ("tests", "-m", "alone"))
 
 def main() -> int:
     """Run all parts; return 0 if each of them passed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have let it be ignored
     shutil.rmtree(STORE, ignore_errors=True)
-    code = run([E2E, OTHERS], [ALONE])
-    print(*table(STORE.glob("*/junit.xml")), sep="\n", flush=True)
-    return code
+    return run([E2E, OTHERS], [ALONE])
 
 
 def run(*phases: Sequence[Part], store: Path = STORE) -> int:
-    """Run the parts of a phase at once and the phases in their order, whatever fails; return 0 if all parts passed."""
+    """Run the parts of a phase at once and the phases in their order, whatever fails; return 0 if all parts passed.
+
+    The last lines of the output say what failed and why, for a reader who sees no more than those.
+    """
     codes: dict[Part, int] = {}
     for parts in phases:
         with ExitStack() as stack:
@@ -60,6 +64,7 @@ def run(*phases: Sequence[Part], store: Path = STORE) -> int:
             for reader in readers:
                 reader.join()
             codes |= {part: program.wait() for part, program in programs.items()}
+    print(*table(store.glob("*/junit.xml")), sep="\n")
     print(*(line for part in codes for line in _summary(part, codes[part], store / part.name)), sep="\n", flush=True)
     return int(any(codes.values()))
 
@@ -99,12 +104,20 @@ def _summary(part: Part, code: int, directory: Path) -> list[str]:
         said = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
         lines[0] += "".join(f", {number} {name}" for name, number in said.items())
         lines[0] += f", {float(suite.get('time', 0)):.0f} s"
-        lines += [
-            f"  {case.get('classname')}.{case.get('name')}"
-            for case in suite.iter("testcase")
-            if case.find("failure") is not None or case.find("error") is not None
-        ]
+        for case in suite.iter("testcase"):
+            reasons = [reason for kind in ("failure", "error") for reason in case.findall(kind)]
+            if reasons:
+                lines.append(f"  {case.get('classname')}.{case.get('name')}")
+            lines += [f"    {line}" for reason in reasons for line in _why(reason)]
     return lines if code == 0 else [*lines, f"  {directory / 'output.txt'}"]
+
+
+def _why(reason: ElementTree.Element) -> list[str]:
+    """Return the lines in which pytest says what was wrong, and where: three of each at most, 300 characters a line."""
+    text = (reason.text or "").splitlines()
+    said = [line for line in text if line.startswith("E ")] or (reason.get("message") or "").splitlines()
+    places = [line for line in text if re.match(r"\S+\.py:\d+: ", line)]
+    return [line[:300] for line in [*said[:3], *places[-3:]]]
 
 
 if __name__ == "__main__":

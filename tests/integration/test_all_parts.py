@@ -48,7 +48,7 @@ def test_parts_of_a_phase_run_at_once_and_the_next_phase_after_them(
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_failure_in_any_part_counts_and_the_others_run(
+def test_a_failure_in_any_part_counts_and_is_told_and_the_others_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], failing: int
 ) -> None:
     texts = [f"def test_{name}():\n    assert {index != failing}\n" for index, name in enumerate("abc")]
@@ -58,7 +58,8 @@ def test_a_failure_in_any_part_counts_and_the_others_run(
     assert [f"{name}: passed" in said for name in "abc"] == [index != failing for index in range(3)]
     name = "abc"[failing]
     assert f"\n{name}: FAILED, exit status 1, 1 tests, 1 failures" in f"\n{said}"
-    assert f"test_{name}.test_{name}\n  {tmp_path}/store/{name}/output.txt" in said
+    failed = f"  test_{name}.test_{name}\n    E       assert False\n    {tmp_path}/test_{name}.py:2: AssertionError\n"
+    assert f"{failed}  {tmp_path}/store/{name}/output.txt\n" in said
 
 
 def test_a_part_that_finds_no_tests_or_cannot_begin_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
