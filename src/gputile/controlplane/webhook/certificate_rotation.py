@@ -105,9 +105,12 @@ class CertificateRotation:
         A certificate that cannot be renewed any more stays good until it expires.
         """
         material = self.material
-        if material is not None and material.current == self._trusted and self._now() < material.expires:
-            return ""
-        return self.problem or "its certificate has expired"
+        if material is None or material.current != self._trusted:
+            return self.problem or "the API server does not trust its certificate yet"
+        now = self._now()
+        if now < material.current.begins:
+            return self.problem or "its certificate is not valid yet"
+        return "" if now < material.expires else self.problem or "its certificate has expired"
 
     async def once(self) -> None:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.
@@ -152,8 +155,11 @@ class CertificateRotation:
         except (MisfitError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
         try:
-            return secret.metadata.resource_version, decode(data)
-        except MaterialError as error:
+            material = decode(data)
+            if material != self.material:
+                _try_to_serve(material)
+            return secret.metadata.resource_version, material
+        except (MaterialError, ssl.SSLError) as error:
             if data:
                 log.warning("the Secret %s is replaced: %s", self._secret, error)
             return secret.metadata.resource_version, None
@@ -186,6 +192,17 @@ class CertificateRotation:
         }
         await self._connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
         log.info("the API server is told whom to trust", extra={"kind": kind, "webhooks": len(stale)})
+
+
+def _try_to_serve(material: Material) -> None:
+    """Load what is to be served now and next where nobody is served from.
+
+    Raises:
+        ssl.SSLError: OpenSSL refuses one of them, as it does weak keys.
+    """
+    for pair in (material.current, material.following):
+        if pair is not None:
+            load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
 
 
 def load(context: ssl.SSLContext, pair: Pair) -> None:

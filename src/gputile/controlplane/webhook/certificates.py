@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -23,6 +23,16 @@ RENEW_BEFORE: Final = timedelta(days=30)
 OVERLAP: Final = timedelta(hours=1)  # between trusting an authority and serving what it signed
 LAST_MOMENT: Final = timedelta(minutes=10)  # a certificate that ends sooner is replaced without waiting
 SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
+_UNREADABLE: Final = (
+    KeyError,
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 class MaterialError(ValueError):
@@ -39,6 +49,11 @@ class Pair:
     def parsed(self) -> x509.Certificate:
         """Return the certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
+
+    @property
+    def begins(self) -> datetime:
+        """From when on clients accept the certificate."""
+        return self.parsed().not_valid_before_utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +76,17 @@ class Material:
 
 
 def next_material(stored: Material | None, names: Sequence[str], now: datetime) -> Material:
-    """Return what should be stored now: ``stored`` itself where nothing is due."""
+    """Return what should be stored now: ``stored`` itself where nothing is due.
+
+    What is not valid yet was made while a clock was ahead, and no client accepts it before its time; it is made anew.
+    """
     if stored is None:
         return _fresh(names, now, ())
     valid = tuple(pem for pem in stored.authorities if _ends(pem) > now)
-    if not _serves(stored.current, names):
+    if not _serves(stored.current, names, now):
         return _fresh(names, now, valid)
     following = stored.following
-    if following is not None and not (_serves(following, names) and _end(following) > now):
+    if following is not None and not (_serves(following, names, now) and _end(following) > now):
         following = None
     material = replace(stored, authorities=valid, following=following)
     left = _end(stored.current) - now
@@ -99,13 +117,13 @@ def decode(data: dict[str, bytes]) -> Material:
     """Return what the data of a Secret holds.
 
     Raises:
-        MaterialError: something is missing, no certificate, or does not belong together.
+        MaterialError: something is missing, no certificate, names no server, or does not belong together.
     """
     try:
         authorities = x509.load_pem_x509_certificates(data["ca.crt"])
         current = _pair(data["tls.crt"], data["tls.key"], authorities)
         following = _pair(data["next.crt"], data["next.key"], authorities) if data.get("next.crt") else None
-    except (KeyError, ValueError, TypeError, InvalidSignature) as error:
+    except _UNREADABLE as error:
         raise MaterialError(f"{type(error).__name__}: {error}") from error
     pems = tuple(each.public_bytes(serialization.Encoding.PEM) for each in authorities)
     return Material(current, pems, following)
@@ -113,6 +131,7 @@ def decode(data: dict[str, bytes]) -> Material:
 
 def _pair(certificate: bytes, key: bytes, authorities: Iterable[x509.Certificate]) -> Pair:
     parsed = x509.load_pem_x509_certificate(certificate)
+    _names_of(parsed)
     private = serialization.load_pem_private_key(key, password=None)
     if private.public_key() != parsed.public_key():
         raise MaterialError("the key is not the certificate's")
@@ -128,10 +147,13 @@ def _fresh(names: Sequence[str], now: datetime, trusted: tuple[bytes, ...]) -> M
     return Material(pair, (authority, *trusted))
 
 
-def _serves(pair: Pair, names: Sequence[str]) -> bool:
-    found = pair.parsed().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    has = {str(value) for kind in (x509.DNSName, x509.IPAddress) for value in found.get_values_for_type(kind)}
-    return has >= set(names)
+def _serves(pair: Pair, names: Sequence[str], now: datetime) -> bool:
+    return pair.begins <= now and _names_of(pair.parsed()) >= set(names)
+
+
+def _names_of(certificate: x509.Certificate) -> set[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(value) for kind in (x509.DNSName, x509.IPAddress) for value in found.get_values_for_type(kind)}
 
 
 def _end(pair: Pair) -> datetime:
@@ -143,7 +165,7 @@ def _ends(pem: bytes) -> datetime:
 
 
 def _issued(pair: Pair) -> datetime:
-    return pair.parsed().not_valid_before_utc + SKEW
+    return pair.begins + SKEW
 
 
 def _issue(names: Sequence[str], now: datetime) -> tuple[bytes, Pair]:

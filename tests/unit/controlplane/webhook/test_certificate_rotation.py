@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.certificates import LIFETIME, OVERLAP, RENEW_BEFORE
@@ -160,6 +164,52 @@ async def test_a_secret_that_nobody_can_use_is_replaced() -> None:
         rotation = scene.replica()
         await rotation.once()
         assert set(scene.bundles()) == {scene.data["ca.crt"]}
+        assert served(rotation, scene)
+
+
+@pytest.mark.anyio
+async def test_a_key_that_openssl_refuses_is_replaced() -> None:
+    """Somebody else's certificate in the Secret ended every replica, again and again."""
+
+    async with on_stage() as scene:
+        key, name = rsa.generate_private_key(65537, 1024), x509.Name([])
+        end = scene.time + LIFETIME
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, scene.time, end)
+        certificate = (
+            builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+            .sign(key, hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        data = {"tls.crt": certificate, "tls.key": private, "ca.crt": certificate}
+        encoded = {file: base64.b64encode(content).decode() for file, content in data.items()}
+        scene.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": encoded})
+        rotation = scene.replica()
+        await rotation.once()
+        assert served(rotation, scene)
+        assert rotation.unusable() == ""
+
+
+@pytest.mark.anyio
+async def test_a_certificate_that_is_not_valid_yet_serves_nobody() -> None:
+    """Made while the clock was ahead; it is made anew in the next round."""
+
+    async with on_stage() as scene:
+
+        async def sleep(_: float) -> None:
+            raise asyncio.CancelledError
+
+        rotation = scene.replica()
+        rotation.sleep = sleep
+        scene.time += timedelta(hours=5)
+        with pytest.raises(asyncio.CancelledError):
+            await rotation.run()
+        assert rotation.unusable() == ""
+        scene.time -= timedelta(hours=5)
+        assert "not valid yet" in rotation.unusable()
+        await rotation.once()
+        assert rotation.material is not None
+        assert rotation.material.current.begins <= scene.time
         assert served(rotation, scene)
 
 

@@ -5,6 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID
 from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,6 +131,48 @@ def damaged(**changes: bytes) -> dict[str, bytes]:
 def test_what_does_not_belong_together_is_not_used(data: dict[str, bytes]) -> None:
     with pytest.raises(MaterialError):
         decode(data)
+
+
+def self_signed(names: x509.ExtensionType | None) -> dict[str, bytes]:
+    """Return what somebody else may put into the Secret: a certificate that is its own authority."""
+    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, START, START + LIFETIME)
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, form, plain)
+    return {"tls.crt": certificate, "tls.key": private, "ca.crt": certificate}
+
+
+UNKNOWN_KEY = b"-----BEGIN PRIVATE KEY-----\nMBQCAQAwBwYFKgMEBQYEBgQEAQIDBA==\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        self_signed(None),
+        self_signed(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"x")),
+        damaged(tls_key=UNKNOWN_KEY),
+    ],
+    ids=["no names", "names that cannot be read", "a key of an unknown kind"],
+)
+def test_certificates_of_others_that_cannot_serve_are_not_used(data: dict[str, bytes]) -> None:
+    with pytest.raises(MaterialError):
+        decode(data)
+
+
+def test_what_a_clock_made_that_was_ahead_is_made_anew() -> None:
+    """The API server would refuse it for as long as that clock was ahead, and GPU pods with it."""
+    ahead = next_material(None, NAMES, START + timedelta(hours=5))
+    after = next_material(ahead, NAMES, START)
+    assert is_trusted(after.current, after.bundle, START)
+    assert next_material(after, NAMES, START) == after
+    renewal = START + LIFETIME - RENEW_BEFORE
+    announced = next_material(next_material(None, NAMES, START), NAMES, renewal + timedelta(hours=5))
+    again = next_material(announced, NAMES, renewal + timedelta(minutes=1))
+    assert again.following is not None
+    assert is_trusted(again.following, again.bundle, renewal + timedelta(minutes=1))
 
 
 @settings(max_examples=examples(100), deadline=None)
