@@ -31,6 +31,8 @@ _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 20
 _FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields are"
 _NAME_ONLY: Final = "this kind is not checked, only its metadata is"
+_NOT_APPLIED: Final = "it is checked, and not applied to the pods"
+_LIMITING: Final = ("LimitRange", "ResourceQuota")
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 
 
@@ -102,6 +104,8 @@ class Intake:
             self._refuse(manifest, list(broken_beside(manifest)), notes)
         if not judged:
             notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
+        elif manifest.kind in _LIMITING:
+            notes.append(Note(_NOT_APPLIED, manifest.origin))
 
     def _check_metadata(self, manifest: Manifest, notes: list[Note]) -> None:
         written = (manifest.nulls or manifest.body).get("metadata") or {}

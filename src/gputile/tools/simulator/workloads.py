@@ -193,28 +193,43 @@ class _Expander:
         if not named.name and not named.generate_name:
             raise origin.error("metadata.name", "Required value: name or generateName is required")
         owner = self._owner(manifest, named)
-        if is_suspended(manifest, kind):
-            self.expansion.notes.append(Note("is suspended and makes no pods", origin))
-            return
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[manifest.kind, owner.namespace, owner.name] = known
-        reference = template_reference(manifest, kind)
-        if reference is not None:
-            found = self._referenced(manifest, reference)
-            if found is None:
-                text = f"its pods are of the template of {reference.kind}/{reference.name}, which is not in these files"
-                self.expansion.notes.append(Note(text, origin))
-                return
-            manifest = with_template(manifest, kind, found)
-        for group in groups(manifest, kind):
-            self._intake.check_template(manifest, group.path, group.template, self.expansion.notes)
+        whole = self._with_template(manifest, kind)
+        if whole is None:
+            return
+        suspended = is_suspended(whole, kind)
+        if suspended:
+            self.expansion.notes.append(Note("is suspended and makes no pods", origin))
+        for group in groups(whole, kind):
+            self._intake.check_template(whole, group.path, group.template, self.expansion.notes)
             template = self._template(origin, group.path, group.template, owner.namespace)
             make = _Maker(manifest.kind, owner, template, dict(template.metadata.labels))
-            for number in range(group.count):
+            for number in range(0 if suspended else group.count):
                 name = _shortened(group.name(owner.name, number))
                 check_name(origin, "metadata.name", name)
                 yield make.pod(name, labels=group.labels(owner.name, number))
+
+    def _with_template(self, manifest: Manifest, kind: PodKind) -> Manifest | None:
+        """Return an object with the template of its pods, None where it is left out because no file has it.
+
+        Raises:
+            ManifestError: no file has it, or what names it cannot be used.
+        """
+        reference = template_reference(manifest, kind)
+        if reference is None:
+            return manifest
+        found = self._referenced(manifest, reference)
+        if found is not None:
+            return with_template(manifest, kind, found)
+        named = f"{reference.kind}/{reference.name} of the namespace {_place(manifest)[0]}"
+        why = f"no file has {named}, whose template its pods have"
+        if not self._intake.ignore_unknown:
+            remedy = f"add its file, or --ignore-unknown leaves the {manifest.kind} out"
+            raise manifest.origin.error(kind.template_of, f"{why}: {remedy}")
+        self.expansion.notes.append(Note(f"ignored: {why}", manifest.origin))
+        return None
 
     def _referenced(self, manifest: Manifest, reference: Reference) -> Mapping[str, Any] | None:
         """Return the template of what an object refers to, None where no file has it."""
@@ -244,7 +259,11 @@ class _Expander:
         if pod["spec"].get("resourceClaims"):
             rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
             raise origin.error(f"{path}.spec.resourceClaims".lstrip("."), rule)
-        return self._intake.admission.admit(origin, path, pod, self.expansion.notes)
+        admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
+        if node := admitted.spec.node_name:
+            rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
+            raise origin.error(f"{path}.spec.nodeName".lstrip("."), rule)
+        return admitted
 
 
 class _Maker:

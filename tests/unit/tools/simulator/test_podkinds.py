@@ -159,6 +159,16 @@ def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) ->
     assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
 
 
+def test_a_suspended_one_is_judged(tmp_path: Path) -> None:
+    suspended = changed(JOB_SET, "spec.suspend", True)
+    path = "spec.replicatedJobs.0.template.spec.template.spec"
+    with pytest.raises(ManifestError, match=r"template.spec.template.spec.toleration: unknown field"):
+        expanded(tmp_path, changed(suspended, f"{path}.toleration", []))
+    seeing_all = [{"name": "c", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
+    with pytest.raises(ManifestError, match="NVIDIA_VISIBLE_DEVICES"):
+        expanded(tmp_path, changed(suspended, f"{path}.containers", seeing_all))
+
+
 def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:
     leader = changed(TEMPLATE, "metadata.labels.app", "leader")
     found = expanded(tmp_path, changed(GROUPS, "spec.leaderWorkerTemplate.leaderTemplate", leader)).pods
@@ -187,11 +197,21 @@ def test_a_rollout_takes_the_template_of_the_deployment_that_it_names(tmp_path: 
     texts = "\n---\n".join(map(json.dumps, (rollout, deployment)))
     found = expand(load_text(tmp_path, texts).manifests, [], Intake())
     assert [pod.metadata.name for pod in found.pods] == ["w-0", "w-1"]
-    alone = expanded(tmp_path, rollout)
-    assert alone.pods == []
-    assert alone.notes[-1].text == "its pods are of the template of Deployment/d, which is not in these files"
     with pytest.raises(ManifestError, match=r"spec\.workloadRef\.name: must be there, as a string"):
         expanded(tmp_path, changed(rollout, "spec.workloadRef", {"kind": "Deployment"}))
+
+
+def test_a_rollout_without_the_deployment_that_it_names_cannot_be_judged(tmp_path: Path) -> None:
+    spec = {"replicas": 2, "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}
+    rollout = of_kind("argoproj.io/v1alpha1", "Rollout", spec)
+    said = (
+        "Rollout/w: spec.workloadRef: no file has Deployment/d of the namespace default, whose template its pods have"
+    )
+    with pytest.raises(ManifestError, match=f"{said}.* --ignore-unknown leaves the Rollout out"):
+        expanded(tmp_path, rollout)
+    left_out = expand(load_text(tmp_path, json.dumps(rollout)).manifests, [], Intake(ignore_unknown=True))
+    assert left_out.pods == []
+    assert left_out.notes[-1].text.startswith("ignored: no file has Deployment/d")
 
 
 def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:

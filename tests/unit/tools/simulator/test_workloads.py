@@ -314,6 +314,15 @@ def test_bound_pending_and_finished_pods(tmp_path: Path) -> None:
     assert [p.metadata.name for p in found.pending] == ["pending"]
 
 
+@pytest.mark.parametrize("enforced", [True, False])
+def test_a_new_pod_that_names_its_node_is_not_judged(tmp_path: Path, enforced: bool) -> None:
+    """kube-scheduler never sees it: neither the node that it names nor what it asks for there would be looked at."""
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {nodeName: 'n', containers: [{name: c, image: i}]}\n"
+    intake = Intake(Admission(enforced=enforced))
+    with pytest.raises(ManifestError, match=r"Pod/p: spec\.nodeName: n passes kube-scheduler by, .* use nodeSelector"):
+        expand(load_text(tmp_path, text).manifests, [], intake)
+
+
 def limits(pod: Pod) -> list[dict[str, str | int | float]]:
     return [dict(c.resources.limits) for c in pod.spec.containers]
 
