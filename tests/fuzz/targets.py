@@ -58,6 +58,8 @@ from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
+from gputile.tools.web.agent_metrics import UnreadableMetrics, agent_reading
+from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _MEMORY = Path("/dev/shm")  # thousands of small files a second are written
@@ -308,6 +310,7 @@ def _elf() -> bytes:
 
 
 TARGETS: Mapping[str, Target] = {
+    "agent-metrics": Target(agent_reading, (UnreadableMetrics,), (metrics_text({"a/p": 5}, {"a/p": 1.5}),)),
     "inventory": Target(_text(decode_inventory), (InventoryError,), (encode_inventory(_INVENTORY).encode(),)),
     "allocation": Target(_text(decode_allocation), (AllocationError,), (encode_allocation(_ALLOCATION).encode(),)),
     "hold": Target(_text(decode_reservation), (ReservationError,), (_json(_HOLD),)),

@@ -1,9 +1,10 @@
-"""``gputile top``: nodes, GPUs and pods by what is booked, live in the terminal."""
+"""``gputile top``: nodes, GPUs and pods, booked beside used, live in the terminal."""
 
 import os
 import sys
 import time
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,16 +12,17 @@ import typer
 from gputile.cli.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
-from gputile.cli.output import Output, write, write_json
+from gputile.cli.output import Output, note, write, write_json
 from gputile.cli.terminal import write_table
 from gputile.cli.watching import watched
 from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
+    from gputile.cli.agent_usage import UsageLooks
     from gputile.cli.cluster_objects import ClusterObjects
     from gputile.tools.web.top_rows import TopAnswer
 
-_LINES_BESIDE = 3  # the heading, the sentence below, and the line of the cursor
+_LINES_BESIDE = 4  # the heading, the sentences below, and the line of the cursor
 
 
 class TopOf(StrEnum):
@@ -47,20 +49,38 @@ def top(
 ) -> None:
     """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
 
-    Memory and compute are those that are booked. An interrupt ends it. -o json prints nodes, GPUs and pods once.
+    Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
+    for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
     """
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
     state = read_state(source)
-    found = _answer(state, sort)
-    if output is Output.JSON:
+    live = output is not Output.JSON and not once and sys.stdout.isatty()
+    looks = _looks(source)
+    found = _answer(state, sort, looks, twice=not live)
+    if live:
+        again = partial(_look_again, state, source, sort, looks)
+        watched(found, again, lambda each: _show(each, of, looks, _lines()), redraw=True)
+    elif output is Output.JSON:
         write_json(found)
-    elif once or not sys.stdout.isatty():
-        _show(found, of, None)
+        _say_why(looks)
     else:
-        watched(found, lambda: _answer(state.again(source), sort), lambda each: _show(each, of, _lines()), redraw=True)
+        _show(found, of, looks, None)
 
 
-def _answer(state: "ClusterObjects", order: TopOrder) -> "TopAnswer":
+def _looks(source: Source) -> "UsageLooks | None":
+    """Return how use is looked at, None where the cluster is one in files."""
+    if source.files:
+        return None
+    from gputile.cli.agent_usage import UsageLooks
+
+    return UsageLooks(source.reach, source.installed_in)
+
+
+def _look_again(state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None") -> "TopAnswer":
+    return _answer(state.again(source), order, looks, twice=False)
+
+
+def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
     from gputile.tools.web.page_state import PageState
     from gputile.tools.web.top_rows import top_answer
 
@@ -69,10 +89,16 @@ def _answer(state: "ClusterObjects", order: TopOrder) -> "TopAnswer":
     page.nodes_replaced(state.nodes)
     page.pods_replaced(state.pods)
     page.difference()
-    return top_answer(page.page.nodes.values(), order)
+    tiles = list(page.page.nodes.values())
+    return top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
 
 
-def _show(found: "TopAnswer", of: TopOf, lines: int | None) -> None:
+def _say_why(looks: "UsageLooks | None") -> None:
+    if looks is not None and looks.why:
+        note(looks.why)
+
+
+def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", lines: int | None) -> None:
     """Print the rows, as many as there are lines for."""
     from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows
 
@@ -85,6 +111,7 @@ def _show(found: "TopAnswer", of: TopOf, lines: int | None) -> None:
     write_table(shown)
     if left := len(rows) - len(shown):
         write(f"... and {left} more {of.value}\n")
+    _say_why(looks)
 
 
 def _lines() -> int | None:

@@ -83,6 +83,24 @@ class PendingPod(_Record, frozen=True):
     waits: str = ""
 
 
+class PodUsage(_Record, frozen=True, array_like=True):
+    """What a pod uses: MiB of GPUs' memory, and percent of one GPU's time; None where that is not known."""
+
+    mib: int | None
+    percent: int | None = None
+
+
+class NodeUsage(_Record, frozen=True):
+    """What a node's agent measured: of pods by ``namespace/name``, and MiB in use by GPU index.
+
+    ``problem`` is why nothing was measured, "" where it was.
+    """
+
+    pods: Mapping[str, PodUsage] = {}
+    gpus: Mapping[int, int] = {}
+    problem: str = ""
+
+
 class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """All that the page shows: nodes by name, and pending pods by ``namespace/name``."""
 

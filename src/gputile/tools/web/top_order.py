@@ -7,6 +7,7 @@ class TopOrder(StrEnum):
     """What rows are sorted by; names ascend, all else descends."""
 
     BOOKED = "booked"
+    USED = "used"
     COMPUTE = "compute"
     PODS = "pods"
     NAME = "name"

@@ -1,22 +1,27 @@
-"""Nodes, GPUs and pods as rows, those with most booked first: what ``gputile top`` shows."""
+"""Nodes, GPUs and pods as rows, booked beside used, those with most booked first: what ``gputile top`` shows."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from gputile.tools.web.records import NodeTile, PodTile
+from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.top_order import TopOrder
+
+_NO_USAGE: Final = NodeUsage()
+_UNKNOWN: Final = PodUsage(None)
 
 
 class TopNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A node, and what is booked of its GPUs."""
+    """A node, and what is booked and used of its GPUs."""
 
     name: Annotated[str, msgspec.Meta(description="The node's name.")]
     mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where it is not valid.')]
     gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
     gpus_in_use: Annotated[int, msgspec.Meta(description="How many of them have pods.")]
     booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, msgspec.Meta(description="Memory in use by whomever, MiB; null: not known.")]
     total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
     compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent of one GPU.")]
     pods: Annotated[int, msgspec.Meta(description="How many pods have GPUs there.")]
@@ -24,12 +29,13 @@ class TopNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and what is booked of it."""
+    """A GPU, and what is booked and used of it."""
 
     node: Annotated[str, msgspec.Meta(description="The node's name.")]
     index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
     model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
     booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, msgspec.Meta(description="Memory in use by whomever, MiB; null: not known.")]
     total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
     compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
     pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
@@ -44,7 +50,11 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     node: Annotated[str, msgspec.Meta(description="The node.")]
     gpus: Annotated[list[int], msgspec.Meta(description="The numbers of its GPUs; empty where they are not known.")]
     booked_mib: Annotated[int, msgspec.Meta(description="What it has of their memory, MiB.")]
+    used_mib: Annotated[int | None, msgspec.Meta(description="What it uses of their memory, MiB; null: not known.")]
     compute_percent: Annotated[int, msgspec.Meta(description="What it has of their compute, per cent of one GPU.")]
+    gpu_time_percent: Annotated[
+        int | None, msgspec.Meta(description="What it has of their time now, per cent of one GPU; null: not known.")
+    ]
     reserved: Annotated[bool, msgspec.Meta(description="Whether the GPUs are kept for it and it is not bound yet.")]
 
 
@@ -56,27 +66,27 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
     pods: Annotated[list[TopPod], msgspec.Meta(description="The pods that have GPUs.")]
 
 
-def top_answer(tiles: Iterable[NodeTile], order: TopOrder) -> TopAnswer:
-    """Return the rows of these nodes."""
+def top_answer(
+    tiles: Iterable[NodeTile], order: TopOrder, usage: Mapping[str, NodeUsage] = MappingProxyType({})
+) -> TopAnswer:
+    """Return the rows of these nodes; ``usage`` is what is known of their use, by their names."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
-    gpus = [
-        TopGpu(t.name, gpu.index, gpu.model, gpu.used, gpu.total, gpu.percent, gpu.pods, gpu.healthy)
-        for t in tiles
-        for gpu in t.gpus
-    ]
-    pods = sorted(
-        (_pod(tile.name, pod) for tile in tiles for pod in tile.pods), key=lambda pod: (pod.namespace, pod.name)
-    )
+    used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
+    gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
+    pods = [_pod(tile.name, pod, used_on[tile.name]) for tile in tiles for pod in tile.pods]
+    pods.sort(key=lambda pod: (pod.namespace, pod.name))
     return TopAnswer(
-        sorted(map(_node, tiles), key=_key(order, lambda node: (_part(node), node.pods))),
-        sorted(gpus, key=_key(order, lambda gpu: (_part(gpu), gpu.pods))),
-        sorted(pods, key=_key(order, lambda pod: (float(pod.booked_mib), len(pod.gpus)))),
+        sorted(
+            (_node(tile, used_on[tile.name]) for tile in tiles), key=_key(order, lambda row: (_part(row), row.pods))
+        ),
+        sorted(gpus, key=_key(order, lambda row: (_part(row), row.pods))),
+        sorted(pods, key=_key(order, lambda row: (float(row.booked_mib), len(row.gpus)))),
     )
 
 
 def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
     """Return the table of nodes; amounts are in GiB."""
-    heading = ("NODE", "MODE", "GPUS IN USE", "BOOKED GiB", "BOOKED", "COMPUTE", "PODS", "PROBLEMS")
+    heading = ("NODE", "MODE", "GPUS IN USE", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "PROBLEMS")
     rows = [
         (
             node.name,
@@ -84,6 +94,7 @@ def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
             f"{node.gpus_in_use}/{node.gpus}",
             f"{_gib(node.booked_mib)}/{_gib(node.total_mib)}",
             f"{_part(node):.0%}",
+            _used(node.used_mib),
             f"{node.compute_percent}%" if node.compute_percent else "-",
             str(node.pods),
             "; ".join(node.problems),
@@ -95,7 +106,7 @@ def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
 
 def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
     """Return the table of GPUs; amounts are in GiB."""
-    heading = ("NODE", "GPU", "MODEL", "BOOKED GiB", "BOOKED", "COMPUTE", "PODS", "HEALTH")
+    heading = ("NODE", "GPU", "MODEL", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "HEALTH")
     rows = [
         (
             gpu.node,
@@ -103,6 +114,7 @@ def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
             gpu.model or "-",
             f"{_gib(gpu.booked_mib)}/{_gib(gpu.total_mib)}",
             f"{_part(gpu):.0%}",
+            _used(gpu.used_mib),
             f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
             str(gpu.pods),
             "ok" if gpu.healthy else "unhealthy",
@@ -114,7 +126,7 @@ def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
 
 def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
     """Return the table of pods; amounts are in GiB."""
-    heading = ("NAMESPACE", "POD", "NODE", "GPUS", "BOOKED GiB", "COMPUTE", "STATE")
+    heading = ("NAMESPACE", "POD", "NODE", "GPUS", "BOOKED GiB", "USED GiB", "COMPUTE", "GPU TIME", "STATE")
     rows = [
         (
             pod.namespace,
@@ -122,7 +134,9 @@ def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
             pod.node,
             ",".join(map(str, pod.gpus)) or "unknown",
             _gib(pod.booked_mib),
+            _used(pod.used_mib),
             f"{pod.compute_percent}%" if pod.compute_percent else "-",
+            "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
             "reserved" if pod.reserved else "bound",
         )
         for pod in pods
@@ -130,7 +144,21 @@ def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
     return [heading, *rows]
 
 
-def _node(tile: NodeTile) -> TopNode:
+def _gpu(node: str, gpu: GpuTile, usage: NodeUsage) -> TopGpu:
+    return TopGpu(
+        node=node,
+        index=gpu.index,
+        model=gpu.model,
+        booked_mib=gpu.used,
+        used_mib=usage.gpus.get(gpu.index),
+        total_mib=gpu.total,
+        compute_percent=gpu.percent,
+        pods=gpu.pods,
+        healthy=gpu.healthy,
+    )
+
+
+def _node(tile: NodeTile, usage: NodeUsage) -> TopNode:
     silent = ["its agent is silent"] if tile.silent else []
     return TopNode(
         name=tile.name,
@@ -138,6 +166,7 @@ def _node(tile: NodeTile) -> TopNode:
         gpus=len(tile.gpus),
         gpus_in_use=sum(gpu.pods > 0 for gpu in tile.gpus),
         booked_mib=sum(gpu.used for gpu in tile.gpus),
+        used_mib=_sum(usage.gpus.get(gpu.index) for gpu in tile.gpus),
         total_mib=sum(gpu.total for gpu in tile.gpus),
         compute_percent=sum(gpu.percent for gpu in tile.gpus),
         pods=len(tile.pods),
@@ -145,14 +174,17 @@ def _node(tile: NodeTile) -> TopNode:
     )
 
 
-def _pod(node: str, pod: PodTile) -> TopPod:
+def _pod(node: str, pod: PodTile, usage: NodeUsage) -> TopPod:
+    measured = usage.pods.get(f"{pod.namespace}/{pod.name}", _UNKNOWN)
     return TopPod(
         namespace=pod.namespace,
         name=pod.name,
         node=node,
         gpus=[share.index for share in pod.shares],
         booked_mib=sum(share.mib for share in pod.shares) or pod.asked,
+        used_mib=measured.mib,
         compute_percent=sum(share.percent for share in pod.shares),
+        gpu_time_percent=measured.percent,
         reserved=pod.reserved,
     )
 
@@ -166,12 +198,28 @@ def _key(order: TopOrder, amounts: Callable[[Any], tuple[float, int]]) -> Callab
     match order:
         case TopOrder.BOOKED:
             return lambda row: -amounts(row)[0]
+        case TopOrder.USED:
+            return lambda row: 0 if row.used_mib is None else -1 - row.used_mib
         case TopOrder.PODS:
             return lambda row: -amounts(row)[1]
         case TopOrder.COMPUTE:
             return lambda row: -row.compute_percent
         case TopOrder.NAME:
             return lambda _: 0
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """Return the sum of amounts that are all known, None where one is not."""
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _used(mib: int | None) -> str:
+    return "-" if mib is None else _gib(mib)
 
 
 def _gib(mib: int) -> str:

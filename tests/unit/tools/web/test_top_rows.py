@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.tools.web.records import GpuTile, NodeTile, PodTile, TileShare
+from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage, TileShare
 from gputile.tools.web.top_order import TopOrder
 from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows, top_answer
 
@@ -46,16 +46,31 @@ def test_the_order_is_what_was_asked_for() -> None:
     assert names(TopOrder.PODS)[0] == ["a", "b"]
 
 
+def test_rows_by_what_is_used_have_those_last_of_which_it_is_not_known() -> None:
+    usage = {"b": NodeUsage({"ns/small": PodUsage(0)}, {0: 1, 1: 2 * GIB})}
+    found = top_answer(TILES, TopOrder.USED, usage)
+    assert [(node.name, node.used_mib) for node in found.nodes] == [("b", 2 * GIB + 1), ("a", None)]
+    assert [(gpu.node, gpu.index) for gpu in found.gpus] == [("b", 1), ("b", 0), ("a", 0)]
+    assert [pod.name for pod in found.pods] == ["small", "kept", "large", "lost"]
+
+
+def test_a_node_uses_nothing_known_while_one_of_its_gpus_is_not_measured() -> None:
+    found = top_answer(TILES, TopOrder.NAME, {"b": NodeUsage(gpus={1: 2 * GIB})})
+    assert [node.used_mib for node in found.nodes] == [None, None]
+
+
 def test_what_the_tables_say() -> None:
-    found = top_answer(TILES, TopOrder.BOOKED)
+    usage = {"a": NodeUsage({"ns/large": PodUsage(3 * GIB, 40), "ns/lost": PodUsage(None, 7)}, {0: 5 * GIB})}
+    found = top_answer(TILES, TopOrder.BOOKED, usage)
     assert node_rows(found.nodes)[1:] == [
-        ("a", "core_mem", "1/1", "12/16", "75%", "50%", "3", "its agent is silent"),
-        ("b", "cgpu", "1/2", "4/32", "12%", "-", "1", "GPU 1 is unhealthy"),
+        ("a", "core_mem", "1/1", "12/16", "75%", "5", "50%", "3", "its agent is silent"),
+        ("b", "cgpu", "1/2", "4/32", "12%", "-", "-", "1", "GPU 1 is unhealthy"),
     ]
-    assert gpu_rows(found.gpus)[1] == ("a", "0", "NVIDIA A10", "12/16", "75%", "50%", "2", "ok")
+    assert gpu_rows(found.gpus)[1] == ("a", "0", "NVIDIA A10", "12/16", "75%", "5", "50%", "2", "ok")
     assert gpu_rows(found.gpus)[3][-1] == "unhealthy"
-    assert pod_rows(found.pods)[2:] == [
-        ("ns", "kept", "a", "0", "4", "20%", "reserved"),
-        ("ns", "small", "b", "0", "4", "-", "bound"),
-        ("ns", "lost", "a", "unknown", "2", "-", "bound"),
+    assert pod_rows(found.pods)[1:] == [
+        ("ns", "large", "a", "0", "8", "3", "30%", "40%", "bound"),
+        ("ns", "kept", "a", "0", "4", "-", "20%", "-", "reserved"),
+        ("ns", "small", "b", "0", "4", "-", "-", "-", "bound"),
+        ("ns", "lost", "a", "unknown", "2", "-", "-", "7%", "bound"),
     ]
