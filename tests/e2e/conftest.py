@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.browsertab import tab
 from tests.localcluster import binaries
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.skipping import components_or_skip, prepare
+
+__all__ = ["tab"]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -4,19 +4,17 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from gputile.core.devices.allocation import decode_allocation
-from tests.browser import Tab, browser
+from tests.browser import Tab
 from tests.e2e.extender import bound, pod_body, pods_in, write_cluster
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
@@ -40,16 +38,6 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     with extender, scheduler:
         yield control_plane
     control_plane.nodes.delete_all_nodes()
-
-
-@pytest.fixture
-async def tab() -> AsyncIterator[Tab]:
-    try:
-        async with browser() as found:
-            await found.size(1360, 860)
-            yield found
-    except ComponentMissing as missing:
-        skip_or_fail(missing)
 
 
 async def shares(tab: Tab) -> set[tuple[str, str, int, str]]:

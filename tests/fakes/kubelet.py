@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,19 @@ from gputile.node.gateway.protocols import podresources_v1_pb2_grpc as listing_r
 from tests.fakes.devicemanager import AdmissionError, DeviceManager, Endpoint
 
 QPS, BURST = 100.0, 10  # of the PodResources service
+
+
+def pod_resources(pods: Iterable[Pod], manager: DeviceManager) -> listed.ListPodResourcesResponse:
+    """Return what PodResources lists of these pods: no init containers but sidecars."""
+    answer = listed.ListPodResourcesResponse()
+    for pod in pods:
+        entry = answer.pod_resources.add(name=pod.metadata.name, namespace=pod.metadata.namespace)
+        sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
+        for container in (*sidecars, *pod.spec.containers):
+            shown = entry.containers.add(name=container.name)
+            for resource, given in manager.given.get((pod.metadata.uid, container.name), {}).items():
+                shown.devices.add(resource_name=resource, device_ids=sorted(given.ids))
+    return answer
 
 
 @dataclass
@@ -334,16 +347,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1
         self.manager.collect()
-        answer = listed.ListPodResourcesResponse()
-        for uid in self._active():
-            pod = self.pods[uid].pod
-            entry = answer.pod_resources.add(name=pod.metadata.name, namespace=pod.metadata.namespace)
-            sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
-            for container in (*sidecars, *pod.spec.containers):
-                shown = entry.containers.add(name=container.name)
-                for resource, given in self.manager.given.get((uid, container.name), {}).items():
-                    shown.devices.add(resource_name=resource, device_ids=sorted(given.ids))
-        return answer
+        return pod_resources((self.pods[uid].pod for uid in self._active()), self.manager)
 
     async def GetAllocatableResources(
         self,

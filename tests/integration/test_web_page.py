@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
 from gputile.cli.app import app
-from tests.browser import Tab, browser
+from tests.browser import Tab
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.localcluster.gputile import EXAMPLES
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -39,16 +36,6 @@ HOSTILE = (
     "constructor",
     "a\u0000b\ud7ffc",
 )
-
-
-@pytest.fixture
-async def tab() -> AsyncIterator[Tab]:
-    try:
-        async with browser() as found:
-            await found.size(1360, 860)
-            yield found
-    except ComponentMissing as missing:
-        skip_or_fail(missing)
 
 
 async def look(tab: Tab, page: ServedPage) -> None:

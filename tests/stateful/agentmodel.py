@@ -66,6 +66,7 @@ from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, Endpoint
+from tests.fakes.kubelet import pod_resources
 from tests.integration.agent.scene import FixedMonitor, machine
 
 LONG_AGO_S = 100.0
@@ -319,16 +320,7 @@ class ModelKubelet:
     def list(self) -> listing_pb.ListPodResourcesResponse:
         """Return PodResources' answer."""
         self.manager.collect()
-        answer = listing_pb.ListPodResourcesResponse()
-        for uid in self.active():
-            pod = self.pods[uid].pod
-            entry = answer.pod_resources.add(name=pod.metadata.name, namespace=pod.metadata.namespace)
-            sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
-            for container in (*sidecars, *pod.spec.containers):
-                shown = entry.containers.add(name=container.name)
-                for resource, given in self.manager.given.get((uid, container.name), {}).items():
-                    shown.devices.add(resource_name=resource, device_ids=sorted(given.ids))
-        return answer
+        return pod_resources((self.pods[uid].pod for uid in self.active()), self.manager)
 
 
 class Refused(Exception):

@@ -32,7 +32,8 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
 from gputile.core.scheduling.gang_refusal import GangRule, lost_place
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import LATE_S, EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import LATE_S, EvictionRules, Preemptor, choose_victims
+from gputile.core.scheduling.victim_cover import VictimChoice
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)

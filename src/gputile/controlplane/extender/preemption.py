@@ -21,7 +21,8 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import choose_victims
+from gputile.core.scheduling.victim_cover import VictimChoice
 
 PERIOD_S = 0.5
 ROUND_S = 1.0  # of searches: whoever is left waits for the next round, so that kept places are not forgotten

@@ -23,7 +23,8 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import EvictionRules, Loss, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
+from gputile.core.scheduling.victim_cover import Loss, VictimChoice
 from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5")
@@ -105,7 +106,7 @@ def loss_of(cluster: Cluster, uids: Iterable[str]) -> Loss:
         bound, facts = cluster.pods[uid], eviction_facts(cluster.pods[uid])
         held = sum(1000 * each // 15 // GIB for each in _mib(bound))
         age = int(NOW_S - facts.started_at) if facts.started_at else 0
-        loss += Loss(bound.spec.priority or 0, 1, facts.cost, age * held)
+        loss = loss.plus(Loss(bound.spec.priority or 0, 1, facts.cost, age * held))
     return loss
 
 
