@@ -33,7 +33,7 @@ class PreemptingExtender:
     """One extender's parts on the API server's pods. ``informer`` is its watch."""
 
     def __init__(self, world: "PreemptingWorld") -> None:
-        clock = BinderClock(lambda: world.now_s, lambda: world.now_s * 10**9)
+        clock = BinderClock(lambda: world.monotonic_s, lambda: world.now_s * 10**9)
         self.ledger = Ledger(Configuration())
         for name in world.nodes:
             self.ledger.apply(NodeApplied(gpu_node(name, mode="cgpu")))
@@ -55,11 +55,12 @@ class PreemptingExtender:
 
 
 class PreemptingWorld:
-    """Nodes of two GPUs with 15 GiB each; pods ask for whole GiB. Time stands still unless it is set."""
+    """Nodes of two GPUs with 15 GiB each; pods ask for whole GiB. Time passes only where it is told to."""
 
     def __init__(self, *nodes: str) -> None:
         self.nodes = nodes or ("a",)
         self.now_s = BEGIN_S
+        self.monotonic_s = 0
         self.events: list[PodEvent] = []
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.extender = PreemptingExtender(self)
@@ -109,13 +110,18 @@ class PreemptingWorld:
 
     async def round(self, seconds: int = 2) -> None:
         """Let time pass, and the extender do a round."""
-        self.set_time(self.now_s + seconds)
+        self.pass_time(seconds)
         await self.extender.binder.resolve_unconfirmed()
         await self.extender.preemption.round()
         await asyncio.sleep(0)
 
-    def set_time(self, now_s: int) -> None:
-        """Let it be ``now_s`` for all."""
+    def pass_time(self, seconds: int) -> None:
+        """Let so much time pass for all."""
+        self.monotonic_s += seconds
+        self.set_clocks(self.now_s + seconds)
+
+    def set_clocks(self, now_s: int) -> None:
+        """Set the clocks of all to ``now_s``, which takes no time."""
         self.now_s = now_s
         self.cluster.now = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

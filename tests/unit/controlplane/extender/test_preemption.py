@@ -17,7 +17,7 @@ async def two_full_gpus() -> PreemptingWorld:
     """10 of 15 GiB of each of two GPUs are in use: no pod of 12 fits, and the node has 10 in sum."""
     world = PreemptingWorld()
     await world.run("low0", 10)
-    world.set_time(world.now_s + 60)
+    world.pass_time(60)
     await world.run("low1", 10)
     return world
 
@@ -229,7 +229,7 @@ async def test_a_round_does_not_go_on_for_long_and_makes_no_search_twice() -> No
 
     async def slow(namespace: str, name: str) -> Pod | None:
         read.append(name)
-        world.now_s += 1
+        world.pass_time(1)
         return await real(namespace, name)
 
     world.cluster.pod = slow  # type: ignore[method-assign]
