@@ -237,11 +237,15 @@ void gputile_shared_usage_refused(unsigned gpu) {
     end_alone();
 }
 
+/* Without the file's lock, which a process without a free descriptor may not get: nobody else writes this slot, and
+ * whoever adds up the slots meanwhile counts too much at most. */
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes) {
-    if (!enter()) return;
-    uint64_t held = usage->used[gpu][own_slot];
-    __atomic_store_n(&usage->used[gpu][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
-    leave();
+    begin_alone();
+    if (usage) {
+        uint64_t held = usage->used[gpu][own_slot];
+        __atomic_store_n(&usage->used[gpu][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
+    }
+    end_alone();
 }
 
 uint64_t gputile_shared_usage_used(unsigned gpu) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "base/guarded_fd.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,7 +16,16 @@ static bool file_of(int fd, struct gputile_guarded_fd *file) {
     return true;
 }
 
+/* Where a program was started without them, its own output goes to whatever has these numbers. */
+static int beyond_standard_streams(int fd) {
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return moved;
+}
+
 void gputile_guarded_fd_set(struct gputile_guarded_fd *guarded, int fd) {
+    fd = beyond_standard_streams(fd);
     guarded->device = guarded->inode = 0;
     guarded->fd = fd >= 0 && file_of(fd, guarded) ? fd : -1;
 }

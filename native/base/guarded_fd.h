@@ -10,7 +10,8 @@ struct gputile_guarded_fd {
 };
 #define GPUTILE_GUARDED_FD_NONE {.fd = -1}
 
-/* Remember which file a descriptor stands for; -1 for none. Not for those without a file of their own, as eventfd's. */
+/* Take over a descriptor, and remember which file it stands for; -1 for none. It gets another number where it has one of
+ * the standard streams. Not for those without a file of their own, as eventfd's. */
 void gputile_guarded_fd_set(struct gputile_guarded_fd *guarded, int fd);
 /* Whether the number still stands for that file. */
 bool gputile_guarded_fd_is_ours(const struct gputile_guarded_fd *guarded);

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.alone
 
 
 def test_the_cost_of_calls(one_gpu: Callable[..., Container]) -> None:
-    """A launch pays for no lock and no system call, an allocation for two locks: a simulated driver is that fast."""
+    """A launch pays for no lock and no system call, an allocation for one lock: a simulated driver is that fast."""
     container = one_gpu(256)
 
     def measure(**variables: str) -> dict[str, float]:

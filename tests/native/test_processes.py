@@ -13,7 +13,7 @@ import pytest
 
 from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from gputile.node.isolation.limits_format import USAGE_BYTES, GpuLimit, encode_limits
 from gputile.node.isolation.usage_reader import GpuUsage, read_usage
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
@@ -123,6 +123,47 @@ input()
     process.kill()
     process.communicate()
     assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
+@pytest.mark.requirement("M4")
+@pytest.mark.parametrize("closed", ["0<&- 1>&- 2>&-", "1>&- 2>&-", "0<&- 2>&-"])
+def test_a_process_without_standard_streams(one_gpu: Maker, closed: str) -> None:
+    """What a daemon prints into the void does not get into the counts, whose file would have these numbers."""
+    container = one_gpu(256)
+    code = """
+from tests.native.client import *
+import os
+cuda = Cuda()
+assert cuda.linear(100) == OK
+for number in (0, 1, 2):
+    if os.path.realpath(f"/proc/self/fd/{number}").endswith("/gpus"): continue # the simulated driver's own
+    try: os.write(number, b"x" * 4096)
+    except OSError: pass
+assert cuda.info()[0] == 156
+assert cuda.linear(200) == OUT_OF_MEMORY
+"""
+    container.run(["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code])
+    assert container.usage.stat().st_size == USAGE_BYTES
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
+@pytest.mark.requirement("M4")
+def test_memory_is_given_back_without_any_free_descriptor(one_gpu: Maker) -> None:
+    """As by a program that has closed all descriptors and has as many open as it may; it gets nothing meanwhile."""
+    container = one_gpu(256)
+    code = """
+import os, resource
+cuda = Cuda()
+assert cuda.linear(100) == OK
+for fd in map(int, os.listdir("/proc/self/fd")):
+    if os.path.realpath(f"/proc/self/fd/{fd}").endswith("/usage"): os.dup2(os.open("/dev/null", os.O_RDONLY), fd)
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+print(cuda.free_linear(), cuda.linear(1))
+resource.setrlimit(resource.RLIMIT_NOFILE, before)
+print(cuda.info()[0])
+"""
+    assert container.python(code) == "0 2\n256\n"
 
 
 @pytest.mark.requirement("M4")
