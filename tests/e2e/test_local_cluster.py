@@ -110,6 +110,14 @@ def test_the_first_page_is_executed(local: LocalCluster) -> None:
     walk(ROOT / "docs" / "guides" / "getting-started.md", local.environment, ROOT, lambda _: None)
 
 
+def test_status_recognises_the_programs(local: LocalCluster) -> None:
+    """There is no Deployment of them, and nothing in the cluster says whether they are ready."""
+    done = local.run("gputile status")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (3, "gputile: OutsideOfPods"), done.stdout + done.stderr
+    assert "controller holds the Lease gputile-controller" in done.stdout
+    assert "the webhook configuration gputile is there" in done.stdout
+
+
 def test_everything_that_the_local_cluster_says_works(local: LocalCluster) -> None:
     """Each command ends well, and the pods of examples/workloads.yaml run on nodes of the kinds that the demo says."""
     for command in local.commands:

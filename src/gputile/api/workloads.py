@@ -1,4 +1,4 @@
-"""Slim Deployments, DaemonSets, Events and the states of pods: what tells whether an installation is ready."""
+"""Slim Deployments, DaemonSets, Events, states of pods, Leases and webhooks: what tells whether gputile is ready."""
 
 import msgspec
 
@@ -63,6 +63,45 @@ class DaemonSet(_WorkloadObject):
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
+
+
+class LeaseSpec(_WorkloadObject):
+    """coordination.k8s.io/v1 LeaseSpec: who holds it, None or "" for nobody."""
+
+    holder_identity: str | None = None
+
+
+class Lease(_WorkloadObject):
+    """coordination.k8s.io/v1 Lease."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class WebhookService(_WorkloadObject):
+    """admissionregistration.k8s.io/v1 ServiceReference."""
+
+    namespace: str = ""
+
+
+class WebhookClient(_WorkloadObject):
+    """admissionregistration.k8s.io/v1 WebhookClientConfig: its Service, None where an address is given."""
+
+    service: WebhookService | None = None
+
+
+class Webhook(_WorkloadObject):
+    """admissionregistration.k8s.io/v1 MutatingWebhook."""
+
+    name: str = ""
+    client_config: WebhookClient = msgspec.field(default_factory=WebhookClient)
+
+
+class WebhookConfiguration(_WorkloadObject):
+    """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    webhooks: list[Webhook] = []
 
 
 class Waiting(_WorkloadObject):

@@ -13,7 +13,9 @@ from gputile.cli.terminal import columns
 from gputile.cli.watching import Watch, watched
 
 if TYPE_CHECKING:
+    from gputile.cli.bounded_reads import BoundedReads
     from gputile.tools.views.status import Installation
+    from gputile.tools.views.traces import Traces
 
 NOT_DEPLOYED = NOT_PLACED
 LOOK_EVERY_S = 1.0
@@ -41,7 +43,8 @@ def status(
 ) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 
-    Exits with 0 when every component is ready, and with 3 while one is not.
+    Exit code: 0 when every component is ready, 3 while one is not, or where gputile runs outside of pods: no cluster
+    says whether it is ready then.
     """
     from gputile.tools.views.status import RolloutPhase, table
 
@@ -77,7 +80,7 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     from gputile.cli.live import INSTALLED
     from gputile.cli.readiness import unready_reasons
     from gputile.kube.listing import list_all
-    from gputile.tools.views.status import assess
+    from gputile.tools.views.status import assess, with_traces
 
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
     ours = {"labelSelector": selector}
@@ -94,10 +97,34 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
                 list_all(connection, f"{core}/configmaps", ConfigMap, ours),
             )
             said = await unready_reasons(connection, namespace, pods)
-            return assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps), said)
+            found = assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps), said)
+            return found if found.components else with_traces(found, await _traces(connection, namespace))
 
     def _unit(maps: list[ConfigMap]) -> int:
         given, _ = installed_configuration(maps)
         return given.configuration.unit_mib if given is not None else 0
 
     return read_or_leave(read())
+
+
+async def _traces(connection: "BoundedReads", namespace: str) -> "Traces":
+    """Return what programs outside of pods have left, as far as the user may read it."""
+    import asyncio
+
+    from gputile.api.workloads import Lease, WebhookConfiguration
+    from gputile.kube.decoding import T
+    from gputile.kube.errors import KubeError
+    from gputile.kube.listing import list_all
+    from gputile.tools.views.traces import traces_of
+
+    async def readable(path: str, kind: type[T]) -> list[T]:
+        try:
+            return await list_all(connection, path, kind)
+        except KubeError:
+            return []
+
+    leases, configurations = await asyncio.gather(
+        readable(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
+        readable("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", WebhookConfiguration),
+    )
+    return traces_of(leases, configurations, namespace)

@@ -63,6 +63,19 @@ def test_a_configuration_that_cannot_be_read_tells_no_unit(server: FakeApiServer
     assert (result.exit_code, json.loads(result.stdout)["unitMib"]) == (0, 0)
 
 
+def test_programs_outside_of_pods_are_recognised(server: FakeApiServer, kubeconfig: str) -> None:
+    """By their Leases and their webhook configuration, which a user need not be allowed to read."""
+    leases = "/apis/coordination.k8s.io/v1/namespaces/gputile/leases"
+    held = {"metadata": {"name": "gputile-controller"}, "spec": {"holderIdentity": "controller"}}
+    server.store[leases] = {"gputile-controller": held}
+    words = ["status", "--kubeconfig", kubeconfig]
+    first = run.invoke(app, [*words, "-o", "json"])
+    assert (first.exit_code, json.loads(first.stdout)["phase"]) == (3, "OutsideOfPods")
+    assert json.loads(first.stdout)["traces"] == ["controller holds the Lease gputile-controller"]
+    del server.store[leases]["gputile-controller"]
+    assert run.invoke(app, words).stdout == "gputile: NotInstalled\n"
+
+
 def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str) -> None:
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
     timer = threading.Timer(0.3, lambda: server.store[DEPLOYMENTS].update({"gputile-webhook": webhook(1)}))

@@ -15,6 +15,7 @@ from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.table import aligned
 from gputile.tools.views.terminal_text import inert
+from gputile.tools.views.traces import Traces
 
 
 class RolloutPhase(StrEnum):
@@ -24,6 +25,7 @@ class RolloutPhase(StrEnum):
     DEPLOYING = "Deploying"
     FAILED = "Failed"
     NOT_INSTALLED = "NotInstalled"
+    OUTSIDE_OF_PODS = "OutsideOfPods"
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,7 +49,8 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
     """The whole installation. ``unit_mib`` is the configured memory unit, 0 where there is no configuration.
 
-    ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``.
+    ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``. Where there are
+    no components, ``traces`` is what programs outside of pods have left, and ``elsewhere`` where gputile is instead.
     """
 
     phase: Annotated[RolloutPhase, msgspec.Meta(description="What the installation is.")]
@@ -57,6 +60,13 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     resting: Annotated[int, msgspec.Meta(description="How many nodes have no GPU, so that their agents wait for one.")]
     components: Annotated[list[Component], msgspec.Meta(description="The components.")]
     nodes: Annotated[list[InstalledNode], msgspec.Meta(description="The GPU nodes.")]
+    traces: Annotated[
+        list[str],
+        msgspec.Meta(description="What programs outside of pods have left, where there is no component."),
+    ] = []
+    elsewhere: Annotated[
+        list[str], msgspec.Meta(description="Other namespaces that its webhook is in, if there is no component here.")
+    ] = []
 
 
 def assess(
@@ -89,6 +99,14 @@ def assess(
     )
 
 
+def with_traces(installation: Installation, traces: Traces) -> Installation:
+    """Return an installation of no components as what its traces say that it is."""
+    if installation.phase is not RolloutPhase.NOT_INSTALLED:
+        return installation
+    phase = RolloutPhase.OUTSIDE_OF_PODS if traces.here else RolloutPhase.NOT_INSTALLED
+    return msgspec.structs.replace(installation, phase=phase, traces=traces.here, elsewhere=traces.elsewhere)
+
+
 def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
     bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
@@ -118,10 +136,22 @@ def _seen(installation: Installation) -> list[str]:
     count = len(installation.nodes)
     if count:
         found.append("1 node has what an agent reported" if count == 1 else f"{count} nodes have what agents reported")
-    if not found:
+    found += map(inert, installation.traces)
+    if not found and not installation.elsewhere:
         return []
-    where = "in another namespace (--installed-in), or as programs outside of the cluster, as `make cluster` runs them"
-    return ["", f"Here are no Deployments and DaemonSets of it, but {' and '.join(found)}: it may run {where}."]
+    but = f", but {_listed(found)}" if found else ""
+    lacking = f"ere are no Deployments and DaemonSets of it{but}"
+    if installation.traces:
+        unknown = "Whether these programs are ready is not known here: each answers /readyz on its health port."
+        return ["", f"It runs outside of pods: h{lacking}. {unknown}"]
+    if installation.elsewhere:
+        other = inert(installation.elsewhere[0])
+        return ["", f"H{lacking}: its webhook is in the namespace {other} (--installed-in {other})."]
+    return ["", f"H{lacking}: it may run in another namespace (--installed-in), or have left this behind."]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:

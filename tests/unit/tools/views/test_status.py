@@ -11,7 +11,8 @@ from gputile.api.core import Node
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.tools.views.rollout import RolloutState
-from gputile.tools.views.status import Installation, RolloutPhase, assess, table
+from gputile.tools.views.status import Installation, RolloutPhase, assess, table, with_traces
+from gputile.tools.views.traces import Traces
 
 pytestmark = pytest.mark.requirement("U11")
 
@@ -105,6 +106,29 @@ def test_what_there_is_without_components_is_said() -> None:
         "gputile: NotInstalled\n\nHere are no Deployments and DaemonSets of it, but its configuration"
     )
     assert "1 node has what an agent reported: it may run in another namespace (--installed-in)" in told
+
+
+def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
+    """As `make cluster` runs them. Nothing in a cluster says whether a program is ready, so this is not Deployed."""
+    seen = ["controller holds the Lease gputile-controller"]
+    installation = with_traces(assess([], [], [], [], 128), Traces(here=seen))
+    assert installation.phase is RolloutPhase.OUTSIDE_OF_PODS
+    assert installation.traces == seen
+    told = table(installation)
+    assert told.startswith("gputile: OutsideOfPods\n\nIt runs outside of pods: here are no Deployments and DaemonSets")
+    assert "its configuration is there and controller holds the Lease gputile-controller" in told
+    assert "/readyz" in told
+
+
+def test_where_it_is_installed_instead_is_said() -> None:
+    installation = with_traces(assess([], [], [], [], 0), Traces(elsewhere=["gpu-sharing"]))
+    assert (installation.phase, installation.traces) == (RolloutPhase.NOT_INSTALLED, [])
+    assert "its webhook is in the namespace gpu-sharing (--installed-in gpu-sharing)" in table(installation)
+
+
+def test_traces_say_nothing_of_what_has_components() -> None:
+    deployed = assess([deployment()], [], [], [], 1024)
+    assert with_traces(deployed, Traces(here=["a Lease"], elsewhere=["b"])) == deployed
 
 
 @pytest.mark.parametrize(
