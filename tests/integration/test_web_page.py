@@ -13,6 +13,7 @@ from gputile.api.core import Node, Pod
 from gputile.cli.app import app
 from tests.browser import Tab
 from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.agents import metrics_path, metrics_text, put_agent
 from tests.localcluster.gputile import EXAMPLES
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
 
@@ -161,6 +162,40 @@ async def test_what_if_shows_where_pods_would_go(tab: Tab) -> None:
         await tab.key("1")
         assert await tab.run("document.querySelectorAll('.block.ghost').length") == 2
         assert [each.method for each in page.cluster.requests if each.method != "GET"] == []
+        assert tab.errors == []
+
+
+async def test_what_is_used_is_drawn_in_the_blocks_and_said_of_the_pod(tab: Tab) -> None:
+    async with served(machine("a"), bound("p", "a", 0, 4), bound("q", "a", 1, 4)) as page:
+        put_agent(page.cluster, "a", metrics_text({"default/p": 3 << 30}))
+        await look(tab, page)
+        await tab.until("document.querySelector('[data-pod=\"default/p\"] .used')")
+        part = "document.querySelector('[data-pod=\"default/p\"] .used').style.width"
+        assert await tab.run(part) == "75%"
+        assert await tab.run("document.querySelector('[data-pod=\"default/q\"] .used')") is None
+        title = await tab.run("document.querySelector('[data-pod=\"default/p\"]').title")
+        assert title == "default/p: 4 GiB, uses 3 GiB"
+        await tab.run("document.querySelector('[data-pod=\"default/p\"]').click()")
+        await tab.until("document.getElementById('pod-use')?.textContent === 'uses 3 GiB'")
+        await tab.key("Escape")
+        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
+        await tab.until("document.querySelector('[data-use-of=\"default/p\"]')?.textContent === ', uses 3 GiB'")
+        assert await tab.run("document.getElementById('usage-trouble').hidden")
+        assert tab.errors == []
+
+
+async def test_who_may_not_ask_the_agents_sees_what_is_booked_and_is_told_once(tab: Tab) -> None:
+    async with served(machine("a"), machine("b"), bound("p", "a")) as page:
+        for node in ("a", "b"):
+            put_agent(page.cluster, node, b"")
+            del page.cluster.proxied[metrics_path(node)]
+            page.cluster.refused[metrics_path(node)] = (403, "Forbidden")
+        await look(tab, page)
+        await tab.until("!document.getElementById('usage-trouble').hidden")
+        text = await tab.run("document.getElementById('usage-trouble').textContent")
+        assert text.startswith("What pods use is not known; blocks show what is booked. you may not ask the agents")
+        assert text.count("pods/proxy") == 1
+        assert set(await blocks(tab)) == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
         assert tab.errors == []
 
 

@@ -46,7 +46,7 @@ def web(
     if live.given is None:
         configuration = assumed(configuration, live.unknown)
     set_up_logging(LogFormat.TEXT, verbose=False)
-    settings = WebSettings(port, _ready, _beside)
+    settings = WebSettings(port, _ready, _beside, installed_in)
     try:
         run(serve(load_access(kubeconfig, context), configuration, live.nodes, live.pods, settings))
     except ConfigError as error:

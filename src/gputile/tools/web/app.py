@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -24,8 +25,9 @@ from gputile.tools.simulator.pod_explanation import ExplainAnswer
 from gputile.tools.web.assets import assets
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.questions import Moment, explanation, what_if
-from gputile.tools.web.records import PageAnswer
+from gputile.tools.web.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.stream import Viewer
+from gputile.tools.web.usage_feed import MOST_NODES, UsageFeed
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,16 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
     created: str
     events: list[PodEventLine]
     events_unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions."""
+
+    feed: Feed
+    usage: UsageFeed
+    connection: Connection
+    moment: Callable[[], Awaitable[Moment]]
 
 
 class TooManyQuestions(Exception):
@@ -81,14 +93,13 @@ class Questions:
 
 
 class PageApp:
-    """The page over HTTP. ``moment`` returns the cluster as questions are asked of it."""
+    """The page over HTTP. ``epoch`` names this server, ``cluster`` what it shows."""
 
-    def __init__(
-        self, feed: Feed, connection: Connection, moment: Callable[[], Awaitable[Moment]], epoch: str, cluster: str
-    ) -> None:
-        self._feed = feed
-        self._connection = connection
-        self._moment = moment
+    def __init__(self, sources: PageSources, epoch: str, cluster: str) -> None:
+        self._feed = sources.feed
+        self._usage_feed = sources.usage
+        self._connection = sources.connection
+        self._moment = sources.moment
         self._epoch = epoch
         self._cluster = cluster
         self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
@@ -110,6 +121,8 @@ class PageApp:
                 Route("/api/state", _Endpoint(self._state, drop)),
                 Route("/api/changes", _Endpoint(self._changes, drop)),
                 Route("/api/pod", self._pod),
+                Route("/api/usage", self._usage),
+                Route("/api/pod-usage", self._pod_usage),
                 Route("/api/what-if", self._what_if, methods=["POST"]),
             ]
         )
@@ -144,11 +157,27 @@ class PageApp:
         await viewer.begin("text/event-stream")
         await viewer.follow(self._feed.log, int(text) if known and same else -1)
 
-    async def _pod(self, request: Request) -> Response:
-        key = f"{request.query_params.get('namespace', '')}/{request.query_params.get('name', '')}"
-        pod = next((each for each in self._feed.state.pods if each.key == key), None)
+    async def _usage(self, request: Request) -> Response:
+        there = self._feed.state.page.nodes
+        names = dict.fromkeys(name for name in request.query_params.getlist("node") if name in there)
+        return _json(self._usage_feed.of_nodes(list(names)[:MOST_NODES]))
+
+    async def _pod_usage(self, request: Request) -> Response:
+        pod = self._asked_for(request)
         if pod is None:
-            return PlainTextResponse("there is no such pod (any more)\n", 404)
+            return _no_pod()
+        if not pod.spec.node_name:
+            return _json(PodUsageAnswer())
+        return _json(self._usage_feed.of_pod(pod.spec.node_name, pod.key))
+
+    def _asked_for(self, request: Request) -> Pod | None:
+        key = f"{request.query_params.get('namespace', '')}/{request.query_params.get('name', '')}"
+        return next((each for each in self._feed.state.pods if each.key == key), None)
+
+    async def _pod(self, request: Request) -> Response:
+        pod = self._asked_for(request)
+        if pod is None:
+            return _no_pod()
         moment = await self._moment()
         try:
             said = await self._questions.ask(lambda: explanation(pod, moment))
@@ -197,6 +226,10 @@ class _Endpoint:
             await self._answer(Request(scope), viewer)
         finally:
             viewer.close()
+
+
+def _no_pod() -> Response:
+    return PlainTextResponse("there is no such pod (any more)\n", 404)
 
 
 def _busy() -> Response:

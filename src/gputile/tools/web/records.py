@@ -101,6 +101,29 @@ class NodeUsage(_Record, frozen=True):
     problem: str = ""
 
 
+class UsageSample(_Record, frozen=True, array_like=True):
+    """What a pod used at a time, Unix time in seconds."""
+
+    at: int
+    mib: int | None
+    percent: int | None
+
+
+class UsageAnswer(_Record, frozen=True):
+    """``/api/usage``: what is known of the nodes that were asked for; ``trouble`` is why nothing can be known."""
+
+    trouble: str = ""
+    nodes: dict[str, NodeUsage] = {}
+
+
+class PodUsageAnswer(_Record, frozen=True):
+    """``/api/pod-usage``: what a pod uses, and has used within the last hour; ``trouble`` is why it is not known."""
+
+    trouble: str = ""
+    usage: PodUsage | None = None
+    samples: list[UsageSample] = []
+
+
 class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """All that the page shows: nodes by name, and pending pods by ``namespace/name``."""
 

@@ -14,11 +14,13 @@ from gputile.kube.kubeconfig import Access
 from gputile.support.connections import Address, ConnectionLimits
 from gputile.support.http_server import Server, holding
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.app import PageApp
+from gputile.tools.web.app import PageApp, PageSources
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard
 from gputile.tools.web.page_state import PageState
 from gputile.tools.web.questions import Moment
+from gputile.tools.web.usage_feed import UsageFeed
+from gputile.tools.web.usage_reader import UsageReader
 
 LOOPBACK: Final = "127.0.0.1"
 _LIMITS: Final = ConnectionLimits(most=256)
@@ -38,11 +40,13 @@ class WebSettings:
     """How the page is served: on ``port`` of loopback, 0 for any that is free.
 
     ``ready`` is told the page's address. ``beside`` reads what the simulator needs to know beside nodes and pods.
+    The agents that say what is used are those of the release in the namespace ``installed_in``.
     """
 
     port: int
     ready: Callable[[str], None]
     beside: Callable[[Connection], Awaitable[Beside]]
+    installed_in: str
 
 
 async def serve(
@@ -61,6 +65,7 @@ async def serve(
     state.difference()
     async with Connection(access) as connection:
         feed = Feed(connection, state)
+        usage = UsageFeed(UsageReader(connection, settings.installed_in))
 
         async def moment() -> Moment:
             beside = await settings.beside(connection)
@@ -69,12 +74,13 @@ async def serve(
         def drop(client: Address) -> None:
             server.connections.close(client)
 
-        page = PageApp(feed, connection, moment, secrets.token_hex(8), access.server)
+        page = PageApp(PageSources(feed, usage, connection, moment), secrets.token_hex(8), access.server)
         server = Server(Guard(page.app(drop), token), "--port", LOOPBACK, settings.port, _LIMITS)
         with holding(server):
             port = server.held[0].getsockname()[1]
             settings.ready(f"http://{LOOPBACK}:{port}/?token={token}")
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(feed.run())
+                watching = [group.create_task(work) for work in (feed.run(), usage.run())]
                 await server.answer()
-                watching.cancel()
+                for each in watching:
+                    each.cancel()

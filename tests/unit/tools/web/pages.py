@@ -16,6 +16,7 @@ from gputile.kube.connection import Connection
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.server import Beside, WebSettings, serve
 from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 
 GIB = 1024
@@ -57,7 +58,7 @@ def put(cluster: FakeApiServer, *objects: Node | Pod) -> None:
 async def served(*objects: Node | Pod, known: bool = True) -> AsyncIterator[ServedPage]:
     """Serve the page of a cluster with these objects; with ``known`` False the watch has to bring them."""
     cluster = FakeApiServer()
-    cluster.store.update({NODES: {}, PODS: {}})
+    cluster.store.update({NODES: {}, PODS: {}, AGENTS: {}})
     put(cluster, *objects)
     nodes = [each for each in objects if isinstance(each, Node)] if known else []
     pods = [each for each in objects if isinstance(each, Pod)] if known else []
@@ -67,7 +68,7 @@ async def served(*objects: Node | Pod, known: bool = True) -> AsyncIterator[Serv
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        settings = WebSettings(0, address.set_result, beside)
+        settings = WebSettings(0, address.set_result, beside, "gputile")
         serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, nodes, pods, settings))
         page = await address
         base = page.partition("/?")[0]

@@ -11,6 +11,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.tools.web.app import LARGEST_MANIFEST
 from gputile.tools.web.guard import COOKIE
 from tests.corebuilders import pod
+from tests.fakes.agents import metrics_text, put_agent
 from tests.unit.tools.web.pages import NODES, PODS, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -149,6 +150,25 @@ async def test_a_pods_page_says_what_explain_says() -> None:
         assert found["eventsUnknown"].startswith("you may not list the Events of this namespace")
         for query in ({}, {"namespace": "default", "name": "nobody"}, {"namespace": "../..", "name": "p"}):
             assert (await page.client.get("/api/pod", params=query)).status_code == 404
+
+
+async def test_what_is_used_of_the_nodes_in_sight_and_by_a_pod() -> None:
+    async with served(machine("a"), machine("b"), bound("p", "a"), pod("waits", mem=99)) as page:
+        put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
+        asked = {"node": ["a", "nowhere", "../.."]}
+        async with asyncio.timeout(HANG_S):
+            while True:
+                found = (await page.client.get("/api/usage", params=asked)).json()
+                if found:
+                    break
+                await asyncio.sleep(0.02)
+        assert found == {"nodes": {"a": {"pods": {"default/p": [2048, None]}, "gpus": {"0": 2049}}}}
+        query = {"namespace": "default", "name": "p"}
+        found = (await page.client.get("/api/pod-usage", params=query)).json()
+        assert found["usage"] == [2048, None]
+        assert [sample[1:] for sample in found["samples"]] == [[2048, None]]
+        assert (await page.client.get("/api/pod-usage", params={**query, "name": "waits"})).json() == {}
+        assert (await page.client.get("/api/pod-usage", params={**query, "name": "nobody"})).status_code == 404
 
 
 async def test_what_if_places_pods_and_sends_nothing() -> None:

@@ -57,6 +57,15 @@ export class Live {
     return read(await fetch(`/api/pod?${new URLSearchParams({ namespace, name })}`));
   }
 
+  async usage(names) {
+    return read(await fetch(`/api/usage?${new URLSearchParams(names.map((name) => ["node", name]))}`));
+  }
+
+  async podUsage(key) {
+    const [namespace, name] = [key.slice(0, key.indexOf("/")), key.slice(key.indexOf("/") + 1)];
+    return read(await fetch(`/api/pod-usage?${new URLSearchParams({ namespace, name })}`));
+  }
+
   async whatIf(manifest) {
     return read(await fetch("/api/what-if", { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }));
   }

@@ -9,6 +9,7 @@ import { nodePanel, plainPodPanel, podPanel } from "./panel.js";
 import { drawPending } from "./pending.js";
 import { drawRoom } from "./room.js";
 import { TileGrid } from "./tiles.js";
+import { UsageWatch, fillUse, podUse } from "./usage.js";
 import { WhatIf } from "./what_if.js";
 
 const VIEWS = ["tiles", "pending", "room", "what-if"];
@@ -28,6 +29,8 @@ const grid = new TileGrid(byId("scroll"), byId("rows"), seen, open);
 const given = byId("gputile-data");
 const live = new Live({ state: onState, change: onChange, status: onStatus, lost: onLost, connected: onConnected });
 
+const usageWatch = new UsageWatch(nodesLookedAt, (names) => live.usage(names), onUsage);
+
 function onState(state) {
   seen.model.load(state);
   byId("cluster").replaceChildren(nameElement(state.cluster.replace(/^https?:\/\//, "")));
@@ -41,6 +44,31 @@ function onChange(difference) {
   performance.mark("gputile-change");
   seen.model.apply(difference);
   drawSoon();
+}
+
+function nodesLookedAt() {
+  const names = address.view === "tiles" ? grid.inSight() : [];
+  if (address.node && seen.model.nodes.has(address.node)) names.push(address.node);
+  if (address.pod) askPodUse(address.pod, asked);
+  return names;
+}
+
+function onUsage(answer, names) {
+  seen.model.measured(names, answer);
+  byId("usage-trouble").hidden = !answer.trouble;
+  byId("usage-trouble").textContent = answer.trouble ? `What pods use is not known; blocks show what is booked. ${answer.trouble}` : "";
+  if (address.node) fillUse(byId("panel"), seen.model.usage.get(address.node));
+  drawSoon();
+}
+
+async function askPodUse(key, question) {
+  if (!byId("pod-use")) return;
+  try {
+    const answer = await live.podUsage(key);
+    if (question === asked) byId("pod-use")?.replaceChildren(...podUse(answer, seen.now()));
+  } catch (error) {
+    if (question === asked) byId("pod-use")?.replaceChildren(element("p", { class: "hint" }, nameElement(error.message)));
+  }
 }
 
 function onStatus(status) {
@@ -133,6 +161,7 @@ function drawLegend(groups) {
     element("span", { class: "legend-sign" }, element("i", { class: "free" }), "free"),
     element("span", { class: "legend-sign" }, element("i", { class: "hatched" }), "reserved for a gang"),
     element("span", { class: "legend-sign" }, element("i", { class: "sick" }), "✕ unhealthy"),
+    seen.model.usage.size ? element("span", { class: "legend-sign" }, element("i", { class: "used-sign" }), "used") : "",
     seen.model.ghosts.size ? element("span", { class: "legend-sign" }, element("i", { class: "ghost" }), "what if") : "");
 }
 
@@ -182,6 +211,7 @@ function drawNodePanel() {
   drawNodePanel.drawn = node;
   byId("panel").dataset.node = address.node;
   fillPanel("Node", address.node, node ? nodePanel(node, open, seen.now()) : [element("p", {}, "This node is not there (any more).")]);
+  fillUse(byId("panel"), seen.model.usage.get(address.node));
 }
 
 async function drawPodPanel(key, question) {
@@ -194,7 +224,9 @@ async function drawPodPanel(key, question) {
   fillPanel("Pod", key, [element("p", { class: "hint" }, "Asking ...")]);
   try {
     const answer = await live.pod(key);
-    if (question === asked) fillPanel("Pod", key, podPanel(key, answer, open, seen.now()));
+    if (question !== asked) return;
+    fillPanel("Pod", key, podPanel(key, answer, open, seen.now()));
+    usageWatch.soon();
   } catch (error) {
     if (question === asked) fillPanel("Pod", key, [element("p", { class: "bad-box" }, nameElement(error.message))]);
   }
@@ -314,6 +346,8 @@ function begin() {
     });
     setLive("stale");
     live.start();
+    usageWatch.soon();
+    byId("scroll").addEventListener("scroll", () => usageWatch.soon(), { passive: true });
   }
   readAddress();
 }

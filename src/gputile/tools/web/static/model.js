@@ -5,6 +5,7 @@ export class Model {
     this.nodes = new Map();
     this.pending = new Map();
     this.ghosts = new Map(); // node name -> pods that a what-if has put there
+    this.usage = new Map(); // node name -> what its agent measured last
     this.loaded = false;
   }
 
@@ -12,6 +13,14 @@ export class Model {
     this.nodes = new Map(state.nodes.map((node) => [node.name, node]));
     this.pending = new Map(state.pending.map((pod) => [podKey(pod), pod]));
     this.loaded = true;
+  }
+
+  measured(names, answer) {
+    for (const name of names) {
+      const now = answer.nodes?.[name];
+      if (!now) this.usage.delete(name);
+      else if (JSON.stringify(now) !== JSON.stringify(this.usage.get(name))) this.usage.set(name, now);
+    }
   }
 
   apply(difference) {

@@ -18,11 +18,13 @@ export function nodePanel(node, open, now) {
   if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "What is wrong"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
   for (const gpu of node.gpus ?? []) {
     const held = facts.on.get(gpu.index) ?? [];
-    parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
+    parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB booked`, element("span", { "data-use-gpu": gpu.index }), `${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
     parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
-      element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`)))) : element("p", { class: "hint" }, "free"));
+      element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`),
+      element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));
   }
+  parts.push(element("p", { class: "hint", "data-use-problem": true }));
   return parts;
 }
 
@@ -37,6 +39,7 @@ export function podPanel(key, answer, open, now) {
       ["Age", agoText(created, now)],
     ]),
   ];
+  if (explanation.node) parts.push(element("h3", {}, "What it uses"), element("div", { id: "pod-use" }, element("p", { class: "hint" }, "Asking ...")));
   if (explanation.changes.length) {
     parts.push(element("h3", {}, "What would help"), element("ul", {}, explanation.changes.map((change) => element("li", {}, nameElement(change.change), change.nodes.length ? [" (", nameElement(change.nodes.join(", ")), ")"] : ""))));
   }

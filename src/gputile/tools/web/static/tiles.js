@@ -4,6 +4,7 @@ import { isMeant, narrows } from "./choice.js";
 import { element, nameElement } from "./elements.js";
 import { RowOffsets, frameOf, tileWidth } from "./layout.js";
 import { amountText, factsOf, podKey } from "./model.js";
+import { usedPart, useText } from "./usage.js";
 
 const BEYOND = 400; // pixels above and below what is in sight
 
@@ -55,11 +56,12 @@ export class TileGrid {
     for (const [name, number] of wanted) {
       const node = this.nodes[number];
       const ghosts = this.seen.model.ghosts.get(name);
+      const usage = this.seen.model.usage.get(name);
       let there = this.shown.get(name);
-      if (!there || there.node !== node || there.key !== key || there.ghosts !== ghosts) {
-        const row = this.rowElement(node, ghosts ?? []);
+      if (!there || there.node !== node || there.key !== key || there.ghosts !== ghosts || there.usage !== usage) {
+        const row = this.rowElement(node, ghosts ?? [], usage);
         if (there) there.row.replaceWith(row);
-        there = { row, node, key, ghosts };
+        there = { row, node, key, ghosts, usage };
         this.shown.set(name, there);
       }
       there.row.style.top = `${this.offsets.tops[number]}px`;
@@ -72,11 +74,11 @@ export class TileGrid {
     if (focusAt && !this.rows.contains(document.activeElement)) this.focusOn(focusAt.node, focusAt.gpu);
   }
 
-  rowElement(node, ghosts) {
+  rowElement(node, ghosts, usage) {
     const { wanted } = this.seen;
     const facts = factsOf(node);
     const dims = narrows(wanted, node);
-    const tiles = (node.gpus ?? []).map((gpu) => this.tileElement(node, gpu, facts, dims, ghosts));
+    const tiles = (node.gpus ?? []).map((gpu) => this.tileElement(node, gpu, facts, dims, ghosts, usage));
     const unplaced = (node.pods ?? []).filter((pod) => !pod.shares);
     const row = element("div", { class: `row${node.silent ? " silent" : ""}${node.serves ? "" : " closed"}`, role: "row", "data-row": node.name });
     row.append(
@@ -89,7 +91,7 @@ export class TileGrid {
     return row;
   }
 
-  tileElement(node, gpu, facts, dims, ghosts) {
+  tileElement(node, gpu, facts, dims, ghosts, usage) {
     const { colours, wanted, now } = this.seen;
     const held = facts.on.get(gpu.index) ?? [];
     const planned = ghosts.flatMap((pod) => pod.shares.filter(([index]) => index === gpu.index).map(([, mib, percent]) => ({ pod, mib: pod.whole ? gpu.total : mib, percent })));
@@ -104,10 +106,15 @@ export class TileGrid {
       const dim = dims && !isMeant(pod, wanted);
       const kinds = ["block", pod.reserved && "reserved", pod.ghost && "ghost", dim && "dim"].filter(Boolean).join(" ");
       const part = `${(mib / whole) * 100}%`;
+      const use = pod.ghost ? null : usage?.pods?.[podKey(pod)];
+      const booked = (pod.shares ?? []).reduce((total, [, amount]) => total + amount, 0);
+      const used = usedPart(use, booked);
+      const uses = useText(use);
       const label = nameElement(pod.name, { class: "label" });
-      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}`;
+      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
       bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
-        element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label));
+        element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label,
+        used === null ? null : element("span", { class: "used", width: `${used * 100}%`, "aria-hidden": "true" })));
       if (percent && !pod.whole) compute.append(element("span", { class: dim ? "dim" : "", width: `${Math.min(100, percent)}%`, hue: colour.hue }));
     }
     if (sum < gpu.total) bar.append(element("div", { class: `free${sick ? " sick" : ""}`, "aria-hidden": "true" }));
@@ -119,6 +126,13 @@ export class TileGrid {
     return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
       element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), element("span", {}, short), state ? element("em", {}, state) : null),
       bar, compute);
+  }
+
+  // The names of the nodes whose rows can be seen.
+  inSight() {
+    const top = this.scroll.scrollTop;
+    const bottom = top + this.scroll.clientHeight;
+    return [...this.shown.values()].filter(({ row }) => row.offsetTop < bottom && row.offsetTop + row.offsetHeight > top).map(({ node }) => node.name);
   }
 
   isCursor(node, gpu) {

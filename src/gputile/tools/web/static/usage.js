@@ -1,0 +1,97 @@
+// What pods and GPUs use: asked for the nodes in sight while somebody looks, and drawn beside what is booked.
+
+import { element } from "./elements.js";
+import { amountText } from "./model.js";
+
+const ASK_EVERY_MS = 10000;
+const ASK_SOON_MS = 1200; // what nobody looked at before has to be read first
+const HOUR_S = 3600;
+const SVG = "http://www.w3.org/2000/svg";
+
+// Asks `ask` again and again of what `inSight` names; `show` gets the answers and what was asked.
+export class UsageWatch {
+  constructor(inSight, ask, show) {
+    this.inSight = inSight;
+    this.ask = ask;
+    this.show = show;
+    this.timer = 0;
+  }
+
+  soon(ms = 300) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.look(), ms);
+  }
+
+  async look() {
+    const names = document.hidden ? [] : this.inSight();
+    let again = ASK_EVERY_MS;
+    if (names.length) {
+      try {
+        const answer = await this.ask(names);
+        this.show(answer, names);
+        if (!answer.trouble && names.some((name) => !answer.nodes?.[name])) again = ASK_SOON_MS;
+      } catch {
+        // the stream of changes says that the server is away
+      }
+    }
+    this.soon(again);
+  }
+}
+
+// What a pod uses of its node, in words; "" where that is not known.
+export function useText(usage) {
+  if (!usage) return "";
+  const [mib, percent] = usage;
+  const parts = [];
+  if (mib !== null && mib !== undefined) parts.push(`uses ${amountText(mib)} GiB`);
+  if (percent !== null && percent !== undefined) parts.push(`${percent} % of a GPU's time`);
+  return parts.join(", ");
+}
+
+// The part of what is booked that is used, from 0 to 1; null where it is not known.
+export function usedPart(usage, booked) {
+  return usage && usage[0] !== null && booked ? Math.min(1, usage[0] / booked) : null;
+}
+
+// Write what is used into the places that a panel has for it.
+export function fillUse(panel, usage) {
+  for (const place of panel.querySelectorAll("[data-use-of]")) {
+    const text = useText(usage?.pods?.[place.dataset.useOf]);
+    place.textContent = text ? `, ${text}` : "";
+  }
+  for (const place of panel.querySelectorAll("[data-use-gpu]")) {
+    const mib = usage?.gpus?.[place.dataset.useGpu];
+    place.textContent = mib === undefined ? "" : `, ${amountText(mib)} GiB in use`;
+  }
+  for (const place of panel.querySelectorAll("[data-use-problem]")) place.textContent = usage?.problem ?? "";
+}
+
+export function podUse(answer, now) {
+  if (answer.trouble) return [element("p", { class: "hint" }, `not known: ${answer.trouble}`)];
+  const samples = answer.samples ?? [];
+  const text = useText(answer.usage);
+  if (!text) return [element("p", { class: "hint" }, samples.length ? "nothing is measured of it now" : "not measured yet")];
+  return [
+    element("p", {}, text),
+    drawing("GPU memory, GiB", samples.map(([at, mib]) => [at, mib]), now, amountText),
+    drawing("GPU time, percent of one GPU", samples.map(([at, , percent]) => [at, percent]), now, (value) => `${value}`),
+  ];
+}
+
+// A line of the last hour; "" where there is nothing to draw it by.
+function drawing(title, points, now, text) {
+  const known = points.filter(([at, value]) => value !== null && value !== undefined && at >= now - HOUR_S);
+  if (known.length < 2) return "";
+  const most = Math.max(1, ...known.map(([, value]) => value));
+  const line = known.map(([at, value]) => `${(300 * (1 - (now - at) / HOUR_S)).toFixed(1)},${(40 - (38 * value) / most).toFixed(1)}`).join(" ");
+  const svg = svgElement("svg", { viewBox: "0 0 300 42", preserveAspectRatio: "none", "aria-hidden": "true" }, svgElement("polyline", { points: line }));
+  const since = new Date(known[0][0] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return element("figure", { class: "use" }, svg, element("figcaption", {}, `${title}: most ${text(most)} since ${since}`));
+}
+
+function svgElement(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}

@@ -1,0 +1,130 @@
+"""What is followed is read again and again, within bounds, and what nobody looks at is not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gputile.kube.attempts import Attempts
+from gputile.kube.connection import Connection
+from gputile.tools.web import usage_feed
+from gputile.tools.web.records import NodeUsage, PodUsage
+from gputile.tools.web.usage_feed import UsageFeed
+from gputile.tools.web.usage_reader import UsageReader
+from tests.fakes.agents import PODS, metrics_path, metrics_text, put_agent
+from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+
+HANG_S = 60.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
+    monkeypatch.setattr(usage_feed, "EVERY_S", 0.02)
+    monkeypatch.setattr(usage_feed, "_LOOK_EVERY_S", 0.02)
+    fake = FakeApiServer()
+    fake.store[PODS] = {}
+    async with fake.running():
+        yield fake
+
+
+@pytest.fixture
+async def feed(server: FakeApiServer) -> AsyncIterator[UsageFeed]:
+    async with Connection(server.access(), attempts=Attempts(number=1)) as connection:
+        found = UsageFeed(UsageReader(connection, "gputile"))
+        running = asyncio.create_task(found.run())
+        yield found
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.01)
+
+
+def asked(server: FakeApiServer, node: str) -> int:
+    return [request.path for request in server.requests].count(metrics_path(node))
+
+
+async def test_only_what_is_looked_at_is_read(server: FakeApiServer, feed: UsageFeed) -> None:
+    for node in ("a", "b"):
+        put_agent(server, node, metrics_text({"ns/p": 3 * MIB}))
+    assert feed.of_nodes(["a"]).nodes == {}
+    await until(lambda: feed.of_nodes(["a"]).nodes == {"a": NodeUsage({"ns/p": PodUsage(3)}, {0: 4})})
+    await until(lambda: asked(server, "a") > 3)
+    assert asked(server, "b") == 0
+
+
+async def test_a_node_that_nobody_looks_at_any_more_is_read_no_longer(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_feed, "_IN_SIGHT_S", 0.05)
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    await until(lambda: bool(feed.of_nodes(["a"]).nodes))
+    await asyncio.sleep(0.3)
+    before = asked(server, "a")
+    await asyncio.sleep(0.3)
+    assert asked(server, "a") == before
+    assert feed.of_nodes(["a"]).nodes == {}, "what it used then is not what it uses now"
+
+
+async def test_a_pods_line_grows_and_ends_with_it(server: FakeApiServer, feed: UsageFeed) -> None:
+    put_agent(server, "a", metrics_text({"ns/p": MIB}, {"ns/p": 5}))
+    assert feed.of_pod("a", "ns/p").samples == []
+    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 3)
+    answer = feed.of_pod("a", "ns/p")
+    assert answer.usage == PodUsage(1, 0)
+    assert [(sample.mib, sample.percent) for sample in answer.samples][:2] == [(1, None), (1, 0)]
+    put_agent(server, "a", metrics_text({}))
+    await until(lambda: feed.of_pod("a", "ns/p").samples == [])
+    assert feed.of_pod("a", "ns/p").usage is None
+
+
+async def test_nodes_and_pods_are_bounded(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_feed, "MOST_NODES", 1)
+    monkeypatch.setattr(usage_feed, "MOST_PODS", 2)
+    put_agent(server, "a", metrics_text({f"ns/{number}": MIB for number in range(5)}))
+    put_agent(server, "b", metrics_text({}))
+    await until(lambda: len(feed.of_pod("a", "ns/4").samples) > 2)
+    assert [len(feed.of_pod("a", f"ns/{number}").samples) > 2 for number in (4, 3)] == [True, False]
+    feed.of_nodes(["b"])
+    await asyncio.sleep(0.2)
+    assert asked(server, "b") == 0, "the pod that somebody has open goes first"
+
+
+async def test_who_may_not_ask_is_told_once_and_the_api_server_is_left_alone(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_agent(server, "a", b"")
+    del server.proxied[metrics_path("a")]
+    server.refused[metrics_path("a")] = (403, "Forbidden")
+    await until(lambda: "pods/proxy" in feed.of_nodes(["a"]).trouble)
+    assert "pods/proxy" in feed.of_pod("a", "ns/p").trouble
+    before = asked(server, "a")
+    await asyncio.sleep(0.3)
+    assert asked(server, "a") == before
+    del server.refused[metrics_path("a")]
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    monkeypatch.setattr(feed, "_ask_again_s", 0.0)
+    await until(lambda: not feed.of_nodes(["a"]).trouble)
+
+
+async def test_one_silent_agent_is_its_nodes_problem_and_all_of_them_everybodys(
+    server: FakeApiServer, feed: UsageFeed
+) -> None:
+    put_agent(server, "a", b"connection refused", 503)
+    put_agent(server, "b", metrics_text({}))
+    problem = "the agent cannot be asked: connection refused"
+    await until(lambda: feed.of_nodes(["a"]).trouble == problem)
+    await until(lambda: "b" in feed.of_nodes(["b"]).nodes)
+    answer = feed.of_nodes(["a", "b"])
+    assert answer.trouble == ""
+    assert answer.nodes["a"].problem == problem
