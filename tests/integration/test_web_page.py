@@ -140,7 +140,7 @@ async def test_search_filters_and_views(tab: Tab) -> None:
         assert set(await blocks(tab)) == {("b", 0), ("b", 1)}
         await tab.run("document.activeElement.blur()")
         await tab.key("3")
-        text = await tab.run("document.getElementById('view-room').textContent")
+        text = await tab.run("document.getElementById('view-capacity').textContent")
         assert "Largest share that fits15 GiBon b, GPU 1" in text
         await tab.key("2")
         await tab.run("document.querySelector('#namespace').value = ''")

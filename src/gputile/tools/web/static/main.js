@@ -1,5 +1,6 @@
 // Puts the page together: what is looked at, by which filters, and what was chosen stands in the address.
 
+import { drawCapacity } from "./capacity.js";
 import { chosen } from "./choice.js";
 import { Colours } from "./colours.js";
 import { byId, element, fillSelect, nameElement } from "./elements.js";
@@ -7,12 +8,11 @@ import { Live } from "./live.js";
 import { Model, amountText, groupsOf, podKey, totalsOf } from "./model.js";
 import { nodePanel, plainPodPanel, podPanel } from "./panel.js";
 import { drawPending } from "./pending.js";
-import { drawRoom } from "./room.js";
 import { TileGrid } from "./tiles.js";
 import { UsageWatch, fillUse, podUse } from "./usage.js";
 import { WhatIf } from "./what_if.js";
 
-const VIEWS = ["tiles", "pending", "room", "what-if"];
+const VIEWS = ["tiles", "pending", "capacity", "what-if"];
 const MOST_LEGEND = 24;
 const seen = {
   model: new Model(),
@@ -128,8 +128,8 @@ function drawNow() {
   } else if (view === "pending") {
     const words = seen.wanted.search.toLowerCase();
     drawPending(byId("view-pending"), [...seen.model.pending.values()].filter((pod) => podKey(pod).toLowerCase().includes(words) && (!seen.wanted.namespace || pod.namespace === seen.wanted.namespace)), open, seen.now());
-  } else if (view === "room") {
-    drawRoom(byId("view-room"), found, seen.wanted.model);
+  } else if (view === "capacity") {
+    drawCapacity(byId("view-capacity"), found, seen.wanted.model);
   }
   if (address.node) drawNodePanel();
   document.documentElement.dataset.drawn = `${seen.model.nodes.size}`;
@@ -266,7 +266,7 @@ function readAddress() {
 
 // -- keys, light and dark
 
-const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, room, what if"], ["arrows", "from GPU to GPU; Page Up, Page Down, Home, End"], ["Enter", "open what is chosen"], ["Esc", "close, clear"], ["t", "light or dark"], ["?", "these keys"]];
+const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, capacity, what if"], ["arrows", "from GPU to GPU; Page Up, Page Down, Home, End"], ["Enter", "open what is chosen"], ["Esc", "close, clear"], ["t", "light or dark"], ["?", "these keys"]];
 
 function onKey(event) {
   const typing = event.target.matches?.("input, textarea, select");

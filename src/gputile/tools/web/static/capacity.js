@@ -6,8 +6,8 @@ import { amountText, factsOf } from "./model.js";
 const SIZES = [1, 2, 4, 8, 16, 32, 64, Infinity]; // GiB, upper ends of the rows
 const SETS = [1, 2, 4, 8, 16];
 
-export function roomOf(nodes, model) {
-  const room = { largest: 0, largestOn: "", shares: 0, free: 0, total: 0, whole: 0, wholeOn: 0, largestSet: 0, sets: new Map(), holes: SIZES.map(() => ({ count: 0, mib: 0 })), lost: 0 };
+export function capacityOf(nodes, model) {
+  const capacity = { largest: 0, largestOn: "", shares: 0, free: 0, total: 0, whole: 0, wholeOn: 0, largestSet: 0, sets: new Map(), holes: SIZES.map(() => ({ count: 0, mib: 0 })), lost: 0 };
   for (const node of nodes) {
     if (!node.serves || node.cordoned) continue;
     const on = factsOf(node).on;
@@ -15,56 +15,56 @@ export function roomOf(nodes, model) {
     for (const gpu of node.gpus ?? []) {
       if (gpu.healthy === false) continue;
       if (model && gpu.model !== model) continue;
-      room.total += gpu.total;
+      capacity.total += gpu.total;
       const pods = on.get(gpu.index)?.length ?? 0;
       if (node.serves === "gpus") {
         if (!pods && !gpu.pods) {
           empty += 1;
-          room.free += gpu.total;
+          capacity.free += gpu.total;
         }
         continue;
       }
       const hole = Math.max(0, gpu.total - (gpu.used ?? 0));
-      room.free += hole;
+      capacity.free += hole;
       if (!hole) continue;
-      room.shares += 1;
-      const bin = room.holes[SIZES.findIndex((size) => hole <= size * 1024)];
+      capacity.shares += 1;
+      const bin = capacity.holes[SIZES.findIndex((size) => hole <= size * 1024)];
       bin.count += 1;
       bin.mib += hole;
-      if (hole > room.largest) {
-        room.largest = hole;
-        room.largestOn = `${node.name}, GPU ${gpu.index}`;
+      if (hole > capacity.largest) {
+        capacity.largest = hole;
+        capacity.largestOn = `${node.name}, GPU ${gpu.index}`;
       }
     }
-    room.whole += empty;
-    if (empty) room.wholeOn += 1;
-    room.largestSet = Math.max(room.largestSet, empty);
-    for (const size of SETS) if (empty >= size) room.sets.set(size, (room.sets.get(size) ?? 0) + Math.floor(empty / size));
+    capacity.whole += empty;
+    if (empty) capacity.wholeOn += 1;
+    capacity.largestSet = Math.max(capacity.largestSet, empty);
+    for (const size of SETS) if (empty >= size) capacity.sets.set(size, (capacity.sets.get(size) ?? 0) + Math.floor(empty / size));
   }
-  return room;
+  return capacity;
 }
 
-export function drawRoom(place, nodes, model) {
-  const room = roomOf(nodes, model);
-  const most = Math.max(1, ...room.holes.map((hole) => hole.mib));
-  const rows = room.holes.map((hole, number) => element("tr", {},
+export function drawCapacity(place, nodes, model) {
+  const capacity = capacityOf(nodes, model);
+  const most = Math.max(1, ...capacity.holes.map((hole) => hole.mib));
+  const rows = capacity.holes.map((hole, number) => element("tr", {},
     element("th", { scope: "row" }, holeText(number)),
     element("td", { class: "number" }, `${hole.count}`),
     element("td", { class: "number" }, `${amountText(hole.mib)} GiB`),
     element("td", { class: "wide" }, element("div", { class: "meter", width: `${(hole.mib / most) * 100}%` }))));
   place.replaceChildren(
     element("div", { class: "cards" },
-      card("Largest share that fits", room.largest ? `${amountText(room.largest)} GiB` : "none", room.largestOn ? ["on ", nameElement(room.largestOn)] : ["no GPU with free memory gives shares"]),
-      card("GPUs with room for a share", `${room.shares}`, ["GPUs that are shared and not full"]),
-      card("Whole GPUs that are free", `${room.whole}`, [`on ${room.wholeOn} nodes that give whole GPUs`]),
-      card("Largest set on one node", room.largestSet ? `${room.largestSet} GPUs` : "none", ["whole GPUs of one node for one pod"]),
-      card("Free memory", `${amountText(room.free)} GiB`, [room.total ? `${Math.round((room.free / room.total) * 100)} % of ${amountText(room.total)} GiB` : "no GPUs"])),
+      card("Largest share that fits", capacity.largest ? `${amountText(capacity.largest)} GiB` : "none", capacity.largestOn ? ["on ", nameElement(capacity.largestOn)] : ["no GPU with free memory gives shares"]),
+      card("GPUs with room for a share", `${capacity.shares}`, ["GPUs that are shared and not full"]),
+      card("Whole GPUs that are free", `${capacity.whole}`, [`on ${capacity.wholeOn} nodes that give whole GPUs`]),
+      card("Largest set on one node", capacity.largestSet ? `${capacity.largestSet} GPUs` : "none", ["whole GPUs of one node for one pod"]),
+      card("Free memory", `${amountText(capacity.free)} GiB`, [capacity.total ? `${Math.round((capacity.free / capacity.total) * 100)} % of ${amountText(capacity.total)} GiB` : "no GPUs"])),
     element("div", { class: "columns" },
       element("table", {}, element("caption", {}, "Free memory of shared GPUs, by the size of the hole"),
         element("thead", {}, element("tr", {}, ["Hole", "GPUs", "Together", ""].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
       element("table", {}, element("caption", {}, "Sets of whole GPUs on one node that fit now"),
         element("thead", {}, element("tr", {}, ["Set", "How many"].map((text) => element("th", { scope: "col" }, text)))),
-        element("tbody", {}, SETS.map((size) => element("tr", {}, element("th", { scope: "row" }, size === 1 ? "1 GPU" : `${size} GPUs`), element("td", { class: "number" }, `${room.sets.get(size) ?? 0}`)))))),
+        element("tbody", {}, SETS.map((size) => element("tr", {}, element("th", { scope: "row" }, size === 1 ? "1 GPU" : `${size} GPUs`), element("td", { class: "number" }, `${capacity.sets.get(size) ?? 0}`)))))),
     element("p", { class: "hint" }, "Counted by memory alone, on nodes that take pods. Whether one pod fits depends on its compute, taints, gangs and affinity too: ask with What if."));
 }
 
