@@ -22,13 +22,14 @@ class Prometheus:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return what an instant query finds: labels as ``metric``, and ``value``.
+    def query(self, expression: str, at_s: float | None = None) -> list[dict[str, Any]]:
+        """Return what an instant query finds: labels as ``metric``, and ``value``; ``at_s`` is Unix time, else now.
 
         Raises:
             AssertionError: Prometheus does not take the query.
         """
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=30.0)
+        asked = {"query": expression} if at_s is None else {"query": expression, "time": f"{at_s:.3f}"}
+        answer = httpx.get(f"{self.url}/api/v1/query", params=asked, timeout=30.0)
         body = json.loads(answer.text)
         assert body["status"] == "success", (expression, body)
         found: list[dict[str, Any]] = body["data"]["result"]
