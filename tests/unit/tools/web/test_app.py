@@ -3,11 +3,14 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gputile.api.core import NodeCondition
 from gputile.api.well_known import GPU_MEMORY
+from gputile.tools.web import stream
 from gputile.tools.web.app import LARGEST_MANIFEST
 from gputile.tools.web.guard import COOKIE
 from tests.corebuilders import pod
@@ -222,3 +225,35 @@ async def test_fifty_viewers_see_a_change_and_one_that_stops_reading_holds_up_no
             assert all(each["pending"]["default/new"]["name"] == "new" for each in found)
         finally:
             stalled.close()
+
+
+def connection_state(server_port: int, client_port: int) -> str:
+    """Return the state of the server's end of a connection as Linux tells it: "01" while it is established."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_ = line.split()
+        if (local[-5:], remote[-5:]) == (f":{server_port:04X}", f":{client_port:04X}"):
+            return state
+    return "gone"
+
+
+async def test_a_viewer_that_reads_no_further_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was to read is more than sockets keep, so the server waits for it: not for ever."""
+    monkeypatch.setattr(stream, "STALLED_S", 0.5)
+    machines = [machine(f"node-{number}") for number in range(8)]
+    for each in machines:
+        long = NodeCondition(type="Ready", status="False", reason="Long", message="x" * (1 << 20))
+        each.status.conditions = (long,)
+    async with served(*machines) as page:
+        with socket.socket() as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.connect(("127.0.0.1", page.port))
+            cookie = f"{COOKIE}={page.client.cookies[COOKIE]}"
+            stalled.sendall(f"GET /api/state HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+            client_port = stalled.getsockname()[1]
+            for ends in (False, True):  # it is there first, and then no more
+                async with asyncio.timeout(HANG_S):
+                    while True:
+                        if (connection_state(page.port, client_port) != "01") is ends:
+                            break
+                        await asyncio.sleep(0.05)
+        assert len((await page.client.get("/api/state")).content) > 8 << 20, "who reads gets all of it"
