@@ -127,6 +127,10 @@ class PageApp:
             ]
         )
 
+    def prepare(self) -> None:
+        """Encode the state, so that the first viewer need not wait for that."""
+        self._state_now()
+
     async def _state(self, _request: Request, viewer: Viewer) -> None:
         await viewer.begin("application/json")
         if await viewer.write(self._state_now()):

@@ -13,7 +13,7 @@ from gputile.tools.web.records import PageAnswer
 
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
-_LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/static/[^\n]*\n', re.MULTILINE)
+_LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n', re.MULTILINE)
 
 
 def html_file(page: PageAnswer) -> str:

@@ -75,6 +75,7 @@ async def serve(
             server.connections.close(client)
 
         page = PageApp(PageSources(feed, usage, connection, moment), secrets.token_hex(8), access.server)
+        page.prepare()
         server = Server(Guard(page.app(drop), token), "--port", LOOPBACK, settings.port, _LIMITS)
         with holding(server):
             port = server.held[0].getsockname()[1]

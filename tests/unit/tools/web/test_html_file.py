@@ -36,6 +36,7 @@ def test_it_loads_nothing_and_runs_its_own_script_alone() -> None:
     text = html_file(answer())
     assert not re.search(r'(?:src|href)="', text)
     assert "/static/" not in text
+    assert "/api/state" not in text.partition("<script")[0]
     script = re.search(r'<script type="module">(.*?)</script>', text, re.DOTALL)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert script
@@ -52,6 +53,13 @@ def test_names_at_the_top_of_modules_differ() -> None:
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
     assert not re.search(r"^(?:import|export) ", script, re.MULTILINE)
     assert all(name in script for name in ("class TileGrid", "class Model", "class WhatIf"))
+
+
+def test_the_browser_is_told_of_all_modules_at_once() -> None:
+    """It would find them one after the other, each after an answer of the server."""
+    files = assets()
+    told = re.findall(r'<link rel="modulepreload" href="/static/([\w.]+)">', files["page.html"].body.decode())
+    assert sorted([*told, "main.js"]) == sorted(name for name in files if name.endswith(".js"))
 
 
 def test_a_simulation_as_a_page() -> None:

@@ -12,7 +12,7 @@ export class Live {
 
   async start() {
     try {
-      const answer = await fetch("/api/state", { cache: "no-store" });
+      const answer = await fetch("/api/state");
       if (answer.status === 401) {
         this.handlers.lost((await answer.text()).trim());
         return;
