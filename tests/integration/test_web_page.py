@@ -66,6 +66,8 @@ async def test_blocks_are_as_large_as_what_pods_have_and_the_secret_leaves_the_a
         assert await tab.run("document.cookie") == ""
         own = page.address.partition("?")[0]
         assert [each for each in tab.requests if not each.startswith((own, "about:"))] == []
+        files = [each.removeprefix(own) for each in tab.requests if "/api/state" in each or each.endswith(".js")]
+        assert sorted(files) == sorted(set(files)), "what the browser was told to ask for early, it asks for once"
         assert tab.errors == []
 
 

@@ -170,7 +170,7 @@ class PageApp:
         pod = self._asked_for(request)
         if pod is None:
             return _no_pod()
-        if not pod.spec.node_name:
+        if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
         return _json(self._usage_feed.of_pod(pod.spec.node_name, pod.key))
 

@@ -23,6 +23,8 @@ _IN_SIGHT_S: Final = 60.0
 _ASK_AGAIN_S: Final = 300.0  # whom the API server has refused: rights are granted by people
 _LOOK_EVERY_S: Final = 1.0
 _AT_ONCE: Final = 8
+_TOO_MANY: Final = f"use is read of {MOST_NODES} nodes at a time, and others look at as many"
+_NOT_MEASURED: Final = "its agent does not measure it; without gputile's library that needs agent.hostPID of the chart"
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 
@@ -67,6 +69,9 @@ class UsageFeed:
         """Return what is known of these nodes, and follow them for a while: what is not known yet, is soon."""
         found = {}
         for name in names:
+            if name not in self._followed and len(self._followed) >= MOST_NODES:
+                found[name] = NodeUsage(problem=_TOO_MANY)
+                continue
             usage = self._follow(name, _IN_SIGHT_S).usage
             if usage is not None:
                 found[name] = usage
@@ -78,9 +83,10 @@ class UsageFeed:
         if (node, key) not in self._samples and len(self._samples) >= MOST_PODS:
             del self._samples[next(iter(self._samples))]
         samples = self._samples.setdefault((node, key), deque(maxlen=_SAMPLES))
-        problem = usage.problem if usage is not None else ""
-        now = usage.pods.get(key) if usage is not None else None
-        return PodUsageAnswer(self._refused or problem, now, list(samples))
+        if usage is None:
+            return PodUsageAnswer(self._refused, None, list(samples))
+        problem = usage.problem or ("" if key in usage.pods else _NOT_MEASURED)
+        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), list(samples))
 
     def _follow(self, name: str, for_s: float) -> _Followed:
         until_s = time.monotonic() + for_s

@@ -84,6 +84,7 @@ async def test_a_pods_line_grows_and_ends_with_it(server: FakeApiServer, feed: U
     put_agent(server, "a", metrics_text({}))
     await until(lambda: feed.of_pod("a", "ns/p").samples == [])
     assert feed.of_pod("a", "ns/p").usage is None
+    assert "does not measure it" in feed.of_pod("a", "ns/p").trouble
 
 
 async def test_nodes_and_pods_are_bounded(
@@ -95,7 +96,7 @@ async def test_nodes_and_pods_are_bounded(
     put_agent(server, "b", metrics_text({}))
     await until(lambda: len(feed.of_pod("a", "ns/4").samples) > 2)
     assert [len(feed.of_pod("a", f"ns/{number}").samples) > 2 for number in (4, 3)] == [True, False]
-    feed.of_nodes(["b"])
+    assert "nodes at a time" in feed.of_nodes(["b"]).nodes["b"].problem
     await asyncio.sleep(0.2)
     assert asked(server, "b") == 0, "the pod that somebody has open goes first"
 
