@@ -17,7 +17,7 @@ from gputile.support.logs import LogFormat
 
 def agent(
     node_name: Annotated[
-        str, typer.Option("--node-name", envvar="NODE_NAME", help="This node's name in the cluster.")
+        str, typer.Option("--node-name", metavar="NAME", envvar="NODE_NAME", help="This node's name in the cluster.")
     ] = "",
     config: FollowedConfig = None,
     kubeconfig: ServiceKubeconfig = None,
@@ -57,7 +57,10 @@ def agent(
         bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
     ] = True,
     health_port: Annotated[
-        int, typer.Option("--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none.")
+        int,
+        typer.Option(
+            "--health-port", metavar="PORT", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none."
+        ),
     ] = 0,
     log_format: LogFormatOption = LogFormat.JSON,
     verbose: Verbose = False,

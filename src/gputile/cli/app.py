@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gputile.cli.old_options import CommandWithOldOptions
+from gputile.cli.command import Command
 from gputile.version import VERSION
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -124,7 +124,7 @@ def plain(command: Any, name: str) -> typer.Typer:
     alone = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
     )
-    alone.command(name, cls=CommandWithOldOptions)(command)
+    alone.command(name, cls=Command)(command)
     return alone
 
 

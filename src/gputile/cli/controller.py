@@ -23,15 +23,21 @@ from gputile.support.logs import LogFormat, set_up_logging
 def controller(
     config: FollowedConfig = None,
     lease_namespace: LeaseNamespace = None,
-    lease: Annotated[str, typer.Option("--lease", help="The Lease's name.")] = CONTROLLER_LEASE,
+    lease: Annotated[str, typer.Option("--lease", metavar="NAME", help="The Lease's name.")] = CONTROLLER_LEASE,
     health_port: Annotated[
-        int, typer.Option("--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none.")
+        int,
+        typer.Option(
+            "--health-port", metavar="PORT", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none."
+        ),
     ] = 8082,
     kubeconfig: ServiceKubeconfig = None,
     context: Context = None,
     identity: Identity = None,
     lease_seconds: Annotated[
-        int, typer.Option("--lease-seconds", min=2, max=600, help="How long a replica that died blocks the next.")
+        int,
+        typer.Option(
+            "--lease-seconds", metavar="SECONDS", min=2, max=600, help="How long a replica that died blocks the next."
+        ),
     ] = 15,
     log_format: LogFormatOption = LogFormat.JSON,
     verbose: Verbose = False,

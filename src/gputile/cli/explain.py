@@ -33,6 +33,7 @@ def explain(
         typer.Option(
             "--namespace",
             "-n",
+            metavar="NAMESPACE",
             autocompletion=candidates.namespaces,
             help="The pods' namespace; where POD names none, default: the context's.",
         ),
@@ -62,7 +63,7 @@ def explain(
         fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
     reach = Reach(kubeconfig, context, request_timeout)
     state = read_state(Source(cluster or (), config, reach, installed_in))
-    key = pod if "/" in pod else f"{namespace if namespace is not None else state.namespace}/{pod}"
+    key = pod if "/" in pod else f"{namespace or state.namespace}/{pod}"
     found = next((each for each in state.pods if each.key == key), None)
     if found is None:
         _not_there(key, state.pods, reach if not cluster else None)

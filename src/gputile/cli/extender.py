@@ -24,9 +24,9 @@ from gputile.support.logs import LogFormat, set_up_logging
 
 def extender(
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; other than loopback needs TLS.")
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback needs TLS.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8888,
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port to listen on.")] = 8888,
     config: FollowedConfig = None,
     kubeconfig: ServiceKubeconfig = None,
     context: Context = None,
@@ -35,14 +35,22 @@ def extender(
     lease_seconds: Annotated[
         int,
         typer.Option(
-            "--lease-seconds", min=0, max=600, help="How long a replica that died blocks the next; 0: no Lease."
+            "--lease-seconds",
+            metavar="SECONDS",
+            min=0,
+            max=600,
+            help="How long a replica that died blocks the next; 0: no Lease.",
         ),
     ] = 15,
     events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True,
     health_port: Annotated[
         int,
         typer.Option(
-            "--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; on every address; 0: none."
+            "--health-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port of /healthz, /readyz and /metrics; on every address; 0: none.",
         ),
     ] = 0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with it.")] = None,

@@ -39,13 +39,15 @@ def inspect(
     ] = None,
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False,
     selector: Annotated[
-        str, typer.Option("--selector", "-l", help="Only nodes with these labels: a=b,c in (d,e),!f.")
+        str,
+        typer.Option("--selector", "-l", metavar="SELECTOR", help="Only nodes with these labels: a=b,c in (d,e),!f."),
     ] = "",
     namespace: Annotated[
         str,
         typer.Option(
             "--namespace",
             "-n",
+            metavar="NAMESPACE",
             autocompletion=candidates.namespaces,
             help="The pods' namespace; others are not listed, amounts count all.",
         ),
@@ -71,8 +73,11 @@ def inspect(
     """
     from gputile.cli.answers import InspectAnswer
     from gputile.cli.drawing import bars, draw
+    from gputile.tools.simulator.names import broken_label_name
     from gputile.tools.views import inspect as tables
 
+    if namespace and (why := broken_label_name(namespace)):
+        fail(f"--namespace: {why}")
     view = _View(names or (), selector, "" if all_namespaces else namespace)
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
     state = read_state(source)

@@ -20,39 +20,65 @@ def nodepool(
         typer.Option("--filename", "-f", metavar="FILE", help="Manifests to read; a gputile.io/v1alpha1 NodePool."),
     ] = None,
     provider: Annotated[
-        str | None, typer.Option("--provider", autocompletion=candidates.providers, help="eks, aks or gke.")
+        str | None,
+        typer.Option("--provider", metavar="PROVIDER", autocompletion=candidates.providers, help="eks, aks or gke."),
     ] = None,
     way: Annotated[
         str | None,
         typer.Option(
             "--way",
+            metavar="WAY",
             autocompletion=candidates.ways,
             help="eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
             "gke: managed-driver, own-driver.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The pool's name.")] = None,
-    cluster_name: Annotated[str | None, typer.Option("--cluster-name", help="The cluster's name.")] = None,
-    location: Annotated[str | None, typer.Option("--location", help="EKS: the region; GKE: the location.")] = None,
-    resource_group: Annotated[str | None, typer.Option("--resource-group", help="AKS: the resource group.")] = None,
-    instance_type: Annotated[str | None, typer.Option("--instance-type", help="Instance, VM or machine type.")] = None,
-    accelerator: Annotated[str | None, typer.Option("--accelerator", help="GKE: the GPU, as nvidia-l4.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of one node.")] = None,
-    gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a GPU, as 23028MiB.")] = None,
-    gpu_model: Annotated[str | None, typer.Option("--gpu-model", help="As nvidia-smi prints it.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The pool's name.")] = None,
+    cluster_name: Annotated[
+        str | None, typer.Option("--cluster-name", metavar="NAME", help="The cluster's name.")
+    ] = None,
+    location: Annotated[
+        str | None, typer.Option("--location", metavar="NAME", help="EKS: the region; GKE: the location.")
+    ] = None,
+    resource_group: Annotated[
+        str | None, typer.Option("--resource-group", metavar="NAME", help="AKS: the resource group.")
+    ] = None,
+    instance_type: Annotated[
+        str | None, typer.Option("--instance-type", metavar="NAME", help="Instance, VM or machine type.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="GKE: the GPU, as nvidia-l4.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="NUMBER", help="GPUs of one node.")] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of a GPU, as 23028MiB.")
+    ] = None,
+    gpu_model: Annotated[
+        str | None, typer.Option("--gpu-model", metavar="NAME", help="As nvidia-smi prints it.")
+    ] = None,
     mode: Annotated[
         str | None,
-        typer.Option("--mode", autocompletion=candidates.modes, help="default, cgpu, core_mem, share, mps, topology."),
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            autocompletion=candidates.modes,
+            help="default, cgpu, core_mem, share, mps, topology.",
+        ),
     ] = None,
     unit: Annotated[
         str | None, typer.Option("--unit", metavar="SIZE", help="The memory unit, as 128MiB; the cluster's.")
     ] = None,
     autoscaler: Annotated[
         str | None,
-        typer.Option("--autoscaler", autocompletion=candidates.autoscalers, help="cluster-autoscaler or karpenter."),
+        typer.Option(
+            "--autoscaler",
+            metavar="NAME",
+            autocompletion=candidates.autoscalers,
+            help="cluster-autoscaler or karpenter.",
+        ),
     ] = None,
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="The fewest nodes.")] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="The most nodes.")] = None,
+    min_nodes: Annotated[int | None, typer.Option("--min-nodes", metavar="NUMBER", help="The fewest nodes.")] = None,
+    max_nodes: Annotated[int | None, typer.Option("--max-nodes", metavar="NUMBER", help="The most nodes.")] = None,
     pods: Annotated[
         list[str] | None,
         typer.Option("--pod", metavar="FILE", help="Workloads that the pool is for: say which can never run on it."),
@@ -60,7 +86,7 @@ def nodepool(
 ) -> None:
     """Write the commands and manifests of a GPU node pool, with labels, taint and hints for the autoscaler.
 
-    Prints a shell script to read and run; nothing is sent anywhere. Options go before what the file says.
+    Prints a shell script to read and run; nothing is sent anywhere. An option counts before what the file says.
 
     Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
     """

@@ -13,7 +13,8 @@ Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's.")
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", help="The kubeconfig's context.", autocompletion=candidates.contexts)
+    str | None,
+    typer.Option("--context", metavar="NAME", help="The kubeconfig's context.", autocompletion=candidates.contexts),
 ]
 Config = Annotated[
     Path | None,

@@ -62,7 +62,10 @@ def replay(
         typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times."),
     ] = ReplayScenario.ARRIVALS,
     load: Annotated[
-        float, typer.Option("--load", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs.")
+        float,
+        typer.Option(
+            "--load", metavar="NUMBER", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs."
+        ),
     ] = 1.0,
     pods_without_gpus: Annotated[
         PodsWithoutGpus,
@@ -76,7 +79,8 @@ def replay(
         typer.Option("--plot", metavar="FILE", help="For arrivals: draw allocated and fragmented GPU; .svg or .png."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Replays side by side; default: one for each CPU.")
+        int | None,
+        typer.Option("--jobs", metavar="NUMBER", min=1, help="Replays side by side; default: one for each CPU."),
     ] = None,
     output: Printed = Output.TABLE,
 ) -> None:

@@ -52,14 +52,18 @@ def isolation(
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", min=0, max=LONGEST_S, help="How long a measurement of shares of time takes; 0: none."
+            "--seconds",
+            metavar="SECONDS",
+            min=0,
+            max=LONGEST_S,
+            help="How long a measurement of shares of time takes; 0: none.",
         ),
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
     """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
 
-    Leaves with code 1 if a bound was missed.
+    Exit code: 0 when every bound held, 1 when one was missed.
     """
     from gputile.node.isolation.library import LibraryMissing
 
@@ -95,7 +99,7 @@ def symbols(
 ) -> None:
     """List the functions of a driver that gputile does not know, and so refuses to containers.
 
-    Leaves with code 1 if there are any.
+    Exit code: 0 when there are none, 1 when there are some.
     """
     from gputile.node.isolation.driver_symbols import NotADriver, functions, unknown
     from gputile.node.isolation.library import LibraryMissing

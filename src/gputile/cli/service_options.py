@@ -19,10 +19,14 @@ FollowedConfig = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
 ]
 Identity = Annotated[
-    str | None, typer.Option("--identity", help="Name of this replica in the Lease; default: the host's name.")
+    str | None,
+    typer.Option("--identity", metavar="NAME", help="Name of this replica in the Lease; default: the host's name."),
 ]
 LeaseNamespace = Annotated[
-    str | None, typer.Option("--lease-namespace", help="Where the Lease is; default: the context's namespace.")
+    str | None,
+    typer.Option(
+        "--lease-namespace", metavar="NAMESPACE", help="Where the Lease is; default: the context's namespace."
+    ),
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]

@@ -54,18 +54,19 @@ Namespace = Annotated[
     typer.Option(
         "--namespace",
         "-n",
+        metavar="NAMESPACE",
         autocompletion=candidates.namespaces,
-        help="The pods' namespace; where workloads name none, default with --from-cluster: the context's.",
+        help="The pods' namespace; where workloads name none: default, with --from-cluster the context's.",
     ),
 ]
 FitFiles = Annotated[
     list[str] | None,
-    typer.Option("--fit", metavar="FILE", help="Then: how many more times the pods of FILE fit, and why no more."),
+    typer.Option("--fit", metavar="FILE", help="Say how many more times the pods of FILE fit, and why no more."),
 ]
 Unit = Annotated[
     str | None,
     typer.Option(
-        "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this: running pods keep bytes."
+        "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this; running pods keep their bytes."
     ),
 ]
 WithoutNode = Annotated[
@@ -87,14 +88,21 @@ AdmissionSwitch = Annotated[
     Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
 ]
 Validate = Annotated[
-    Validation, typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note.")
+    Validation,
+    typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note, nothing."),
 ]
 KindFiles = Annotated[
     list[str] | None,
-    typer.Option("--kinds", metavar="FILE", help="A kind: PodKinds: where other kinds have their pods' templates."),
+    typer.Option(
+        "--kinds", metavar="FILE", help="A file of kind PodKinds; where other kinds have the templates of their pods."
+    ),
 ]
 IgnoreUnknown = Annotated[
-    bool, typer.Option("--ignore-unknown", help="Leave objects of unknown kinds out, with a note.")
+    bool,
+    typer.Option(
+        "--ignore-unknown",
+        help="Leave out, with a note, what cannot be judged because its kind or template is not known.",
+    ),
 ]
 Compare = Annotated[
     Policy | None, typer.Option("--compare", help="Decide with this placement policy too, and say what differs.")
@@ -121,5 +129,10 @@ Kubeconfig = Annotated[
 ]
 Context = Annotated[
     str | None,
-    typer.Option("--context", help="The kubeconfig's context; for --from-cluster.", autocompletion=candidates.contexts),
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="The kubeconfig's context; for --from-cluster.",
+        autocompletion=candidates.contexts,
+    ),
 ]

@@ -31,10 +31,12 @@ def status(
             autocompletion=candidates.namespaces,
         ),
     ] = INSTALLED_IN,
-    release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
+    release: Annotated[
+        str, typer.Option("--release", metavar="NAME", help="The Helm release; default: every one there.")
+    ] = "",
     output: Printed = Output.TABLE,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait until it is deployed.")
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is deployed.")
     ] = 0,
     watch: Watch = False,
     kubeconfig: Kubeconfig = None,

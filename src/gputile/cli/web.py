@@ -18,7 +18,13 @@ PORT = 8420
 def web(
     port: Annotated[
         int,
-        typer.Option("--port", min=0, max=65535, help="Port to listen on; of 127.0.0.1 alone, 0: any that is free."),
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port to listen on; of 127.0.0.1 alone, 0: any that is free.",
+        ),
     ] = PORT,
     config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,

@@ -18,21 +18,35 @@ def webhook(
             "--installed-in", metavar="NAMESPACE", help="Where gputile is installed; its Service and Secret are there."
         ),
     ],
-    service: Annotated[str, typer.Option("--service", help="The Service that the API server reaches it by.")],
-    secret: Annotated[str, typer.Option("--secret", help="The Secret that keeps its certificates; made if missing.")],
+    service: Annotated[
+        str, typer.Option("--service", metavar="NAME", help="The Service that the API server reaches it by.")
+    ],
+    secret: Annotated[
+        str, typer.Option("--secret", metavar="NAME", help="The Secret that keeps its certificates; made if missing.")
+    ],
     configuration: Annotated[
-        str, typer.Option("--configuration", help="Name of both webhook configurations; their caBundle is kept.")
+        str,
+        typer.Option(
+            "--configuration", metavar="NAME", help="Name of both webhook configurations; their caBundle is kept."
+        ),
     ],
     config: FollowedConfig = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on; HTTPS.")] = 9443,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port to listen on; HTTPS.")
+    ] = 9443,
     health_port: Annotated[
-        int, typer.Option("--health-port", min=1, max=65535, help="Port of /healthz, /readyz and /metrics; HTTP.")
+        int,
+        typer.Option(
+            "--health-port", metavar="PORT", min=1, max=65535, help="Port of /healthz, /readyz and /metrics; HTTP."
+        ),
     ] = 8083,
     dns_name: Annotated[
         list[str] | None,
         typer.Option(
-            "--dns-name", help="A further DNS name or address in the certificate; may be given several times."
+            "--dns-name",
+            metavar="NAME",
+            help="A further DNS name or address in the certificate; may be given several times.",
         ),
     ] = None,
     kubeconfig: ServiceKubeconfig = None,

@@ -93,3 +93,27 @@ def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(co
     assert done.exit_code == 0
     said = f"note: {option} is ignored: the cluster is the one in the files of --cluster"
     assert said in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["web", "--port", "http"], "'http' is not a whole number."),
+        (["replay", "--trace", ".", "--load", "much"], "'much' is not a number."),
+        (["replay", "--trace", ".", "--load", "nan"], "'nan' is not a number."),
+        (["status", "--wait", "nan"], "'nan' is not a number."),
+        (["inspect", "--cluster", EXAMPLE, "-n", "A b"], 'error: --namespace: Invalid value: "A b"'),
+        (["explain", "p", "--cluster", EXAMPLE, "-n", ""], "there is no pod default/p"),
+    ],
+)
+def test_a_value_that_is_none_is_told_in_plain_words(words: list[str], said: str) -> None:
+    """A number that is none would be within every range, and a wait for it would never end."""
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+
+
+def test_helps_show_what_an_option_takes_in_words() -> None:
+    """Not the name of its type: <str>, <int range>."""
+    for command, option in options():
+        choices = getattr(option.type, "choices", ())
+        assert option.is_flag or option.metavar or choices, (command, long_name(option))

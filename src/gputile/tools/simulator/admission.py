@@ -13,6 +13,8 @@ from gputile.api.admission import AdmissionRequest, GroupVersionKind
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
+from gputile.core.admission.completion import DEFAULT_SCHEDULER
+from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.refusal import AdmissionRefusal
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
@@ -63,7 +65,12 @@ class Admission:
         pod = with_priority(origin, prefix, pod, self.priorities, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
-        return checked(origin, path, decode(origin, path, pod, Pod))
+        admitted = checked(origin, path, decode(origin, path, pod, Pod))
+        scheduler = admitted.spec.scheduler_name
+        if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name) and asks_for_gpu(admitted):
+            said = f"{scheduler[:80]} is believed to ask gputile which GPU the pod gets"
+            notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
+        return admitted
 
     def _reviewed(self, origin: Origin, prefix: str, pod: Mapping[str, Any], notes: list[Note]) -> Mapping[str, Any]:
         namespace = pod["metadata"]["namespace"]

@@ -1,6 +1,6 @@
 """A cluster in a few lines: ``kind: Cluster`` becomes the Node objects that its nodes and agents would publish."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -31,7 +31,7 @@ from gputile.core.devices.inventory import (
 from gputile.core.kube_predicates.api_rules import broken_taint
 from gputile.tools.simulator.description import API_VERSION, MOST_NODES, ClusterDescription, DescribedNode, GpuGroup
 from gputile.tools.simulator.manifests import Manifest, Origin
-from gputile.tools.simulator.names import check_name
+from gputile.tools.simulator.names import broken_labels, check_name
 from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
 
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
@@ -74,10 +74,15 @@ def written_node(manifest: Manifest) -> Node:
     """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
 
     Raises:
-        ManifestError: a field has the wrong type, or the name is not one.
+        ManifestError: a field has the wrong type, or a name, label, taint or amount is not one.
     """
     node = manifest.decode(Node)
     check_name(manifest.origin, "metadata.name", node.metadata.name)
+    _check_labels(manifest.origin, "metadata", node.metadata.labels)
+    for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+        for name, amount in amounts.items():
+            if why := _broken_amount(amount):
+                raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
     for i, taint in enumerate(node.spec.taints):
         if (rule := broken_taint(taint)) is not None:
             raise manifest.origin.error(f"spec.taints[{i}]", rule)
@@ -108,6 +113,7 @@ class _Describer:
 
     def nodes(self, described: DescribedNode) -> Iterator[Node]:
         """Yield the entry's nodes."""
+        _check_labels(self._origin, self._path, described.labels)
         label = described.labels.get(MODE_LABEL)
         written = label if label is not None else Mode.EXCLUSIVE.value
         mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
@@ -210,12 +216,8 @@ class _Describer:
         non_gpu |= described.resources
         for name, amount in non_gpu.items():
             path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
-            try:
-                value = parse_quantity(amount)
-            except QuantityError as error:
-                raise self._error(path, str(error)) from error
-            if value < 0:
-                raise self._error(path, f"{amount} is negative")
+            if why := _broken_amount(amount):
+                raise self._error(path, why)
         return non_gpu
 
     def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
@@ -234,6 +236,21 @@ class _Describer:
 
     def _error(self, field: str, rule: str) -> Exception:
         return self._origin.error(f"{self._path}.{field}", rule)
+
+
+def _check_labels(origin: Origin, path: str, labels: Mapping[str, str]) -> None:
+    """Raise the error that a label is not one; no pod could ask for it."""
+    for field, why in broken_labels(f"{path}.labels", labels):
+        raise origin.error(field, why)
+
+
+def _broken_amount(amount: str | int | float) -> str:
+    """Return why an amount of a resource is none, "" where it is one."""
+    try:
+        value = parse_quantity(amount)
+    except QuantityError as error:
+        return str(error)
+    return f"{amount} is negative" if value < 0 else ""
 
 
 def _texts(counts: dict[str, int]) -> ResourceList:

@@ -147,6 +147,11 @@ def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
         for file in files:
             with file.open("rb") as stream:
                 yield str(file), _bounded(str(file), stream)
+    except FileNotFoundError as error:
+        if "://" in path:
+            rule = "an address is not read: save what is there to a file, or pipe it in and name -"
+            raise ManifestError(f"{path}: {rule}") from error
+        raise ManifestError(f"{error.filename or path}: {error.strerror}") from error
     except OSError as error:
         raise ManifestError(f"{error.filename or path}: {error.strerror or error}") from error
     except ValueError as error:

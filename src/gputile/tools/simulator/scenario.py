@@ -105,9 +105,7 @@ def read_scenario(
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
     rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
-        raise ManifestError(
-            "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
-        )
+        raise ManifestError(_no_node(manifests))
     scenario.notes += map(Note, _odd_labels(scenario.nodes))
     scenario.manifests = _without_groups(rest, scenario)
     return scenario
@@ -172,6 +170,17 @@ def _odd_labels(nodes: Iterable[Node]) -> list[str]:
         for name, value in found
         if value is not None and value not in PLACEMENTS
     ]
+
+
+def _no_node(manifests: Iterable[Manifest]) -> str:
+    """Return that no file describes a node, and which object may be meant to."""
+    said = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+    for manifest in manifests:
+        meant = nearest(manifest.kind, ("Cluster", "Node"))
+        if meant:
+            written = f"{manifest.kind[:80]} of {manifest.api_version[:80]}"
+            return f"{said}; {manifest.origin} is a {written}: it is Cluster of gputile.io/v1alpha1, or Node of v1"
+    return said
 
 
 def _is_cluster(manifest: Manifest) -> bool:

@@ -240,6 +240,20 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
             "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}",
             "no file describes a node",
         ),
+        (
+            "apiVersion: v1\nkind: cluster\nmetadata: {name: a}",
+            "cluster/a is a cluster of v1: it is Cluster of gputile",
+        ),
+        (
+            "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: many}}",
+            r"Node/a: status.allocatable\[\"cpu\"\]: 'many' is not a quantity",
+        ),
+        (
+            "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {cpu: -1}}",
+            r"status.capacity\[\"cpu\"\]: -1 is negative",
+        ),
+        ("apiVersion: v1\nkind: Node\nmetadata: {name: a, labels: {a b: c}}", 'metadata.labels: Invalid value: "a b"'),
+        (f"{HEAD}nodes: [{{name: a, labels: {{a b: c}}}}]", r'nodes\[0\].labels: Invalid value: "a b"'),
         ("", "it holds no object"),
     ],
 )

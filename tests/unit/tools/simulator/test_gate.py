@@ -158,6 +158,16 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "noted"), [("", False), ("default-scheduler", False), ("ours", False), ("other", True)]
+)
+def test_another_scheduler_is_believed_to_ask_gputile(tmp_path: Path, scheduler: str, noted: bool) -> None:
+    manifests = load_text(tmp_path, json.dumps(changed(POD, "spec.schedulerName", scheduler))).manifests
+    notes = expand(manifests, [], Intake(Admission(Configuration(scheduler_name="ours")))).notes
+    said = ["spec.schedulerName: other is believed to ask gputile which GPU the pod gets"] if noted else []
+    assert [note.text for note in notes] == said
+
+
 def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
     """The percentage beside memory is left to the decision then; a pod on a node of its own choice is never judged."""
     off = Intake(Admission(enforced=False))

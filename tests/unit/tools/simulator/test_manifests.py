@@ -114,3 +114,9 @@ def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path
     text = '{"apiVersion": "v1", "kind": "List", "items": [' + ",".join(["0"] * (MOST_OBJECTS + 1)) + "]}"
     with pytest.raises(ManifestError, match="250,001 objects are more than the 250,000 that a list may hold"):
         load_text(tmp_path, text)
+
+
+def test_an_address_is_no_file() -> None:
+    """kubectl reads them, so people try."""
+    with pytest.raises(ManifestError, match=r"^https://example.com/a.yaml: an address is not read: .* pipe it in"):
+        load_manifests(["https://example.com/a.yaml"])
