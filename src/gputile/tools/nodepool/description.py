@@ -53,7 +53,9 @@ def _problems(pool: NodePool) -> list[str]:
 def _missing(pool: NodePool) -> list[str]:
     needed = {"eks": ("location",), "aks": ("resource_group",), "gke": ("location", "accelerator")}
     names = {"location": "location", "resource_group": "resourceGroup", "accelerator": "accelerator"}
-    return [f"{names[f]} is missing: {pool.provider} needs it" for f in needed[pool.provider] if not getattr(pool, f)]
+    found = [f"{names[f]} is missing: {pool.provider} needs it" for f in needed[pool.provider] if not getattr(pool, f)]
+    other = [field for field in names if getattr(pool, field) and field not in needed[pool.provider]]
+    return found + [f"{names[field]} means nothing for {pool.provider}: leave it out" for field in other]
 
 
 def _sizes(pool: NodePool) -> list[str]:

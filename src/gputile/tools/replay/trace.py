@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ MOST_BYTES = 256 * 1024**2
 MOST_ARRIVALS = 2_000_000
 _LARGEST = 10**12
 _INTEGER = re.compile(r"[0-9]{1,13}", re.ASCII)
+_MORE = "\n"  # where the reader puts the cells of a line that no column takes
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -122,12 +124,17 @@ def workloads(directory: Path) -> list[str]:
     """Return the names of the workloads in a trace's directory.
 
     Raises:
-        TraceError: there is no such directory.
+        TraceError: there is no such directory, or no list of pods in it.
     """
     if not directory.is_dir():
         raise TraceError(f"{directory}: no such directory; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
     before, after = PODS_FILE.split("{}")
-    return sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
+    found = sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
+    if not found:
+        raise TraceError(
+            f"{directory}: it holds no list of pods, {PODS_FILE.format('NAME')}, so there is nothing to replay"
+        )
+    return found
 
 
 def read_workload(directory: Path, name: str) -> Workload:
@@ -143,10 +150,10 @@ def read_workload(directory: Path, name: str) -> Workload:
     index: dict[PodShape, int] = {}
     shape = []
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
-        if (gpus == 1 and milli == 0) or (gpus > 1 and milli != 1000):
+        if (gpus == 0) != (milli == 0) or (gpus > 1 and milli != 1000):
             raise TraceError(
                 f"{path}: line {row.line}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks "
-                f"for 1 to 1000 of one GPU, or for several whole ones"
+                f"for 1 to 1000 of one GPU, for several whole ones, or for none of none"
             )
         models = frozenset(filter(None, (row.cells.get("gpu_spec") or "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
@@ -237,8 +244,10 @@ def _text(path: Path) -> str:
         if path.stat().st_size > MOST_BYTES:
             raise TraceError(f"{path}: it is larger than {MOST_BYTES // 1024**2} MiB")
         return path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: it cannot be read: {error}") from None
+    except OSError as error:
+        raise TraceError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
@@ -246,10 +255,13 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
         raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
 
     try:
-        reader = csv.DictReader(io.StringIO(_text(path), newline=""))
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey=_MORE)
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
+        named = Counter(reader.fieldnames or ())
+        if twice := [column for column, number in named.items() if number > 1]:
+            raise TraceError(f"{path}: the header has the column {twice[0][:80]!r} twice")
         rows = [_Row(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
@@ -257,6 +269,12 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
     for row in rows:
         if any(row[column] is None for column in columns):
             raise TraceError(f"{path}: line {row.line} is shorter than the header")
+        if _MORE in row.cells:
+            raise TraceError(f"{path}: line {row.line} is longer than the header")
+        if not row[columns[0]].strip() or not row[columns[0]].isprintable():
+            raise TraceError(
+                f"{path}: line {row.line}: column {columns[0]} should hold a name, not {row[columns[0]][:40]!r}"
+            )
         if row[columns[0]] in seen:
             raise TraceError(f"{path}: line {row.line}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
         seen.add(row[columns[0]])

@@ -159,6 +159,8 @@ def test_a_kubelet_takes_every_label() -> None:
         ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
         ({"minNodes": 9}, "minNodes is 9, more than maxNodes, 4"),
         ({"location": ""}, "location is missing: eks needs it"),
+        ({"resourceGroup": "rg"}, "resourceGroup means nothing for eks: leave it out"),
+        ({"accelerator": "nvidia-l4"}, "accelerator means nothing for eks: leave it out"),
         ({"provider": "ovh"}, "provider"),
         ({"size": 3}, "size"),
         ({"name": "-x"}, "name"),

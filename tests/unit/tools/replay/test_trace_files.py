@@ -7,12 +7,15 @@ import pytest
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import (
     MOST_ARRIVALS,
+    NODES_FILE,
+    PODS_FILE,
     Arrivals,
     TraceError,
     draw_arrivals,
     read_arrivals,
     read_nodes,
     read_workload,
+    workloads,
 )
 from tests.unit.tools.replay.test_replay_command import run
 from tests.unit.tools.replay.traces import LIST, NODES, TIMED, write_trace
@@ -39,6 +42,10 @@ def read(directory: Path) -> Arrivals:
         (HEAD + "n,\u0661,1,1,T4\n", "column cpu_milli"),
         (HEAD + "n,1,1,1,T4\n" * 2, "line 3: sn 'n' comes twice"),
         (HEAD + "n,1,1\n", "line 2 is shorter than the header"),
+        (HEAD + "n,1,1,1,T4,x\n", "line 2 is longer than the header"),
+        (HEAD.replace("model", "model,gpu") + "n,1,1,1,T4,1\n", "the header has the column 'gpu' twice"),
+        (HEAD + " ,1,1,1,T4\n", "line 2: column sn should hold a name"),
+        (HEAD + "a\0b,1,1,1,T4\n", "line 2: column sn should hold a name"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: str, rule: str) -> None:
@@ -60,6 +67,8 @@ def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: 
         ("b,1,1,1,500,\n\na,1,1,1,-5,\n", "line 4: column gpu_milli"),
         ("a,1,1,1,0,\n", "1 GPUs of 0 milli-GPU each"),
         ("a,1,1,1,1001,\n", "column gpu_milli"),
+        ("a,1,1,0,500,\n", "0 GPUs of 500 milli-GPU each"),
+        (",1,1,1,500,\n", "line 2: column name should hold a name"),
         ("a,1,1,0,0,\n", "no pod asks for a GPU"),
     ],
 )
@@ -133,3 +142,21 @@ def test_a_share_of_demand_that_never_came_is_a_dash_not_nan(tmp_path: Path) -> 
     assert result.exit_code == 0, result.stderr
     assert "nan" not in result.stdout
     assert "-" in result.stdout.splitlines()[1].split()
+
+
+def test_a_file_that_is_no_text_is_told_in_plain_words(tmp_path: Path) -> None:
+    directory = write_trace(tmp_path)
+    path = directory / NODES_FILE
+    path.write_bytes(path.read_bytes() + b"\xff")
+    with pytest.raises(TraceError, match="it is not UTF-8 text: invalid start byte at byte "):
+        read(directory)
+
+
+def test_without_a_list_of_pods_there_is_nothing_to_replay(tmp_path: Path) -> None:
+    """A header without rows, and exit code 0, would read as a result."""
+    directory = write_trace(tmp_path)
+    for path in directory.glob(PODS_FILE.format("*")):
+        path.unlink()
+    with pytest.raises(TraceError, match="it holds no list of pods"):
+        workloads(directory)
+    assert run(directory, "--policy", "random").exit_code == 2
