@@ -26,6 +26,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0  # bytes of a head, or of what follows a body, that have come so far
         self._headers = 0
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, and leave no timer: uvicorn's, where the client has reset the connection, would keep its buffers."""
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
     def data_received(self, data: bytes) -> None:
         """Parse what has come, and close where a head does not end."""
         self._unread += len(data)

@@ -1,11 +1,16 @@
 """What a client sends without end before there is anything to judge is not kept: its connection is closed."""
 
 import asyncio
+import gc
+import socket
+import struct
+import weakref
 
 import pytest
 
 from gputile.support.connections import STANDARD_LIMITS
 from gputile.support.http_protocol import MOST_AHEAD, MOST_HEAD_BYTES, MOST_HEADERS
+from tests.fakes.apiserver import until
 from tests.unit.support.test_connections import HEADERS, serving
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +47,21 @@ async def test_what_does_not_end_is_refused(endless: str) -> None:
 async def test_what_is_within_bounds_is_answered(request_: bytes) -> None:
     async with serving(STANDARD_LIMITS) as (_, _, port):
         assert await answer(port, request_) == b"HTTP/1.1 200 OK"
+
+
+async def test_a_connection_that_its_client_resets_leaves_nothing() -> None:
+    """With TLS each would keep 256 KiB, as long as an idle connection may be kept."""
+    async with serving(STANDARD_LIMITS, timeout_keep_alive=600) as (server, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEADERS + b"0123456789")
+        await reader.readuntil(b"well")
+        protocol = weakref.ref(next(iter(server.server_state.connections)))
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        await until(lambda: not server.server_state.connections)
+        gc.collect()
+        assert protocol() is None
 
 
 async def test_requests_may_be_sent_ahead_and_large_ones_one_after_the_other() -> None:
