@@ -42,6 +42,7 @@ RETRY_S = 5.0  # after an eviction that was refused, or a place that could not b
 _EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
 _NAMED = 5  # pods in a message
 _SECOND = 10**9
+_TIME_IS_OVER = "its time is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class KeptPlaces:
         self._clock, self._notify = clock, notify
         self._places: dict[str, _KeptPlace] = {}  # by the UID of the pod that preempts
         self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
+        self._latest: dict[str, float] = {}  # plan -> when its place is given up at the latest, monotonic
 
     # -- questions
 
@@ -137,7 +139,7 @@ class KeptPlaces:
         uid, now_ns = pod.metadata.uid, self._clock.unix_ns()
         if info is None or self._ledger.booking(uid) is not None:
             return False
-        lasts = self._ledger.configuration.preemption.keep_seconds + self._longest_grace(place)
+        lasts = self._lasts(place.node, {gpu.uuid for gpu in place.gpus}, place.evicted)
         reservation = Reservation(
             plan=f"preemption-{secrets.token_hex(6)}",
             size=1,
@@ -161,6 +163,7 @@ class KeptPlaces:
         self._ledger.apply(PodApplied(stored))
         self.kept += 1
         kept = self._places[uid] = _KeptPlace(stored, reservation.plan)
+        self._latest[reservation.plan] = self._clock.monotonic() + lasts
         self._queue.rest(uid, self._clock.monotonic() + REST_S)
         log.info("keeps a place", extra={"pod": pod.key, "node": place.node, "evicts": len(place.evicted)})
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
@@ -182,12 +185,12 @@ class KeptPlaces:
         if found is not None:
             self._ledger.apply(PodApplied(found))
 
-    def _longest_grace(self, place: VictimChoice) -> int:
-        """Return for how many seconds pods may take to leave a place."""
+    def _lasts(self, node: str, uuids: Collection[str], evicted: Sequence[str] = ()) -> int:
+        """Return for how many seconds a place is kept: the configured time, and what pods may take to leave it."""
         facts, now_s = self._sources.bound_pods.facts, self._clock.unix_ns() / _SECOND
-        graces = [facts[uid].grace_s for uid in place.evicted if uid in facts]
-        leaving = self.leaving_at(place.node, {gpu.uuid for gpu in place.gpus})
-        return max([0, *graces, *(min(int(each - now_s), MOST_GRACE_S) for each in leaving)])
+        graces = [facts[uid].grace_s for uid in evicted if uid in facts]
+        leaving = [min(int(each - now_s), MOST_GRACE_S) for each in self.leaving_at(node, uuids)]
+        return self._ledger.configuration.preemption.keep_seconds + max([0, *graces, *leaving])
 
     # -- places that are kept
 
@@ -199,11 +202,20 @@ class KeptPlaces:
             for uid, at in self._evicted.items()
             if self._ledger.booking(uid) is not None and now - at < _EVICTED_S
         }
-        for booking in [each for each in self._ledger.bookings() if each.reserved and each.preemption]:
+        reserved = [each for each in self._ledger.bookings() if each.reserved and each.preemption]
+        self._latest = {each.plan: self._latest_end(each) for each in reserved}
+        for booking in reserved:
             if active():
                 await self._go_on(booking)
         for uid in [uid for uid in self._places if not self._is_kept(uid)]:
             await self._ended(self._places.pop(uid))
+
+    def _latest_end(self, booking: Booking) -> float:
+        """Return when a place is given up at the latest: a reservation ends too late where a clock was wrong."""
+        known = self._latest.get(booking.plan)
+        if known is not None:
+            return known
+        return self._clock.monotonic() + self._lasts(booking.node, {share.uuid for share in booking.gpus})
 
     def _is_kept(self, uid: str) -> bool:
         booking = self._ledger.booking(uid)
@@ -211,6 +223,9 @@ class KeptPlaces:
 
     async def _go_on(self, booking: Booking) -> None:
         """Have the pods leave that still have to, or give the place up."""
+        if self._clock.monotonic() > self._latest[booking.plan]:
+            await self.give_up(booking.uid, _TIME_IS_OVER)
+            return
         lost = lost_place(self._ledger, booking)
         if lost is None or lost.rule is GangRule.NODE_CLOSED:
             return
@@ -287,7 +302,7 @@ class KeptPlaces:
         if pod is not None and reservation is not None and reservation.expires_ns > self._clock.unix_ns():
             self._ledger.apply(PodApplied(pod))  # the watch was behind
         elif pod is not None:
-            await self._withdraw(pod, "its time is over")
+            await self._withdraw(pod, _TIME_IS_OVER)
 
     async def give_up(self, uid: str, why: str) -> None:
         """Keep the place of a pod no longer."""

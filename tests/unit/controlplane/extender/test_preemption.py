@@ -251,3 +251,36 @@ async def test_a_pod_that_is_deleted_leaves_nothing_kept() -> None:
     world.add("successor", 10)
     assert await world.schedule("successor")
     assert not world.said("PreemptionEnded")
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["the same extender", "the next one"])
+async def test_a_place_that_was_kept_by_a_wrong_clock_ends_in_time(taken_over: bool) -> None:
+    """It was kept for hours, from others too, where the pod did not come: a clock that was ahead wrote when it ends."""
+    world = await two_full_gpus()
+    world.set_clocks(world.now_s + 5 * 3600)
+    await preempting(world)
+    world.set_clocks(world.now_s - 5 * 3600)
+    for name in world.leaving():
+        world.end(name)
+    if taken_over:
+        world.replace_extender()
+    await world.round()
+    world.add("other", 12)
+    assert not await world.schedule("other"), "the place is kept"
+    await world.round(200)
+    await world.round()
+    world.watch_all()
+    assert await world.schedule("other")
+
+
+async def test_a_place_is_kept_as_long_as_it_should_by_whatever_clock() -> None:
+    """Set back or ahead meanwhile, the clock neither ends a place early for good nor lengthens it."""
+    world = await two_full_gpus()
+    await preempting(world)
+    world.set_clocks(world.now_s - 5 * 3600)
+    for name in world.leaving():
+        world.end(name)
+    await world.round(60)
+    world.add("other", 12)
+    assert not await world.schedule("other"), "the place is kept"
+    assert await world.schedule("high")
