@@ -62,6 +62,7 @@ class HandOver:
         self._now = now
         self._clock = clock
         self._text = ""
+        self._seen_text, self._ends = "", 0.0  # what the node says last, and when that ends at the latest, monotonic
 
     async def close(self) -> None:
         """Close the node where another agent serves it, and wait until no pod is on its way to it.
@@ -97,12 +98,20 @@ class HandOver:
         if text == self._text and not self.under_way:
             return 0.0
         try:
-            return min(max(0.0, float(text) - self._now()), CLOSED_AT_MOST_S)
+            said = max(0.0, float(text) - self._now())
         except ValueError:
             return 0.0
+        return min(said, max(0.0, self._latest_end(text) - self._clock()))
+
+    def _latest_end(self, text: str) -> float:
+        """Return when an annotation ends at the latest: a clock that was set back meanwhile puts its end off."""
+        if text != self._seen_text:
+            self._seen_text, self._ends = text, self._clock() + CLOSED_AT_MOST_S
+        return self._ends
 
     async def _keep_closed(self) -> None:
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
+        self._seen_text, self._ends = self._text, self._clock() + CLOSED_AT_MOST_S
         await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
@@ -124,7 +133,7 @@ class HandOver:
             if now - progress > STUCK_AFTER_S or now - fewer > SILENT_FOR_S:
                 log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
-            if float(self._text) - self._now() < OPEN_WITHIN_S:
+            if min(float(self._text) - self._now(), self._latest_end(self._text) - self._clock()) < OPEN_WITHIN_S:
                 try:
                     await self._keep_closed()
                 except KubeError as error:

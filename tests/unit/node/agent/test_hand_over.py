@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node
+from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.kube.decoding import Applied, WatchEvent
@@ -14,7 +14,7 @@ from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_cache import remove_pod
-from gputile.node.agent.hand_over import HandOver
+from gputile.node.agent.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.kubelet_link import KubeletLink
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.gateway.messages import State
@@ -29,17 +29,17 @@ class QueueingKubelet:
     """A node's kubelet that has pods to admit, and an agent that is to take the node over.
 
     With each look at its list ``seconds`` pass, and it has admitted as many pods as ``admitted`` returns for the number
-    of the look; it does not answer where that is None. ``time`` stands for all clocks. ``left`` is for how many seconds
-    the node was closed at each look.
+    of the look; it does not answer where that is None. ``time`` stands for all clocks, that of the day is ``ahead``
+    by some seconds. ``left`` is for how many seconds the node was closed at each look.
     """
 
     state = State(others=True)
 
     def __init__(self, seconds: float, admitted: Callable[[int], int | None]) -> None:
-        self.time = 1_000_000.0
+        self.time, self.ahead = 1_000_000.0, 0.0
         self.left: list[float] = []
         self.cluster = FakeCluster()
-        self._seconds, self._admitted = seconds, admitted
+        self._seconds, self.admitted = seconds, admitted
         self._pods = [self.cluster.create(simple_pod(f"p{i}", container(mem=1)), node=NODE) for i in range(PODS)]
         config = NodeConfig(
             Inventory((Gpu(0, "GPU-0", 81920),), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024)
@@ -47,7 +47,10 @@ class QueueingKubelet:
         self.agent = AllocationState(Configuration(), config, DeviceTable(), node=self.cluster.node)
         self.cluster.on_node = self._on_node
         link = cast(KubeletLink, self)
-        self.hand_over = HandOver(self.cluster, link, self.agent, 0.0, self.clock, self.clock)
+        self.hand_over = HandOver(self.cluster, link, self.agent, 0.0, self.day, self.clock)
+
+    def day(self) -> float:
+        return self.time + self.ahead
 
     def clock(self) -> float:
         return self.time
@@ -55,7 +58,7 @@ class QueueingKubelet:
     async def list(self, within: float) -> Listing | None:
         self.time += self._seconds
         self.left.append(float(self.cluster.node.metadata.annotations[HANDOVER_ANNOTATION]) - self.time)
-        admitted = self._admitted(len(self.left))
+        admitted = self.admitted(len(self.left))
         pods = self._pods[: admitted or 0]
         return None if admitted is None else {p.key: ListedPod("default", p.metadata.name, GIVEN) for p in pods}
 
@@ -104,3 +107,32 @@ async def test_a_pod_that_is_deleted_meanwhile_is_not_waited_for() -> None:
     kubelet.delete(PODS - 1)
     await kubelet.hand_over.close()
     assert len(kubelet.left) == PODS - 1
+
+
+@pytest.mark.anyio
+async def test_a_node_that_a_dead_agent_closed_is_opened_whatever_the_clock_says() -> None:
+    """Its clock was hours ahead, as before the node's first look at a time server; nobody else opens the node."""
+    kubelet = QueueingKubelet(0.0, lambda look: PODS)
+    until = str(int(kubelet.time + 5 * 3600))
+    node = Node(metadata=ObjectMeta(name=NODE, annotations={HANDOVER_ANNOTATION: until}))
+    assert kubelet.hand_over.left(node) == CLOSED_AT_MOST_S
+    kubelet.time += CLOSED_AT_MOST_S / 2
+    assert kubelet.hand_over.left(node) == CLOSED_AT_MOST_S / 2
+    kubelet.time += CLOSED_AT_MOST_S / 2
+    assert kubelet.hand_over.left(node) == 0.0
+
+
+@pytest.mark.anyio
+async def test_a_clock_that_is_set_back_opens_no_node_whose_pods_are_still_waited_for() -> None:
+    kubelet = QueueingKubelet(10.0, lambda look: look)
+    left: list[float | None] = []
+
+    def admitted(look: int) -> int:
+        kubelet.ahead = -5 * 3600.0 if look > 2 else 0.0
+        left.append(kubelet.hand_over.left(kubelet.cluster.node))
+        return look
+
+    kubelet.admitted = admitted
+    await kubelet.hand_over.close()
+    assert len(left) == PODS
+    assert all(each is not None and each > 0.0 for each in left)
