@@ -7,6 +7,7 @@ from docs.generator.tables import code, table
 from msgspec.inspect import (
     BoolType,
     DictType,
+    EnumType,
     Field,
     IntType,
     ListType,
@@ -42,6 +43,9 @@ def _fields(prefix: str, struct: Type) -> Iterator[tuple[str, str, str, str]]:
         kind, text = _described(field.type)
         if isinstance(kind, StructType):
             yield from _fields(f"{path}.", kind)
+        elif isinstance(kind, VarTupleType) and isinstance(kind.item_type, StructType):
+            yield path, "list", _default(field), text
+            yield from _fields(f"{path}[].", kind.item_type)
         else:
             yield path, _type(kind), _default(field), text
 
@@ -60,6 +64,8 @@ def _type(kind: Type) -> str:
             return f"map of text to {_type(value)}"
         case ListType(item_type=item) | VarTupleType(item_type=item):
             return f"list of {_type(item)}"
+        case EnumType(cls=enum):
+            return ", ".join(code(str(each.value)) for each in enum)
         case BoolType():
             return "boolean"
         case IntType():
@@ -76,5 +82,5 @@ def _type(kind: Type) -> str:
 def _default(field: Field) -> str:
     default = field.default
     if default is msgspec.NODEFAULT:
-        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else ""
     return msgspec.json.encode(default).decode().strip('"') if default not in ((), [], {}, "") else ""

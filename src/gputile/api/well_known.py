@@ -30,6 +30,7 @@ MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
 TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: its policy, by name or ACK's number
+PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that asks the autoscaler for a node: "true"
 UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach GPUs: "allowed"
 
 # Gangs: scheduled together or not at all (M13)
@@ -50,6 +51,7 @@ TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" where 
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight where GPU time is shared, 1 to 1000
 HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when it takes no pods, Unix time in s
 LEADER_NOTE_ANNOTATION: Final = "gputile.io/leader-note"  # gputile; Lease: what its holder leaves to the next one
+NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the node that it asks for
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Annotations that existing tools read: gpushare's, and ACK's

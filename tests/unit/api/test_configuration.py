@@ -31,6 +31,11 @@ def test_units_from_64_mib_are_valid_u2(unit: str, mib: int) -> None:
     assert load_configuration({"gpuMemoryUnit": unit}).unit_mib == mib
 
 
+def scaling(*changes: dict[str, Any]) -> dict[str, Any]:
+    types = [{"label": "pool=gpu", "gpus": {"memory": "15GiB"}} | each for each in changes]
+    return {"autoscaling": {"enabled": True, "nodeTypes": types}}
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -48,6 +53,11 @@ def test_units_from_64_mib_are_valid_u2(unit: str, mib: int) -> None:
         ({"gpuTime": {"policy": 6}}, "gpuTime.policy: '6' is no policy of GPU time; valid are average"),
         ({"gpuTime": {"policy": True}}, "gpuTime.policy: must be a string or a whole number, is true"),
         ({"gangs": {"holdSeconds": 0}}, "gangs.holdSeconds: must be 1 to 86400, is 0"),
+        (scaling({"label": "pool"}), r'nodeTypes\[0\].label: "pool" is not KEY=VALUE of a node label'),
+        (scaling({"gpus": {"memory": "15"}}), "gpus.memory"),
+        (scaling({"gpus": {"memory": "15GiB", "count": 65}}), "gpus.count"),
+        (scaling({"gpus": {"memory": "100MiB"}}), "a GPU holds not one unit of 1GiB"),
+        (scaling({}, {}), "pool=gpu is that of another node type"),
         ([], "must be a mapping, is a list"),
         ("text", 'must be a mapping, is "text"'),
     ],

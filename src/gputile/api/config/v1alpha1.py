@@ -7,9 +7,9 @@ from msgspec import Meta
 
 from gputile.api.core import Pod
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.misfit import MisfitError, convert
+from gputile.api.misfit import RULE, MisfitError, convert
 from gputile.api.quantity import MemorySize, QuantityError, parse_mib
-from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Placement
+from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Mode, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -146,6 +146,87 @@ class PreemptionConfiguration(_Section, frozen=True):
     ] = 120
 
 
+class NodeTypeGpus(_Section, frozen=True, kw_only=True):
+    """The GPUs of one node of a type."""
+
+    count: Annotated[int, Meta(ge=1, le=64, description="How many GPUs such a node has; 1 to 64.")] = 1
+    memory: Annotated[
+        MemorySize,
+        Meta(description="Memory of a GPU, as `nvidia-smi --query-gpu=memory.total` prints it: `23028MiB`."),
+    ]
+
+
+class NodeTaint(_Section, frozen=True, kw_only=True):
+    """A taint that the nodes of a type have, beside ``nvidia.com/gpu:NoSchedule``."""
+
+    key: Annotated[str, Meta(min_length=1, description="The key of the taint.")]
+    value: Annotated[str, Meta(description="Its value.")] = ""
+    effect: Annotated[Literal["NoSchedule", "NoExecute"], Meta(description="Its effect.")] = "NoSchedule"
+
+
+class NodeTypeConfiguration(_Section, frozen=True, kw_only=True):
+    """GPU nodes that the cluster's autoscaler can add."""
+
+    label: Annotated[
+        str,
+        Meta(
+            pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*=[A-Za-z0-9][-A-Za-z0-9_.]*$",
+            extra={RULE: "KEY=VALUE of a node label"},
+            description=(
+                "The label, as `KEY=VALUE`, that the nodes of this type have and no others: the one by which the "
+                "provider or the autoscaler names their pool."
+            ),
+        ),
+    ]
+    gpus: Annotated[NodeTypeGpus, Meta(description="The GPUs of one node.")]
+    mode: Annotated[Mode, Meta(description="The mode that the nodes join with.")] = Mode.EXCLUSIVE
+    labels: Annotated[dict[str, str], Meta(description="Further labels of the nodes that pods may select by.")] = {}
+    taints: Annotated[
+        tuple[NodeTaint, ...], Meta(description="Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")
+    ] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of the label."""
+        return self.label.partition("=")[0]
+
+    @property
+    def value(self) -> str:
+        """The value of the label."""
+        return self.label.partition("=")[2]
+
+
+class AutoscalingConfiguration(_Section, frozen=True):
+    """What the cluster's autoscaler is told of demand that it cannot see (U8)."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether the controller asks the cluster's autoscaler for nodes by placeholder pods, and pods are kept "
+                "off node types that could never take them."
+            )
+        ),
+    ] = False
+    most_nodes: Annotated[
+        int, Meta(ge=1, le=100, description="How many nodes are asked for at once, at most; 1 to 100.")
+    ] = 10
+    wait_seconds: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=86400,
+            description=(
+                "How long a node may take until it joins, and then until its agent has reported GPUs; 10 to 86400."
+            ),
+        ),
+    ] = 900
+    node_types: Annotated[
+        tuple[NodeTypeConfiguration, ...],
+        Meta(description="The GPU nodes that the autoscaler can add, those that are tried first in front."),
+    ] = ()
+
+
 class ControllerConfiguration(_Section, frozen=True):
     """The controller: taints (G7), and nodes whose agent is silent."""
 
@@ -250,6 +331,9 @@ class Configuration(_Section, frozen=True):
     preemption: Annotated[PreemptionConfiguration, Meta(description="Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
     )
+    autoscaling: Annotated[AutoscalingConfiguration, Meta(description="What the cluster's autoscaler is told.")] = (
+        AutoscalingConfiguration()
+    )
     controller: Annotated[ControllerConfiguration, Meta(description="The controller.")] = ControllerConfiguration()
     gpu_time: Annotated[GpuTime, Meta(description="How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
@@ -275,6 +359,7 @@ class Configuration(_Section, frozen=True):
             parse_policy(self.gpu_time.policy)
         except GpuTimePolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
+        self._check_node_types(unit)
         seen: dict[str, str] = {}
         for group, namespaces in self.trust.groups.items():
             for namespace in namespaces:
@@ -282,6 +367,22 @@ class Configuration(_Section, frozen=True):
                     raise ConfigurationError(
                         f"trust.groups: namespace {namespace} is in {seen[namespace]} and in {group}: keep it in one"
                     )
+
+    def _check_node_types(self, unit_mib: int) -> None:
+        labels: set[str] = set()
+        for i, each in enumerate(self.autoscaling.node_types):
+            where = f"autoscaling.nodeTypes[{i}]"
+            if each.label in labels:
+                raise ConfigurationError(f"{where}.label: {each.label} is that of another node type: give each its own")
+            labels.add(each.label)
+            try:
+                mib = parse_mib(each.gpus.memory)
+            except QuantityError as error:
+                raise ConfigurationError(f"{where}.gpus.memory: {error}") from error
+            if mib < unit_mib:
+                raise ConfigurationError(
+                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU holds not one unit of {self.gpu_memory_unit}"
+                )
 
     @property
     def unit_mib(self) -> int:

@@ -1,0 +1,109 @@
+"""GPU nodes that the cluster's autoscaler can add, as the configuration describes them, and what an empty one takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gputile.api.config.v1alpha1 import Configuration, NodeTypeConfiguration
+from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, Pod, ResourceList, Taint
+from gputile.api.quantity import parse_mib
+from gputile.api.well_known import (
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    PLACEHOLDER_LABEL,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.core.devices.advertised import model_labels, resources_for_mode
+from gputile.core.devices.inventory import Gpu, Inventory, advertised_units, encode_inventory
+from gputile.core.devices.request import Request, RequestKind
+
+PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"  # the schedulerName of placeholders; no scheduler has that name
+
+# The configuration says nothing of them, so they decide nothing.
+_AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
+_SERVES = {Mode.EXCLUSIVE: RequestKind.WHOLE, Mode.TOPOLOGY: RequestKind.TOPOLOGY}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """A type of node. ``name`` is its label as KEY=VALUE; nodes with this label, and no others, are of the type."""
+
+    key: str
+    value: str
+    mode: Mode
+    gpus: tuple[Gpu, ...]
+    unit_mib: int
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+
+    @property
+    def name(self) -> str:
+        """The label that all nodes of the type have."""
+        return f"{self.key}={self.value}"
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """What a node of the type advertises, of which there is any."""
+        found = resources_for_mode(self.mode, self.gpus, self.unit_mib)
+        return {name: count for name, count in found.items() if count}
+
+    def has(self, node: Node) -> bool:
+        """Return whether a node is of this type."""
+        return node.metadata.labels.get(self.key) == self.value
+
+    def refusal(self, request: Request) -> str:
+        """Return why an empty node of the type could not take the request, "" where it could."""
+        shape, units = request.shape, advertised_units(self.gpus[0], self.unit_mib)
+        if shape.kind is not _SERVES.get(self.mode, RequestKind.SHARED):
+            return f"its mode {self.mode.value} does not serve {shape.kind.value}"
+        if self.mode.shared and (shape.percent > 0) is not (self.mode is Mode.CORE_MEM):
+            served = "GPU memory together with compute" if self.mode is Mode.CORE_MEM else "GPU memory alone"
+            return f"its mode {self.mode.value} serves {served}"
+        if self.mode.shared and shape.unit_mib != self.unit_mib:
+            return f"its memory unit is {self.unit_mib} MiB; the pod counts in {shape.unit_mib} MiB"
+        if shape.gpus > len(self.gpus):
+            return f"it has {len(self.gpus)} GPUs; the pod needs {shape.gpus}"
+        if shape.mib > units * self.unit_mib:
+            return f"its GPUs have {units} units of {self.unit_mib} MiB; the pod needs {shape.mib} MiB on one GPU"
+        return ""
+
+    def node(self, name: str) -> Node:
+        """Return an empty node of the type, as the cluster sees it once its agent has reported its GPUs."""
+        resources: ResourceList = {**_AMPLE, **{each: str(count) for each, count in self.resources.items()}}
+        gpus = tuple(Gpu(gpu.index, f"{name}/{gpu.index}", gpu.mib) for gpu in self.gpus)
+        inventory = Inventory(gpus=gpus, mode=self.mode.value, unit_mib=self.unit_mib)
+        labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name, MODE_LABEL: self.mode.value}
+        return Node(
+            metadata=ObjectMeta(
+                name=name,
+                labels={**model_labels(gpus), **labels, **self.labels, self.key: self.value},
+                annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)},
+            ),
+            spec=NodeSpec(taints=(Taint(key=WHOLE_GPU, effect="NoSchedule"), *self.taints)),
+            status=NodeStatus(capacity=resources, allocatable=resources),
+        )
+
+
+def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
+    """Return the node types of a configuration, those that are tried first in front; none where it is switched off."""
+    scaling = configuration.autoscaling
+    return tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types) if scaling.enabled else ()
+
+
+def is_placeholder(pod: Pod) -> bool:
+    """Return whether a pod stands for a node that the autoscaler is asked for, whoever has created it."""
+    return PLACEHOLDER_LABEL in pod.metadata.labels and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER
+
+
+def _node_type(described: NodeTypeConfiguration, unit_mib: int) -> NodeType:
+    mib = parse_mib(described.gpus.memory)
+    return NodeType(
+        described.key,
+        described.value,
+        described.mode,
+        tuple(Gpu(index, f"GPU-{index}", mib) for index in range(described.gpus.count)),
+        unit_mib,
+        described.labels,
+        tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints),
+    )

@@ -1,0 +1,182 @@
+"""How many nodes of which type have to be added for pods that have no place, and how many an autoscaler adds unasked.
+
+An autoscaler adds up what pods ask of a node, and knows no GPUs. It believes that a pod fits a node whose GPUs have
+enough free in sum. So it adds nodes for some of the pods without a place by itself, and for others only if asked.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.core.devices.node_type import NodeType
+from gputile.core.kube_predicates.node_fit import static_reason
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import Assumed, NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.placement_engine import PlacementEngine
+
+_LABELS = "its labels or taints are not those that the pod asks for"
+_OTHER_PODS = "the pod wants, or does not want, other pods on its node"
+
+
+@dataclass(frozen=True, slots=True)
+class NewNodes:
+    """``counts`` has the number of nodes to be added of each type, without the starting ones.
+
+    ``types`` names the type that a pod is to go to, by UID; ``refused`` says of a pod that no type can take why not.
+    A pod in neither came when there were as many nodes as there may be.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    types: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def new_nodes(
+    pods: Sequence[GangCandidate],
+    types: Sequence[NodeType],
+    starting: Mapping[str, int],
+    configuration: Configuration,
+    barred: Mapping[tuple[str, str], str],
+) -> Steps[NewNodes]:
+    """Return, in steps, which nodes take all of ``pods``, GPU by GPU; a type that comes first is preferred.
+
+    ``starting`` is how many nodes of each type are there without having reported their GPUs: pods go there first.
+    ``barred`` says by the UID of a pod and the name of a type why no such node is to be added for it.
+    At most ``autoscaling.mostNodes`` nodes are added.
+    """
+    site = _Site(types, configuration, barred)
+    return (yield from _packed(site, pods, starting, configuration.autoscaling.most_nodes))
+
+
+def nodes_unasked(
+    pods: Sequence[GangCandidate], types: Sequence[NodeType], predicates: Predicates, configuration: Configuration
+) -> Steps[Counter[str]]:
+    """Return, in steps, how many nodes of each type an autoscaler adds that sees ``pods`` and the sums of nodes.
+
+    ``predicates`` has the nodes that there are, and is as before afterwards.
+    """
+    placed: list[str] = []
+    seen: list[GangCandidate] = []
+    try:
+        for each in sorted(pods, key=_age):
+            yield from predicates.prepare(each.pod)
+            name = next((name for name, reason in predicates.reasons(each.pod).items() if reason is None), None)
+            if name is None:
+                seen.append(each)
+                continue
+            predicates.place(each.pod, name)
+            placed.append(each.pod.metadata.uid)
+    finally:
+        for uid in placed:
+            predicates.remove(uid)
+    site = _Site(types, configuration)
+    found = yield from _packed(site, seen, {}, configuration.autoscaling.most_nodes)
+    return found.counts
+
+
+def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str, int], most: int) -> Steps[NewNodes]:
+    """Put each pod on the first node that takes it, the hardest ones first, and add a node where none does."""
+    found = NewNodes()
+    for kind in site.types:
+        for _ in range(min(starting.get(kind.name, 0), most)):
+            site.add(kind)
+    for each in sorted(pods, key=_hardness):
+        uid = each.pod.metadata.uid
+        place = yield from site.put_on_a_node(each)
+        if place is None and found.counts.total() < most:
+            place = yield from site.put_on_a_new_node(each)
+            if place is None:
+                found.refused[uid] = site.refusal(each)
+                continue
+            found.counts[place.name] += 1
+        if place is not None:
+            found.types[uid] = place.name
+    return found
+
+
+def _hardness(each: GangCandidate) -> tuple[bool, int, int, int, tuple[str, str]]:
+    shape = each.request.shape if each.request else None
+    if shape is None:
+        return True, 0, 0, 0, _age(each)
+    return False, -shape.gpus, -shape.mib * shape.gpus, -shape.percent, _age(each)
+
+
+def _age(each: GangCandidate) -> tuple[str, str]:
+    return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
+
+
+class _Site:
+    """Nodes that do not exist yet, and the pods on them. Without ``barred`` only the sums of a node count."""
+
+    def __init__(
+        self,
+        types: Sequence[NodeType],
+        configuration: Configuration,
+        barred: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
+        self.types = types
+        self._ledger = Ledger(configuration)
+        self._engine = PlacementEngine(self._ledger, prices_later=True)
+        self._predicates = Predicates(())
+        self._barred = barred
+        self._nodes: dict[str, NodeType] = {}
+
+    def add(self, kind: NodeType) -> str:
+        """Add an empty node, and return its name."""
+        name = f"new-{len(self._nodes)}"
+        node = kind.node(name)
+        self._ledger.apply(NodeApplied(node))
+        self._predicates.put_node(node)
+        self._nodes[name] = kind
+        return name
+
+    def put_on_a_node(self, each: GangCandidate) -> Steps[NodeType | None]:
+        """Put a pod on the first node that takes it; return that node's type, None where none does."""
+        yield from self._predicates.prepare(each.pod)
+        open_nodes = [name for name, reason in self._predicates.reasons(each.pod).items() if reason is None]
+        for name in open_nodes:
+            if self._put(each, name):
+                return self._nodes[name]
+            yield
+        return None
+
+    def put_on_a_new_node(self, each: GangCandidate) -> Steps[NodeType | None]:
+        """Put a pod on a new node of the first type that could take it; return the type, None where none could."""
+        for kind in self.types:
+            if self._refusal(each, kind):
+                continue
+            name = self.add(kind)
+            reason = yield from self._predicates.reason(each.pod, name)
+            if reason is None and self._put(each, name):
+                return kind
+            self._predicates.drop_node(name)
+        return None
+
+    def refusal(self, each: GangCandidate) -> str:
+        """Return why no type can take a pod."""
+        whys = [f"{kind.name}: {self._refusal(each, kind) or _OTHER_PODS}" for kind in self.types]
+        return "; ".join(whys) or "autoscaling.nodeTypes is empty"
+
+    def _refusal(self, each: GangCandidate, kind: NodeType) -> str:
+        if self._barred is not None and each.request is not None and (refusal := kind.refusal(each.request)):
+            return refusal
+        if static_reason(each.pod.spec, kind.node("new")) is not None:
+            return _LABELS
+        return (self._barred or {}).get((each.pod.metadata.uid, kind.name), "")
+
+    def _put(self, each: GangCandidate, name: str) -> bool:
+        request = each.request
+        if request is not None and self._barred is not None:
+            decision = self._engine.decide(request, name, 0)
+            if not isinstance(decision, Decision):
+                return False
+            booking = decision.booking(each.pod, request.shape.trust_group, 0.0)
+            if booking is not None:
+                self._ledger.apply(Assumed(booking))
+        self._predicates.place(each.pod, name)
+        return True

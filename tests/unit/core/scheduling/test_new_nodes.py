@@ -1,0 +1,185 @@
+"""How many nodes are asked for, against a model of an autoscaler that adds up what pods ask of a node."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import GPU_MEMORY
+from gputile.core.devices.node_type import node_types_of
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.new_nodes import NewNodes, new_nodes, nodes_unasked
+from tests.corebuilders import gpu_node, pod, request_of
+from tests.unit.core.devices.test_node_type import configured, described
+
+pytestmark = pytest.mark.requirement("U8", "B5")
+
+TOLERATES = {"key": "nvidia.com/gpu", "operator": "Exists"}
+
+
+def candidate(name: str, **asked: Any) -> GangCandidate:
+    asking = tolerant(pod(name, **asked))
+    return GangCandidate(asking, request_of(asking))
+
+
+def tolerant(asking: Pod, **spec: Any) -> Pod:
+    body = {"tolerations": [TOLERATES], **spec}
+    fields = msgspec.to_builtins(asking.spec) | body
+    return msgspec.structs.replace(asking, spec=msgspec.convert(fields, type(asking.spec)))
+
+
+def sizes(*units: int) -> list[GangCandidate]:
+    return [candidate(f"p{i}", mem=each) for i, each in enumerate(units)]
+
+
+def planned(
+    pods: Sequence[GangCandidate],
+    *types: dict[str, object],
+    starting: Mapping[str, int] | None = None,
+    barred: Mapping[tuple[str, str], str] | None = None,
+) -> NewNodes:
+    configuration = configured(*types)
+    return at_once(new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {}))
+
+
+def test_a_gang_gets_as_many_nodes_as_it_needs_not_one_for_each_pod() -> None:
+    """Five pods of a whole GPU each, nodes of two: three nodes."""
+    assert planned(sizes(15, 15, 15, 15, 15), described(count=2)).counts == {"pool=gpu": 3}
+
+
+def test_sums_do_not_count() -> None:
+    """Six pods of 10 are 60 units, a node of four GPUs with 15 units each has 60, and takes four of them."""
+    assert planned(sizes(*[10] * 6), described(count=4)).counts == {"pool=gpu": 2}
+
+
+def test_two_pods_that_fit_one_new_node_bring_one() -> None:
+    assert planned(sizes(10, 10), described(count=2)).counts == {"pool=gpu": 1}
+
+
+def test_a_pod_that_no_type_takes_brings_none_and_is_named() -> None:
+    found = planned([candidate("large", mem=20), candidate("small", mem=5)], described(count=2))
+    assert found.counts == {"pool=gpu": 1}
+    assert found.refused == {
+        "large": "pool=gpu: its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"
+    }
+
+
+def test_nodes_that_start_are_filled_first() -> None:
+    assert planned(sizes(15, 15, 15), described(count=2), starting={"pool=gpu": 1}).counts == {"pool=gpu": 1}
+    assert not planned(sizes(15, 15), described(count=2), starting={"pool=gpu": 1}).counts
+
+
+def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
+    small, large = described(count=1, label="pool=small"), described(count=1, memory="40GiB", label="pool=large")
+    assert planned(sizes(10), small, large).counts == {"pool=small": 1}
+    assert planned(sizes(20), small, large).counts == {"pool=large": 1}
+    barred = {("p0", "pool=small"): "no such node joined"}
+    assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
+
+
+def test_a_pod_that_selects_another_type_brings_none_of_the_first() -> None:
+    selecting = tolerant(pod("p", mem=1), nodeSelector={"pool": "b"})
+    found = planned(
+        [GangCandidate(selecting, request_of(selecting))], described(label="pool=a"), described(label="pool=b")
+    )
+    assert found.counts == {"pool=b": 1}
+
+
+def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
+    tainted = described() | {"taints": [{"key": "team", "value": "vision"}]}
+    assert "labels or taints" in planned(sizes(1), tainted).refused["p0"]
+
+
+def test_no_more_nodes_are_asked_for_than_may_be() -> None:
+    found = planned(sizes(*[15] * 40), described(count=1))
+    assert found.counts == {"pool=gpu": 10}
+    assert not found.refused
+
+
+def node(name: str, units: int) -> Node:
+    amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: str(units)}
+    return gpu_node(name, mode="cgpu", sizes=[15 * 1024] * 2, allocatable=amounts)
+
+
+def unasked(pods: Sequence[GangCandidate], existing: Predicates, *types: dict[str, object]) -> Counter[str]:
+    configuration = configured(*types)
+    return at_once(nodes_unasked(pods, node_types_of(configuration), existing, configuration))
+
+
+def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None:
+    """8 units free on each of two GPUs are 16 in sum: one pod of 10 fits that, the other brings a node."""
+    existing = Predicates([node("n", 16)])
+    assert unasked(sizes(10, 10), existing, described(count=2)) == {"pool=gpu": 1}
+    assert existing.spare("n")[GPU_MEMORY] == 16, "nothing stays placed"
+
+
+def test_an_autoscaler_adds_nodes_by_sums() -> None:
+    assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}
+
+
+@given(units=st.lists(st.integers(1, 15), min_size=1, max_size=5), gpus=st.integers(1, 3))
+def test_no_node_too_few_and_at_most_one_in_two_too_many(units: list[int], gpus: int) -> None:
+    """Against all ways to put the pods on GPUs: a pod has one GPU, so nodes are GPUs by the number of a node's."""
+    found = planned(sizes(*units), described(count=gpus)).counts["pool=gpu"]
+    fewest = -(-_fewest_gpus(units, 15) // gpus)
+    assert fewest <= found <= 2 * fewest
+
+
+def _fewest_gpus(units: Sequence[int], size: int) -> int:
+    """Return into how few GPUs of ``size`` units the pods go, by trying all."""
+    most = len(units)
+    for number in range(1, most + 1):
+        for places in product(range(number), repeat=most):
+            held = Counter[int]()
+            for place, amount in zip(places, units, strict=True):
+                held[place] += amount
+            if max(held.values()) <= size:
+                return number
+    return most
+
+
+@given(
+    free=st.lists(st.integers(0, 30), max_size=3),
+    units=st.lists(st.integers(1, 15), min_size=1, max_size=6),
+    gpus=st.integers(1, 3),
+)
+def test_what_the_autoscaler_adds_unasked_and_what_it_is_asked_for_is_enough(
+    free: list[int], units: list[int], gpus: int
+) -> None:
+    """A model of an autoscaler that sees sums only: with its own nodes and those asked for, every pod has a GPU.
+
+    Existing nodes count nothing here: no GPU of theirs has room for any of the pods, whatever their sums say.
+    """
+    pods = sizes(*units)
+    existing = Predicates([node(f"n{i}", each) for i, each in enumerate(free)])
+    wanted = planned(pods, described(count=gpus)).counts
+    alone = unasked(pods, existing, described(count=gpus))
+    added = _model(units, free, gpus) + (wanted - alone).total()
+    assert added >= wanted.total()
+
+
+def _model(units: Sequence[int], free: Sequence[int], gpus: int) -> int:
+    """Return how many nodes an autoscaler adds that puts each pod on the first node with enough in sum."""
+    existing, new = list(free), list[int]()
+    for amount in units:
+        for nodes in (existing, new):
+            place = next((i for i, left in enumerate(nodes) if left >= amount), None)
+            if place is not None:
+                nodes[place] -= amount
+                break
+        else:
+            new.append(15 * gpus - amount)
+    return len(new)
+
+
+def test_nothing_is_asked_for_without_a_configuration() -> None:
+    assert at_once(new_nodes(sizes(1), (), {}, Configuration(), {})).refused == {"p0": "autoscaling.nodeTypes is empty"}
