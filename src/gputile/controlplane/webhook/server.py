@@ -15,6 +15,7 @@ from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
+from gputile.core.devices.node_type import node_types_of
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
 from gputile.support.config_file import ConfigFile, read
@@ -84,6 +85,7 @@ class Webhook:
             unsafe_access,
             current.scheduler_name,
             current.gpu_time,
+            node_types_of(current),
         )
 
     def not_ready(self) -> str:

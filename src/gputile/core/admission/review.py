@@ -1,6 +1,6 @@
 """One question of the API server: may this be stored, and with which changes?"""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
@@ -18,6 +18,7 @@ from gputile.core.admission.gang_gate import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.node_types import avoid
 from gputile.core.admission.pod_size import MOST_ANNOTATIONS, too_large, too_many_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
@@ -29,6 +30,7 @@ from gputile.core.admission.protected_annotations import (
 from gputile.core.admission.refusal import MOST_FOUND, AdmissionRefusal, AdmissionRule
 from gputile.core.admission.rewrite import rewrite
 from gputile.core.admission.sharing_annotations import broken_shares
+from gputile.core.devices.node_type import NodeType
 
 DEFAULT_TIME: Final = GpuTime()
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
@@ -50,7 +52,7 @@ class AdmissionPolicy:
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger. ``scheduler``
     gets the pods that name none, "" for the cluster's own. ``time`` says how GPU time is shared, and which weights are
-    allowed.
+    allowed. A pod is kept off those of ``node_types`` that could never take it.
     """
 
     unit_mib: int
@@ -59,6 +61,7 @@ class AdmissionPolicy:
     unsafe_access: bool = False
     scheduler: str = ""
     time: GpuTime = DEFAULT_TIME
+    node_types: Sequence[NodeType] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         assign(pod, policy.scheduler, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
+        if policy.node_types:
+            avoid(pod, policy.node_types, policy.unit_mib, rewriting)
     # refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)

@@ -28,8 +28,12 @@ _ANYTHING = msgspec.json.Decoder(Any)
 
 @dataclass(slots=True)
 class Rewriting:
-    """The changes to a pod, warnings for its author, and the parts that cannot be understood."""
+    """The changes to a pod, warnings for its author, and the parts that cannot be understood.
 
+    ``affinity`` is the pod's after the changes.
+    """
+
+    affinity: Affinity | None = None
     operations: list[Operation] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     refusals: list[AdmissionRefusal] = field(default_factory=list)
@@ -39,7 +43,8 @@ def rewrite(pod: Pod) -> Rewriting:
     """Return what becomes of the old forms in ``pod``, whether it asks for a GPU or not."""
     rewriting = Rewriting()
     affinity = _legacy_affinity(pod, rewriting)
-    rewriting.operations += _model_names(pod, affinity or pod.spec.affinity)
+    rewriting.affinity = affinity or pod.spec.affinity
+    rewriting.operations += _model_names(pod, rewriting.affinity)
     _legacy_resources(pod, rewriting)
     return rewriting
 
