@@ -349,6 +349,18 @@ def test_no_component_may_do_everything() -> None:
                 assert each["kind"] == "Role"
 
 
+@pytest.mark.requirement("U8")
+def test_the_controller_may_write_placeholders_only_where_it_asks_for_nodes() -> None:
+    def rights(values: dict[str, Any]) -> list[Any]:
+        named = {"kind": "Role", "name": "gputile-controller"}
+        (role,) = (each for each in render(values) if {"kind": each["kind"], "name": each["metadata"]["name"]} == named)
+        return [(rule["resources"], rule["verbs"]) for rule in role["rules"] if rule["resources"] != ["leases"]]
+
+    assert rights({}) == []
+    on = {"autoscaling.enabled": True}
+    assert rights(on) == [(["jobs"], ["create", "delete"]), (["pods/status"], ["patch"])]
+
+
 def agent_affinity(values: dict[str, Any]) -> Any:
     return pod_specs(render(values))["gputile-agent"].get("affinity")
 

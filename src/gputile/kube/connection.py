@@ -97,6 +97,14 @@ class Connection:
         request = ApiRequest("PATCH", path, within or self._within, body=body, content_type=content_type)
         return await self._send(request)
 
+    async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
+        """Delete the object at ``path``; ``body`` are DeleteOptions. Return what the API server answers.
+
+        Raises:
+            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+        """
+        return await self._send(ApiRequest("DELETE", path, within or self._within, body=body))
+
     @asynccontextmanager
     async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch and yield its chunks as they come, for at most ``within`` seconds.

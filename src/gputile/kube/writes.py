@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.core import Binding, Node, ObjectReference, Pod, encode_binding
+from gputile.api.core import POD_SCHEDULED, Binding, Node, ObjectReference, Pod, encode_binding
 from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, NotFound
@@ -108,6 +108,25 @@ async def mark_preempted(
     await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH, within=within)
 
 
+async def create_job(connection: Connection, namespace: str, job: Mapping[str, Any]) -> None:
+    """Create a Job."""
+    await connection.post(_jobs_path(namespace), msgspec.json.encode(job))
+
+
+async def delete_job(connection: Connection, namespace: str, name: str) -> None:
+    """Delete a Job, and have the API server delete its pods after it."""
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    await connection.delete(f"{_jobs_path(namespace)}/{name}", msgspec.json.encode(options))
+
+
+async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
+    """Write that no node takes the pod with this UID, as a scheduler does."""
+    condition = {"type": POD_SCHEDULED, "status": "False", "reason": "Unschedulable", "message": message}
+    body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+    path = f"{_pod_path(pod.metadata.namespace, pod.metadata.name)}/status"
+    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH)
+
+
 async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:
     """Set annotations of a node."""
     await connection.patch(_node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}}))
@@ -135,6 +154,10 @@ def _decoded(body: bytes) -> Pod:
         return decode(body, _POD)
     except MisfitError as error:
         raise BadAnswer(f"the API server's answer is no pod: {error}") from error
+
+
+def _jobs_path(namespace: str) -> str:
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
 
 def _pod_path(namespace: str, name: str) -> str:

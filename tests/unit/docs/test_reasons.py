@@ -11,7 +11,7 @@ _ROW = re.compile(r"^\| `(?P<name>[\w./]+)` \|(?P<rest>.*)\|$", re.MULTILINE)
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
 _NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/protocols")
 _WORDS = {"EventSet", "GetDevicePluginOptions", "GetPreferredAllocation", "ListAndWatch", "PreStartContainer"}
-_WORDS |= {"NoExecute", "NoSchedule", "StartResponse"}
+_WORDS |= {"DoesNotExist", "NoExecute", "NoSchedule", "NotIn", "RuntimeDefault", "StartResponse"}
 
 
 def rows(page: str) -> dict[str, str]:

@@ -15,9 +15,12 @@ from gputile.kube.writes import (
     annotate_node,
     annotate_pod,
     annotate_pod_status,
+    create_job,
+    delete_job,
     evict_pod,
     keep_place,
     mark_preempted,
+    mark_unschedulable,
     patch_node,
     patch_node_status,
     read_pod,
@@ -107,6 +110,36 @@ async def test_a_place_is_kept_for_the_version_that_was_decided_about() -> None:
         }
         await keep_place(connection, decided, {"a": None}, "", within=60.0)
         assert server.requests[-1].json()["status"] == {"nominatedNodeName": None}
+
+
+@pytest.mark.anyio
+async def test_a_job_is_created_and_deleted_with_its_pods() -> None:
+    async with stored_objects() as (server, connection):
+        jobs = "/apis/batch/v1/namespaces/ns/jobs"
+        server.fault("post", "answer", status=201, body=b"{}")
+        await create_job(connection, "ns", {"metadata": {"name": "j"}})
+        assert (server.requests[-1].path, server.requests[-1].json()) == (jobs, {"metadata": {"name": "j"}})
+        server.fault("delete", "answer", status=200, body=b"{}")
+        await delete_job(connection, "ns", "j")
+        request = server.requests[-1]
+        assert (request.method, request.path) == ("DELETE", f"{jobs}/j")
+        assert request.json()["propagationPolicy"] == "Background"
+
+
+@pytest.mark.anyio
+async def test_a_pod_is_marked_unschedulable_by_its_uid() -> None:
+    async with stored_objects() as (server, connection):
+        server.fault("patch", "answer", status=200, body=b"{}")
+        await mark_unschedulable(connection, stored(server), "why")
+        request = server.requests[-1]
+        assert request.path == f"{PODS}/p/status"
+        (condition,) = request.json()["status"]["conditions"]
+        assert request.json()["metadata"] == {"uid": "uid-p"}
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            "PodScheduled",
+            "False",
+            "Unschedulable",
+        )
 
 
 @pytest.mark.anyio

@@ -12,11 +12,12 @@ from gputile.kube.events import EventRecorder
 
 
 class ApiServerWriter:
-    """``NodeWriter`` and ``PodWriter`` on a connection."""
+    """``NodeWriter``, ``PodWriter`` and ``PlaceholderWriter`` on a connection; ``namespace`` is that of gputile."""
 
-    def __init__(self, connection: Connection, events: EventRecorder) -> None:
+    def __init__(self, connection: Connection, events: EventRecorder, namespace: str) -> None:
         self._connection = connection
         self._events = events
+        self._namespace = namespace
 
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
         """Apply a JSON patch to a node."""
@@ -37,6 +38,18 @@ class ApiServerWriter:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod, None where there is none of this name."""
         return await writes.read_pod(self._connection, namespace, name)
+
+    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
+        """Create the Job of a placeholder."""
+        await writes.create_job(self._connection, self._namespace, job)
+
+    async def delete_placeholder(self, job: str) -> None:
+        """Delete the Job of a placeholder, and its pod."""
+        await writes.delete_job(self._connection, self._namespace, job)
+
+    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
+        """Write the condition by which autoscalers find a pod that no node takes."""
+        await writes.mark_unschedulable(self._connection, pod, message)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         """Say something about an object."""

@@ -21,9 +21,12 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.node_requests import NodeRequestPlanner
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.starvation import AccountError
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
 from gputile.kube.connection import Connection
@@ -61,7 +64,7 @@ class Controller:
         self._configuration = configuration
         self._connection = connection
         self._events = EventRecorder(connection, settings.identity)
-        writer = ApiServerWriter(connection, self._events)
+        writer = ApiServerWriter(connection, self._events, settings.namespace)
         self.cluster_state = ClusterState(configuration, self._changed)
         self.updates = UpdateQueue()
         self._listed: set[str] = set()
@@ -69,16 +72,20 @@ class Controller:
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
         self._lease = lease
-        self._planner = GangPlanner(self.cluster_state, lambda: secrets.token_hex(6))
+        self._planner = GangPlanner(self.cluster_state, _new_name)
         self.election = LeaderElection(lease, self._catch_up, self._reconsider_all, self._planner.account)
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
         self.gangs = GangReconciler(self.cluster_state, self._planner, writer, active, time.time_ns, self.updates)
+        self._waiting = WaitingPods(configuration, settings.namespace)
+        self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
+        self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
-        if configuration.admission.gangs:
+        self._scales = configuration.autoscaling.enabled
+        if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = monitoring_app(self._registry(), self.not_ready)
 
@@ -97,9 +104,12 @@ class Controller:
             self.nodes.queue.run(),
             self.election.run(self._settings.lease_seconds / 3),
         ]
+        if "pods" in self._watches:
+            work.append(self._pod_watch.run())
+        if self._scales:
+            work.append(self._requester.run())
         if self._configuration.admission.gangs:
             work += [
-                self._pod_watch.run(),
                 watch_pod_groups(
                     self._connection,
                     lambda event: self.updates.put(self.cluster_state.group_event(event)),
@@ -143,12 +153,22 @@ class Controller:
         gauge(
             "gputile_controller_write_failures",
             "Writes to the API server that failed and were tried again, since the start.",
-            lambda: nodes.queue.failures + gangs.failures,
+            lambda: nodes.queue.failures + gangs.failures + self._requester.failures,
         )
         gauge(
             "gputile_controller_places_kept",
             "Pods of gangs that have GPUs reserved and are not bound yet.",
             self._reserved,
+        )
+        gauge(
+            "gputile_controller_nodes_requested",
+            "Nodes that the cluster's autoscaler is asked for by placeholder pods.",
+            lambda: self._requests.requested().total() if self.election.leads() else 0,
+        )
+        gauge(
+            "gputile_controller_pods_without_node_type",
+            "Pods without a place that no node type could take, in the last round.",
+            lambda: self._requests.refused if self.election.leads() else 0,
         )
         gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", self._silent)
         registry.labelled(
@@ -174,6 +194,8 @@ class Controller:
 
     def _pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
         yield from self.cluster_state.pod_event(event)
+        if self._scales:
+            yield from self._waiting.pod_event(event)
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
@@ -210,6 +232,10 @@ class Controller:
 
     def _changed(self) -> None:
         self.gangs.changed()
+
+
+def _new_name() -> str:
+    return secrets.token_hex(6)
 
 
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:

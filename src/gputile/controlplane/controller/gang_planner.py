@@ -180,6 +180,15 @@ class GangPlanner:
         """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
         return Counter(reason for reason, _ in self._reported.values())
 
+    def without_room(self) -> list[Pod]:
+        """Return the pods for which the last searches found no room, of each gang as many as have to start together."""
+        found: list[Pod] = []
+        for name, tried in self._tried.items():
+            lacking = tried.pods - tried.plan.places.keys()
+            pods = [pod for pod in self._cluster_state.members.pods(name) if pod.metadata.uid in lacking]
+            found += sorted(pods, key=in_line)[: max(0, tried.needed - len(tried.plan.places))]
+        return found
+
     def abandon(self) -> None:
         """Take back what was expected of a round that was given up: nothing of it is written."""
         for write in [write for gang in self._round.reservations for write in gang]:

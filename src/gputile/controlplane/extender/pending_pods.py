@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from gputile.api.core import Pod
+from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.request import RequestError, parse_request
 
 
@@ -35,7 +36,7 @@ class PendingPods:
     def pod_applied(self, pod: Pod) -> None:
         """Take in a pod."""
         uid = pod.metadata.uid
-        if pod.spec.node_name or pod.finished:
+        if pod.spec.node_name or pod.finished or is_placeholder(pod):
             self._reasons.pop(uid, None)
             return
         try:

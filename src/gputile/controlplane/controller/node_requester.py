@@ -1,0 +1,95 @@
+"""Carries out the rounds of ``node_requests``: creates placeholders, lets autoscalers see them, and deletes them.
+
+A crash in between does no harm: placeholders that exist are found again, and Kubernetes itself ends those that nobody
+deletes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn, Protocol
+
+from gputile.api.core import Pod
+from gputile.controlplane.controller.node_requests import NodeRequestPlanner, NodeRequestRound
+from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.slices import sliced
+from gputile.kube.errors import KubeError, NotFound
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 1.0
+_MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
+
+
+class PlaceholderWriter(Protocol):
+    """The controller's writes on placeholders. Errors are those of ``gputile.kube.errors``."""
+
+    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
+        """Create the Job of a placeholder."""
+
+    async def delete_placeholder(self, job: str) -> None:
+        """Delete the Job of a placeholder, and its pod."""
+
+    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
+        """Write the condition by which autoscalers find a pod that no node takes."""
+
+    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+        """Say something about a pod."""
+
+
+class NodeRequester:
+    """Runs a round a second while this replica is ``active``."""
+
+    def __init__(
+        self,
+        planner: NodeRequestPlanner,
+        writer: PlaceholderWriter,
+        active: Callable[[], bool],
+        unix_ns: Callable[[], int],
+        updates: UpdateQueue,
+    ) -> None:
+        self.failures = 0
+        self._planner = planner
+        self._writer = writer
+        self._active = active
+        self._unix_ns = unix_ns
+        self._updates = updates
+
+    async def run(self) -> NoReturn:
+        """Run rounds for ever."""
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            if self._active():
+                await self.run_round()
+
+    async def run_round(self) -> NodeRequestRound:
+        """Decide, and write what was decided; nothing, where this replica stopped being active meanwhile."""
+        now_ns = self._unix_ns()
+        async with self._updates.paused():
+            result = await sliced(self._planner.steps(now_ns), self._active)
+        if result is None or not self._active():
+            self._planner.abandon()
+            return NodeRequestRound()
+        for event in result.events:
+            for pod in event.pods:
+                self._writer.record(pod, event.reason, event.message, warning=event.warning)
+        for job in result.created:
+            await self._try(self._writer.create_placeholder(job))
+        for pod in result.unmarked:
+            await self._try(self._writer.mark_unschedulable(pod, _MESSAGE))
+        for name in result.deleted:
+            if not await self._try(self._writer.delete_placeholder(name)):
+                self._planner.not_deleted(name)
+        return result
+
+    async def _try(self, write: Awaitable[None]) -> bool:
+        """Return whether a write was executed, or had been before."""
+        try:
+            await write
+        except NotFound:
+            return True
+        except KubeError as error:
+            self.failures += 1
+            log.warning("a placeholder was not written: %s", error)
+            return False
+        return True

@@ -1,0 +1,66 @@
+"""Placeholder pods: what asks the cluster's autoscaler for one empty node of a type, and is never bound to it.
+
+A placeholder names a scheduler that does not exist, so nobody binds it; the controller writes the condition by which
+autoscalers find pods that no node takes. It wants a node on which no pod runs except those of DaemonSets and of
+kube-system: no node that is in use takes it in an autoscaler's eyes, and no two placeholders share one.
+
+It is the only pod of a Job with ``activeDeadlineSeconds``. So Kubernetes removes it, though gputile be gone.
+"""
+
+from typing import Any, Final
+
+from gputile.api.well_known import GPU_COUNT_LABEL, NODE_TYPE_ANNOTATION, PLACEHOLDER_LABEL
+from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
+
+JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
+_GRACE_SECONDS: Final = 60  # so much later than the controller does Kubernetes itself end a placeholder
+_IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
+_RESTRICTED: Final = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_ON_AN_EMPTY_NODE: Final = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchExpressions": [{"key": "pod-template-generation", "operator": "DoesNotExist"}]},
+    "namespaceSelector": {
+        "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]
+    },
+}
+
+
+def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
+    """Return the Job of a placeholder for a node of a type; it ends some time after ``wait_seconds``."""
+    amounts = {resource: str(count) for resource, count in kind.resources.items()}
+    labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
+    container = {
+        "name": "placeholder",
+        "image": _IMAGE,
+        "resources": {"limits": amounts},
+        "securityContext": _RESTRICTED,
+    }
+    spec = {
+        "schedulerName": PLACEHOLDER_SCHEDULER,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "nodeSelector": {kind.key: kind.value},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_ON_AN_EMPTY_NODE]}},
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {PLACEHOLDER_LABEL: "true"}},
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": wait_seconds + _GRACE_SECONDS,
+            "ttlSecondsAfterFinished": 0,
+            "template": {
+                "metadata": {"labels": labels, "annotations": {NODE_TYPE_ANNOTATION: kind.name}},
+                "spec": spec,
+            },
+        },
+    }

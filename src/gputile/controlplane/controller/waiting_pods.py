@@ -1,0 +1,74 @@
+"""The pods that kube-scheduler found no node for, and the placeholders that ask for nodes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, PodSpec
+from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.node_type import is_placeholder
+from gputile.core.placement.steps import Steps
+from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+
+
+class WaitingPods:
+    """Fed by the watch of pods. ``namespace`` is where placeholders are; others that look like one do not count.
+
+    ``waiting`` are GPU pods by UID that kube-scheduler looked at and did not bind, without those that the controller
+    plans as gangs. ``placeholders`` are by UID as well.
+    """
+
+    def __init__(self, configuration: Configuration, namespace: str) -> None:
+        self.waiting: dict[str, Pod] = {}
+        self.placeholders: dict[str, Pod] = {}
+        self._gangs = configuration.admission.gangs
+        self._namespace = namespace
+        self._specs: dict[bytes, PodSpec] = {}
+
+    def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
+        """Take an event of the pods' watch, in steps."""
+        match event:
+            case Applied(pod):
+                self._put(pod)
+            case Deleted(pod):
+                self._drop(pod.metadata.uid)
+            case Replaced(pods, unreadable):
+                yield from self._replace(pods, {each.uid for each in unreadable})
+            case UnreadableObject():
+                pass
+        yield
+
+    def _replace(self, pods: Sequence[Pod], unreadable: set[str]) -> Steps[None]:
+        kept = {pod.metadata.uid for pod in pods} | unreadable
+        for uid in (self.waiting.keys() | self.placeholders.keys()) - kept:
+            self._drop(uid)
+        for pod in pods:
+            self._put(pod)
+            yield
+
+    def _put(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self._drop(uid)
+        if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
+            return
+        if is_placeholder(pod):
+            if pod.metadata.namespace == self._namespace:
+                self.placeholders[uid] = pod
+        elif self._is_waiting(pod):
+            # Pods of one workload share one spec: what is found out about it counts for all of them.
+            spec = self._specs.setdefault(msgspec.json.encode(pod.spec), pod.spec)
+            self.waiting[uid] = msgspec.structs.replace(pod, spec=spec)
+
+    def _is_waiting(self, pod: Pod) -> bool:
+        refused = any(condition.status == "False" for condition in pod.status.conditions)
+        alone = not self._gangs or gang_of(pod) is None
+        preempts = bool(pod.status.nominated_node_name)
+        return refused and alone and not preempts and not pod.spec.scheduling_gates and asks_for_gpu(pod)
+
+    def _drop(self, uid: str) -> None:
+        self.placeholders.pop(uid, None)
+        self.waiting.pop(uid, None)
+        if not self.waiting:
+            self._specs.clear()

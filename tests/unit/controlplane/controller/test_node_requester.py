@@ -1,0 +1,114 @@
+"""What is written of a round, and what becomes of a write that fails."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gputile.api.core import Pod
+from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.kube.errors import Forbidden, KubeError, NotFound
+from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
+from tests.unit.controlplane.controller.test_node_requests import asked, fragmented, waits
+
+pytestmark = [pytest.mark.requirement("U8"), pytest.mark.anyio]
+
+
+class Writer:
+    """Notes what it is to write, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.created: list[str] = []
+        self.deleted: list[str] = []
+        self.marked: list[str] = []
+        self.said: list[str] = []
+        self.error: KubeError | None = None
+
+    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
+        self.created.append(job["metadata"]["name"])
+        self._fail()
+
+    async def delete_placeholder(self, job: str) -> None:
+        self.deleted.append(job)
+        self._fail()
+
+    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
+        self.marked.append(pod.metadata.name)
+        self._fail()
+
+    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+        self.said.append(reason)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Requests:
+    """A requester on a cluster where one pod waits for a node."""
+
+    def __init__(self) -> None:
+        self.bench = fragmented()
+        self.bench.put(waits("p", mem=10))
+        self.writer = Writer()
+        self.active = True
+        self.after = 10.0
+        self.requester = NodeRequester(
+            self.bench.planner,
+            self.writer,
+            lambda: self.active,
+            lambda: int((NOW + self.after) * SECOND),
+            UpdateQueue(),
+        )
+
+    async def round(self, after: float = 10) -> None:
+        self.after = after
+        await self.requester.run_round()
+
+
+async def test_a_round_creates_placeholders_and_tells() -> None:
+    requests = Requests()
+    await requests.round()
+    assert requests.writer.created == ["gputile-placeholder-0"]
+    assert requests.writer.said == ["NodeRequested"]
+
+
+async def test_a_placeholder_that_was_not_written_is_not_written_again_at_once() -> None:
+    """The answer may have been lost: a second one would bring a second node."""
+    requests = Requests()
+    requests.writer.error = Forbidden(403, "Forbidden", "no")
+    await requests.round()
+    await requests.round(11)
+    assert requests.writer.created == ["gputile-placeholder-0"]
+    assert requests.requester.failures == 1
+
+
+async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_not() -> None:
+    requests = Requests()
+    requests.bench.round()  # the placeholder exists
+    requests.bench.drop(waits("p", mem=10))
+    requests.writer.error = Forbidden(403, "Forbidden", "no")
+    await requests.round(11)
+    requests.writer.error = NotFound(404, "NotFound", "gone")
+    await requests.round(12)
+    await requests.round(13)
+    assert requests.writer.deleted == ["gputile-placeholder-0"] * 2
+    assert asked(requests.bench) == 0
+
+
+async def test_autoscalers_are_shown_a_placeholder_that_exists() -> None:
+    requests = Requests()
+    requests.bench.round()
+    await requests.round(11)
+    assert requests.writer.marked == ["gputile-placeholder-0"]
+
+
+async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+    requests = Requests()
+    requests.active = False
+    await requests.round()
+    assert (requests.writer.created, requests.writer.said) == ([], [])
+    requests.active = True
+    await requests.round(11)
+    assert len(requests.writer.created) == 1, "and what it decided then is forgotten"

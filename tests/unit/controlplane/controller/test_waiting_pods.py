@@ -1,0 +1,81 @@
+"""Which pods are looked at for a new node."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.core import Pod, SchedulingGate
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, PLACEHOLDER_LABEL
+from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER
+from gputile.core.placement.steps import at_once
+from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject
+from tests.unit.controlplane.controller.test_node_requests import waits
+
+pytestmark = pytest.mark.requirement("U8")
+
+
+def changed(pod: Pod, *, spec: dict[str, Any] | None = None, meta: dict[str, Any] | None = None, **more: Any) -> Pod:
+    return msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(pod.spec, **(spec or {})),
+        metadata=msgspec.structs.replace(pod.metadata, **(meta or {})),
+        **more,
+    )
+
+
+def waiting(*pods: Pod, gangs: bool = False) -> list[str]:
+    found = WaitingPods(Configuration(admission=AdmissionConfiguration(gangs=gangs)), "gputile")
+    for pod in pods:
+        at_once(found.pod_event(Applied(pod)))
+    return list(found.waiting)
+
+
+P = waits("p", mem=1)
+GANG = {"labels": {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "looked_at"),
+    [
+        (P, True),
+        (waits("p", asks={"nvidia.com/gpu": 1}), True),
+        (waits("p", asks={"cpu": 1}), False),
+        (changed(P, status=msgspec.structs.replace(P.status, conditions=())), False),
+        (changed(P, status=msgspec.structs.replace(P.status, nominated_node_name="n")), False),
+        (changed(P, spec={"node_name": "n"}), False),
+        (changed(P, spec={"scheduling_gates": (SchedulingGate(name="theirs"),)}), False),
+        (changed(P, meta={"deletion_timestamp": "2030-03-17T17:46:40Z"}), False),
+        (
+            changed(P, spec={"scheduler_name": PLACEHOLDER_SCHEDULER}, meta={"labels": {PLACEHOLDER_LABEL: "x"}}),
+            False,
+        ),
+        (changed(P, meta=GANG), True),
+    ],
+)
+def test_only_a_gpu_pod_that_kube_scheduler_refused_is_looked_at(pod: Pod, looked_at: bool) -> None:
+    assert waiting(pod) == (["p"] if looked_at else [])
+    assert waiting(P, pod) == (["p"] if looked_at else []), "whatever it was before"
+
+
+def test_pods_of_gangs_are_left_to_the_plans_where_there_are_any() -> None:
+    assert waiting(changed(P, meta=GANG), gangs=True) == []
+
+
+def test_who_is_gone_from_the_list_or_deleted_is_forgotten_and_the_unreadable_stays() -> None:
+    found = WaitingPods(Configuration(), "gputile")
+    at_once(found.pod_event(Replaced([waits(name, mem=1) for name in "abc"])))
+    at_once(found.pod_event(Replaced([waits("a", mem=1)], (UnreadableObject("default", "b", "b", ""),))))
+    assert sorted(found.waiting) == ["a", "b"]
+    at_once(found.pod_event(Deleted(waits("a", mem=1))))
+    assert list(found.waiting) == ["b"]
+
+
+def test_pods_of_one_workload_share_one_spec() -> None:
+    """What is found out about a spec is kept by its identity."""
+    found = WaitingPods(Configuration(), "gputile")
+    at_once(found.pod_event(Replaced([waits(name, mem=1) for name in "ab"])))
+    one, other = found.waiting.values()
+    assert one.spec is other.spec
