@@ -3,12 +3,13 @@
 The resources are computed by what the agent computes them by, so that hint and node agree at every unit.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Final
 
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU
 from gputile.core.devices.advertised import resources_for_mode
-from gputile.tools.nodepool.labels import Told, agents, joining
+from gputile.tools.nodepool.labels import INSTANCE_TYPE, Told, agents, joining
 from gputile.tools.nodepool.pool import NodePool
 
 TAINT_VALUE: Final = "present"  # as GKE sets it
@@ -47,9 +48,28 @@ def sum_note(pool: NodePool) -> str | None:
     total, each = advertised(pool)[GPU_MEMORY], units_of_a_gpu(pool)
     return (
         f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one GPU has "
-        f"{each}. A pod that asks for more than {each} on one GPU would bring a node in vain: check such pods with "
-        "gputile nodepool --pod FILE."
+        f"{each}. Without autoscaling.nodeTypes a pod that asks for more than {each} on one GPU would bring a node in "
+        "vain: check such pods with gputile nodepool --pod FILE."
     )
+
+
+def node_type_note(pool: NodePool) -> str:
+    """Return the pool's entry in gputile's configuration, by which the controller asks the autoscaler for its nodes."""
+    key, value = _pool_label(pool)
+    entry = {
+        "label": f"{key}={value}",
+        "gpus": {"count": pool.gpus.count, "memory": pool.gpus.memory},
+        "mode": pool.mode.value,
+        "labels": template_labels(pool) | {INSTANCE_TYPE: pool.instance_type},
+    }
+    return f"The pool's entry in autoscaling.nodeTypes of gputile's chart: [{json.dumps(entry)}]"
+
+
+def _pool_label(pool: NodePool) -> tuple[str, str]:
+    """Return the label by which the provider or Karpenter names the pool of a node."""
+    keys = {"eks": "eks.amazonaws.com/nodegroup", "aks": "kubernetes.azure.com/agentpool"}
+    key = keys.get(pool.provider, "cloud.google.com/gke-nodepool")
+    return "karpenter.sh/nodepool" if pool.autoscaler == "karpenter" else key, pool.name
 
 
 def _present(labels: Mapping[str, Told]) -> dict[str, str]:

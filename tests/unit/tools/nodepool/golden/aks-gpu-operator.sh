@@ -4,6 +4,12 @@ set -eu
 # The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its managed
 # autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the node.
 
+# The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "kubernetes.azure.com/agentpool=gpu",
+# "gpus": {"count": 1, "memory": "15360MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",
+# "ack.node.gpu.placement": "spread", "aliyun.accelerator/nvidia_count": "1", "aliyun.accelerator/nvidia_name":
+# "Tesla-T4", "aliyun.accelerator/nvidia_mem": "15360MiB", "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",
+# "model.gputile.io/Tesla-T4": "1", "node.kubernetes.io/instance-type": "Standard_NC16as_T4_v3"}}]
+
 az aks nodepool add \
   --resource-group research-rg \
   --cluster-name research \

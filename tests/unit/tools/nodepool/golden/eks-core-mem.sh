@@ -1,8 +1,15 @@
 #!/bin/sh
 set -eu
 
-# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. A pod that asks for more
-# than 179 on one GPU would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. Without
+# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain: check such pods with
+# gputile nodepool --pod FILE.
+
+# The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "eks.amazonaws.com/nodegroup=gpu", "gpus":
+# {"count": 4, "memory": "23028MiB"}, "mode": "core_mem", "labels": {"ack.node.gpu.schedule": "core_mem",
+# "ack.node.gpu.placement": "spread", "aliyun.accelerator/nvidia_count": "4", "aliyun.accelerator/nvidia_name":
+# "NVIDIA-A10G", "aliyun.accelerator/nvidia_mem": "23028MiB", "alpha.kubernetes.io/nvidia-gpu-name": "NVIDIA-A10G",
+# "model.gputile.io/NVIDIA-A10G": "4", "node.kubernetes.io/instance-type": "g5.12xlarge"}}]
 
 cat > gpu.eksctl.yaml <<'YAML'
 apiVersion: eksctl.io/v1alpha5

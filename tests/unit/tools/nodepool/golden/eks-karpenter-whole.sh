@@ -7,6 +7,12 @@ set -eu
 
 # limits holds the pool to 4 nodes by their GPUs.
 
+# The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "karpenter.sh/nodepool=gpu", "gpus":
+# {"count": 4, "memory": "23028MiB"}, "mode": "default", "labels": {"ack.node.gpu.schedule": "default",
+# "ack.node.gpu.placement": "spread", "aliyun.accelerator/nvidia_count": "4", "aliyun.accelerator/nvidia_name":
+# "NVIDIA-A10G", "aliyun.accelerator/nvidia_mem": "23028MiB", "alpha.kubernetes.io/nvidia-gpu-name": "NVIDIA-A10G",
+# "model.gputile.io/NVIDIA-A10G": "4", "node.kubernetes.io/instance-type": "g5.12xlarge"}}]
+
 # The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
 # allow it.
 kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-

@@ -4,6 +4,11 @@ set -eu
 # GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands back: nothing is advertised
 # twice. For the other modes use own-driver.
 
+# The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "cloud.google.com/gke-nodepool=gpu",
+# "gpus": {"count": 2, "memory": "23034MiB"}, "mode": "default", "labels": {"ack.node.gpu.schedule": "default",
+# "ack.node.gpu.placement": "binpack", "aliyun.accelerator/nvidia_count": "2", "aliyun.accelerator/nvidia_mem":
+# "23034MiB", "node.kubernetes.io/instance-type": "g2-standard-24"}}]
+
 gcloud container node-pools create gpu \
   --cluster research \
   --location europe-west4 \

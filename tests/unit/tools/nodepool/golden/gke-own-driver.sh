@@ -7,8 +7,14 @@ set -eu
 # GKE's autoscaler has no hint for aliyun.com/gpu-mem: it learns from a node that is there, so that a pool of no nodes
 # does not grow. Set minNodes to 1.
 
-# An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one GPU has 179. A pod that asks for more
-# than 179 on one GPU would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+# An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one GPU has 179. Without
+# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain: check such pods with
+# gputile nodepool --pod FILE.
+
+# The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "cloud.google.com/gke-nodepool=gpu",
+# "gpus": {"count": 2, "memory": "23034MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",
+# "ack.node.gpu.placement": "spread", "aliyun.accelerator/nvidia_count": "2", "aliyun.accelerator/nvidia_mem":
+# "23034MiB", "node.kubernetes.io/instance-type": "g2-standard-24"}}]
 
 gcloud container node-pools create gpu \
   --cluster research \
