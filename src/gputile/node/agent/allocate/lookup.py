@@ -50,16 +50,20 @@ class Lookup:
         needed = self._answers and unnamed(self._state, resource, size)
         listing = await self.list(NEEDED_WITHIN_S if needed else FETCH_WITHIN_S)
         self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
-        if listing is not None:
-            settle(self._state, listing, time.time_ns())
+        self._settle(listing)
         until = time.monotonic() + PATIENCE_S
         while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
             answered = await asyncio.gather(*(self._read(key) for key in keys))
+            self._settle(listing)  # a pod that is known now has what it was answered before under a stand-in
             known = all(key in self._state.pods for key in keys)
             if known or all(answered) or time.monotonic() > until:
                 break
             await asyncio.sleep(READ_AGAIN_S)
         return listing
+
+    def _settle(self, listing: Listing | None) -> None:
+        if listing is not None:
+            settle(self._state, listing, time.time_ns())
 
     async def _read(self, key: str) -> bool:
         """Read a pod from the API server; return whether it answered, be it that there is none."""
