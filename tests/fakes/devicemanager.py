@@ -26,6 +26,15 @@ class AdmissionError(Exception):
     """The pod is refused for good: phase Failed, reason UnexpectedAdmissionError."""
 
 
+class DevicesUnavailable(AdmissionError):
+    """The kubelet itself refuses the pod: ``lacking`` IDs of ``resource`` are not free."""
+
+    def __init__(self, resource: str, required: int, available: int) -> None:
+        counts = f"Requested: {required}, Available: {available}"
+        super().__init__(f"requested number of devices unavailable for {resource}. {counts}")
+        self.resource, self.lacking = resource, required - available
+
+
 @dataclass
 class Given:
     """What a container got of one resource."""
@@ -141,10 +150,7 @@ class DeviceManager:
         available = healthy - in_use
         if len(available) < required - len(taken):
             self._recount()
-            raise AdmissionError(
-                f"requested number of devices unavailable for {resource}. "
-                f"Requested: {required}, Available: {len(available)}"
-            )
+            raise DevicesUnavailable(resource, required - len(taken), len(available))
         preferred = await self._preferred(resource, available | taken, set(taken), required)
         if self.honour and take(preferred & available):
             return frozenset(taken)

@@ -65,7 +65,7 @@ from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
-from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, Endpoint
+from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint
 from tests.fakes.kubelet import pod_resources
 from tests.integration.agent.scene import FixedMonitor, machine
 
@@ -177,11 +177,16 @@ class Living:
 
 @dataclass
 class Seen:
-    """A pod as the kubelet has it."""
+    """A pod as the kubelet has it.
+
+    ``reason`` is why it was refused. ``crowded_out``: only since this kubelet had just started and kept the devices of
+    pods that had gone.
+    """
 
     pod: Pod
     phase: str = "Pending"
     reason: str = ""
+    crowded_out: bool = False
     admitted: bool = False
     containers: dict[str, Living] = field(default_factory=dict)
 
@@ -261,13 +266,21 @@ class ModelKubelet:
             for container in (*pod.spec.init_containers, *pod.spec.containers):
                 await self.manager.allocate(pod, container)
         except AdmissionError as error:
-            seen.reason = str(error)
+            seen.reason, seen.crowded_out = str(error), self._crowded_out(error)
             seen.containers.clear()
             self.finish(seen, "Failed")
             return
         finally:
             self.manager.pending = ""
         seen.admitted = True
+
+    def _crowded_out(self, error: AdmissionError) -> bool:
+        """Return whether a pod was refused since the devices of pods that are gone are kept until all are known."""
+        if self.manager.sources_ready or not isinstance(error, DevicesUnavailable):
+            return False
+        there = self.active() | {pod.metadata.uid for pod in self.queue if pod is not None}
+        gone = [gave for (uid, _), gave in self.manager.given.items() if uid not in there]
+        return sum(len(gave[error.resource].ids) for gave in gone if error.resource in gave) >= error.lacking
 
     def finish(self, seen: Seen, phase: str) -> None:
         seen.phase = phase
@@ -412,7 +425,10 @@ class Crash:
 
 
 class ModelNode:
-    """The node, with a gateway between kubelet and agent that repeats calls which an agent died of."""
+    """The node, with a gateway between kubelet and agent that repeats calls which an agent died of.
+
+    While it is ``silent`` the kubelet calls the device plugins and answers no ``List``.
+    """
 
     def __init__(self, directory: Path, usage: Path, mode: Mode, seed: int) -> None:
         self.directory, self.usage = directory, usage
@@ -424,6 +440,7 @@ class ModelNode:
         self.cluster.on_bound, self.cluster.on_gone = self.kubelet.add, self.kubelet.remove
         self.static: dict[str, Pod] = {}
         self.crash: Crash | None = None
+        self.silent = False
         self.epoch = time.monotonic() - LONG_AGO_S
         self.agent: ModelAgent
         self._end: AgentsEnd
@@ -457,7 +474,7 @@ class ModelNode:
                 for resource, body in changed.items():
                     self.kubelet.offer(resource, body)
             case ListDevices(number, _):
-                end.give(Listed(number, self.kubelet.list().SerializeToString()))
+                end.give(Listed(number, None if self.silent else self.kubelet.list().SerializeToString()))
             case Answer(number) | CallRefused(number):
                 _, waiting = self._calls.get(number, (None, None))
                 if waiting is not None and not waiting.done():

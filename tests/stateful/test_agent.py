@@ -39,7 +39,7 @@ pytestmark = pytest.mark.requirement("B1", "G1", "M4")
 GPU_MIB = 8 * 1024
 NAMES = ("a", "b", "c", "d", "e")
 QUIET_ROUNDS = 8
-SPREAD = ("asks for one GPU", "is on other GPUs than its")  # the kubelet chose so, which is refused for good
+SPREAD = ("asks for one GPU", "is on other GPUs than its")  # the kubelet chose so: such a container never starts
 T = TypeVar("T")
 
 Shape = tuple[tuple[str, int], ...]  # the kind and the units of each container
@@ -203,6 +203,14 @@ class Node(RuleBasedStateMachine):
         self.node.restart_kubelet(forgets=forgets)
 
     @rule()
+    def fall_silent(self) -> None:
+        self.node.silent = True
+
+    @rule()
+    def speak_again(self) -> None:
+        self.node.silent = False
+
+    @rule()
     def kubelet_has_had_its_time(self) -> None:
         if not self.node.kubelet.queue:
             self.node.epoch -= 100.0
@@ -252,7 +260,8 @@ class Node(RuleBasedStateMachine):
             directories[each.directory] += each.directory != ""
         assert all(mib <= GPU_MIB for mib in used.values()), used
         assert all(count <= 1 for count in directories.values()), directories
-        reasons = {seen.pod.key: seen.reason for seen in self.node.kubelet.pods.values() if seen.reason}
+        refused = [seen for seen in self.node.kubelet.pods.values() if seen.reason and not seen.crowded_out]
+        reasons = {seen.pod.key: seen.reason for seen in refused}
         failed = {key: reason for key, reason in reasons.items() if not any(each in reason for each in SPREAD)}
         assert not failed, failed
 
@@ -267,7 +276,7 @@ class Node(RuleBasedStateMachine):
 
     def in_the_end(self) -> None:
         node = self.node
-        node.crash = None
+        node.crash, node.silent = None, False
         node.cluster.down, node.cluster.unanswered, node.cluster.unheard = False, 0, 0
         self.mirror()
         self.patched.setattr(reconciler, "UNKNOWN_FOR_NS", 0)
@@ -282,15 +291,15 @@ class Node(RuleBasedStateMachine):
                 if why := self.do(node.kubelet.start(seen, each)):
                     waiting[seen.pod.key] = why
             self.no_gpu_is_over_allocated_and_no_pod_is_refused()
-        full = self.full()
+        full, spread = self.full(), {key for key, why in waiting.items() if any(each in why for each in SPREAD)}
         for seen, _ in node.kubelet.startable():
-            assert self.gpus(seen.pod) & full, (seen.pod.key, waiting)
+            assert seen.pod.key in spread or self.gpus(seen.pod) & full, (seen.pod.key, waiting)
         held = {key for key, gave in node.kubelet.manager.given.items() if gave}
         table = node.agent.state.device_table
         assert not [each.uid for each in table if stand_in(each.uid)]
         for pod in node.cluster.pods.values():
             there_is = node.kubelet.pods.get(self.kubelet_uid(pod))
-            if there_is is None or there_is.reason or self.forgotten(there_is):
+            if there_is is None or there_is.reason or pod.key in spread or self.forgotten(there_is):
                 continue  # refused before it had a mirror that says so, or running on with what nobody knows any more
             text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")
             for container_name in [name for uid, name in held if uid == self.kubelet_uid(pod) and not pod.finished]:

@@ -28,7 +28,7 @@ from gputile.node.agent.allocate.container_matcher import (
 )
 from gputile.node.agent.allocate.device_id_sets import readable
 from gputile.node.agent.allocate.device_ids import DeviceIdError
-from gputile.node.agent.allocate.device_stage import DeviceEvent
+from gputile.node.agent.allocate.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
@@ -84,7 +84,8 @@ class DeviceAllocator:
                 return False
             return True
 
-        asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size)
+        near = self._near(resource) if candidate is None else ()
+        asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size, near)
         ids = PreferredAllocation(state, asked).choose(servable)
         state.expected = ExpectedAllocation(resource, frozenset(ids), candidate, self.now)
         state.last_uid = blank.uid
@@ -140,25 +141,56 @@ class DeviceAllocator:
         own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.device_table)]
         if self.listing is None and not own:
             # Several pods may be asking for so many; only that of the init container gets its very IDs.
+            again = self._asking_again(resource, ids)
             pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
-            own = [
+            next_ones = [
                 c
                 for c in unlisted_candidates(pods, state.device_table, resource, size)
                 if not runs_on(c, state.device_table)
             ]
+            own = [c for c in again if not _is_init(c)] or next_ones or again
         return next(iter((*own, *found)), None)
+
+    def _asking_again(self, resource: str, ids: tuple[str, ...]) -> list[ContainerCandidate]:
+        """Return the container that was answered with just these IDs: the gateway repeats a call that an agent died of.
+
+        So it is the first call of the next agent. A container that was let start does not ask again.
+        """
+        state = self.state
+        if state.last_uid:
+            return []
+        return [
+            ContainerCandidate(pod.key, devices.container, pod, request, guessed=True)
+            for pod_devices in state.device_table.holders(resource, ids)
+            if (pod := state.pod_of(pod_devices)) is not None and pod.alive
+            for devices in pod_devices.devices
+            if devices.resource == resource and set(devices.ids) == set(ids)
+            if state.device_table.stage(devices) is DeviceStage.ANSWERED
+            if (request := pod.container_request(devices.container)) is not None
+        ]
 
     def _pod_devices(self, candidate: ContainerCandidate | None, mark: str) -> PodDevices:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
         state = self.state
         if candidate is None:
-            return pod_devices_for(unknown_uid(mark), None, "", state.node_config, "", self.now_ns)
+            uid = unknown_uid(mark, self.now_ns)
+            return pod_devices_for(uid, None, "", state.node_config, "", self.now_ns)
         pod, key = candidate.pod, candidate.key
         uid = pod.uid if pod else static_uid(key)
         namespace, _, name = key.partition("/")
         meta = ObjectMeta(namespace=namespace, name=name)
         group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
         return state.device_table.get(uid) or pod_devices_for(uid, pod, key, state.node_config, group, self.now_ns)
+
+    def _near(self, resource: str) -> tuple[int, ...]:
+        """Return the GPUs of the last answer, if that was for nobody knows whom, and another resource than this one.
+
+        The kubelet asks for all resources of a container one after the other.
+        """
+        last = self.state.device_table.get(self.state.last_uid)
+        if last is None or last.identified or resource in last.slots:
+            return ()
+        return tuple(sorted(last.indices))
 
     def _given(
         self, candidate: ContainerCandidate | None, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]
@@ -171,16 +203,25 @@ class DeviceAllocator:
         container, pod, asked = (
             (candidate.container, candidate.pod, candidate.request) if candidate else ("", None, None)
         )
-        # Where it is another container's, that one mounts it for good: so this one's name is kept for itself.
-        uncertain = candidate is not None and (candidate.guessed or candidate.pod is None)
-        usual = directory_name(unknown_uid(min(ids)), container) if uncertain and ids else ""
-        directory = self.state.device_table.directory_for(pod_devices.uid, container, usual)
+        directory = self._directory(candidate, pod_devices.uid, ids)
         devices = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
         try:
             pod_devices = with_devices(pod_devices, devices, self.state.node_config)
         except DeviceIdError as error:
             raise AllocationConflict(str(error)) from error
         return pod_devices, devices, pod.request.shape.gpus if pod and pod.request else 1
+
+    def _directory(self, candidate: ContainerCandidate | None, uid: str, ids: tuple[str, ...]) -> str:
+        """Return the allocation directory for ``ids``.
+
+        Where it is not certain who asks, no other answer has it, not even for the container's other resource: whoever
+        is answered mounts it for good.
+        """
+        container = candidate.container if candidate is not None else ""
+        own = directory_name(unknown_uid(min(ids, default=""), self.now_ns), container)
+        if candidate is None or candidate.guessed:
+            return own
+        return self.state.device_table.directory_for(uid, container, own if candidate.pod is None else "")
 
 
 def _grant(

@@ -48,8 +48,8 @@ class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
     ``settled`` is unset while the kubelet has just started and lists its pods one after the other; ``listed`` are the
-    keys of those that it has listed by then, and ``epoch`` is when it was first seen. ``last_uid`` is the pod that was
-    last seen in admission.
+    keys of those that it has listed by then, and ``epoch`` is when it was first seen. ``silent`` is set while it lists
+    nothing. ``last_uid`` is the pod that was last seen in admission.
     """
 
     configuration: Configuration
@@ -61,6 +61,7 @@ class AllocationState:
     settled: bool = True
     epoch: float = 0.0
     listed: frozenset[str] = frozenset()
+    silent: bool = False
     expected: ExpectedAllocation | None = None
     last_uid: str = ""
 
@@ -68,10 +69,15 @@ class AllocationState:
         """Take note of which pods the kubelet of this ``epoch`` has come to; None where it does not say."""
         before = self.listed if epoch == self.epoch and not settled else frozenset()
         self.epoch, self.settled, self.listed = epoch, settled, before | (listing or {}).keys()
+        self.silent = listing is None
 
     def still_to_come(self, key: str) -> bool:
         """Return whether the kubelet has just started, and has not come to the pod yet."""
         return not self.settled and key not in self.listed
+
+    def is_uncertain(self, key: str) -> bool:
+        """Return whether the kubelet does not say whether the pod has its devices."""
+        return self.silent or self.still_to_come(key)
 
     def has_left(self, key: str, listing: Listing) -> bool:
         """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
@@ -91,7 +97,7 @@ class AllocationState:
     def rules(self, device_table: DeviceTable | None = None) -> AllocationRules:
         """Return the rules by which pods get devices beside those of ``device_table``, by default of all pods."""
         beside = self.device_table if device_table is None else device_table
-        return AllocationRules(self.node_config, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
+        return AllocationRules(self.node_config, beside, self.configuration.max_pods_per_gpu, self.is_uncertain)
 
     def absorb(self, former: PodDevices, pod: KnownPod, own: PodDevices) -> PodDevices:
         """Return ``own``, a pod's devices, with those that it was answered under another UID, which is forgotten."""

@@ -75,12 +75,12 @@ def environment(
     first = node_config.gpu(shares[0].index) if shares else None
     if first is not None:
         result |= {
-            _CONTAINER: str(sum(share.mib for share in shares) // unit_mib),
-            _POD: str(pod_mib * len(shares) // unit_mib),
             _DEVICE: str(first.mib // unit_mib),
             _INDEX: ",".join(str(share.index) for share in shares),
             _UNIT: f"{unit_mib}MiB",
         }
+        if mib := sum(share.mib for share in shares):  # of compute, nobody knows for whom, there is none to tell
+            result |= {_CONTAINER: str(mib // unit_mib), _POD: str(pod_mib * len(shares) // unit_mib)}
     if node_config.mode is Mode.MPS:
         # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
         limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))

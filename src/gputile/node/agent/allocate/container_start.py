@@ -143,6 +143,10 @@ def _limits(state: AllocationState, pod_devices: PodDevices, devices: ContainerD
         raise NotYet(f"the API server has not said yet what pod {pod_devices.key} asks for")
     own = state.pod_of(pod_devices)
     indices = state.gpus(pod_devices, devices.container, own)
+    apart = pod_devices.container_indices[devices.container]
+    if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not state.device_table.stage(devices).may_run:
+        names = ", ".join(f"GPU {index}" for index in sorted(apart))
+        raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
     for index in indices:
         stranger = state.rules().stranger_on(pod_devices, index)
         stranger = stranger and _rules_before(state, pod_devices).stranger_on(pod_devices, index)

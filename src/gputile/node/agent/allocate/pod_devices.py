@@ -28,9 +28,11 @@ def static_uid(key: str) -> str:
     return _STATIC + key
 
 
-def unknown_uid(device_id: str) -> str:
-    """Return what stands for the UID of a pod that nobody knows, which has got ``device_id``."""
-    return _UNKNOWN + device_id
+def unknown_uid(device_id: str, at_ns: int) -> str:
+    """Return what stands for the UID of a pod that nobody knows, which was given ``device_id`` at this Unix time in
+    nanoseconds: an init container's IDs are given again to the containers after it.
+    """
+    return f"{_UNKNOWN}{device_id}:{at_ns}"
 
 
 def stand_in(uid: str) -> bool:

@@ -32,7 +32,8 @@ Servable = Callable[[tuple[str, ...]], bool]
 class DeviceQuestion:
     """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
 
-    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
+    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows. It
+    goes ``near`` the GPUs of the last answer then, which may have been its own for another resource.
     """
 
     pod_devices: PodDevices
@@ -41,6 +42,7 @@ class DeviceQuestion:
     available: Slots
     must: Slots
     size: int
+    near: tuple[int, ...] = ()
 
     @property
     def pod(self) -> KnownPod | None:
@@ -130,7 +132,7 @@ class PreferredAllocation:
 
     def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
         asked = self._asked
-        yield tuple(sorted(asked.pod_devices.indices))
+        yield tuple(sorted(asked.pod_devices.indices)) or asked.near
         yield booked_indices(self._state.node_config, asked.booked)
         if asked.pod and asked.pod.allocation:
             yield booked_indices(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))

@@ -28,14 +28,14 @@ class AllocationRules:
     """The rules of a node that offers ``node_config``, beside the pods of ``device_table``; at most ``most_pods``
     may be on a GPU.
 
-    ``still_to_come`` tells of a pod's key whether the kubelet has just started and does not list the pod yet: nobody
-    knows then whether it has its devices.
+    ``is_uncertain`` tells of a pod's key whether nobody knows if it has its devices: the kubelet lists nothing, or has
+    just started and does not list the pod yet.
     """
 
     node_config: NodeConfig
     device_table: DeviceTable
     most_pods: int
-    still_to_come: Callable[[str], bool]
+    is_uncertain: Callable[[str], bool]
 
     def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
         """Refuse what a container must not start with. ``pod_devices`` is what the pod has once it gets ``devices``.
@@ -53,7 +53,7 @@ class AllocationRules:
                 f"{resource} is not offered here: {node_config.withheld or f'the mode is {node_config.mode.value}'}"
             )
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        certain = [other for other in taken if not self.still_to_come(other.key)]
+        certain = [other for other in taken if not self.is_uncertain(other.key)]
         if certain:
             raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
         slots: Slots = {}  # MIG instances have none: each is one pod's alone

@@ -40,9 +40,11 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
 
 
 def _only_holder(state: AllocationState, pod: KnownPod, resource: str, ids: frozenset[str]) -> bool:
-    """Return whether the IDs are kept under no other UID of the pod's name: a stand-in, or the former pod's."""
+    """Return whether the IDs are kept under no other UID of the pod's name, a stand-in or the former pod's, and under
+    no pod that nobody knew.
+    """
     holders = state.device_table.holders(resource, ids)
-    return not any(other.key == pod.key and other.uid != pod.uid for other in holders)
+    return not any((other.key == pod.key or not other.identified) and other.uid != pod.uid for other in holders)
 
 
 def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:
