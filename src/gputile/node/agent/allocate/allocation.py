@@ -219,7 +219,7 @@ class DeviceAllocator:
         """
         container = candidate.container if candidate is not None else ""
         own = directory_name(unknown_uid(min(ids, default=""), self.now_ns), container)
-        if candidate is None or candidate.guessed:
+        if candidate is None or candidate.guessed or not container:
             return own
         return self.state.device_table.directory_for(uid, container, own if candidate.pod is None else "")
 

@@ -24,7 +24,7 @@ from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 @dataclass(frozen=True, slots=True)
 class ContainerCandidate:
-    """A container that the kubelet may be asking for.
+    """A container that the kubelet may be asking for; "" for one of the pod's that were let start, nobody knows which.
 
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
     ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
@@ -74,6 +74,8 @@ def candidates(
 
 def runs_on(candidate: ContainerCandidate, device_table: DeviceTable) -> bool:
     """Return whether it is a container that was let start and is left alone, as no init container is."""
+    if not candidate.container:
+        return True
     uid = candidate.pod.uid if candidate.pod is not None else ""
     init = candidate.request is not None and candidate.request.phase is Phase.INIT
     return not init and device_table.stage_of(uid, candidate.container).may_run
@@ -127,7 +129,7 @@ def _next_container(
     Those before a container that has devices had their turn, whatever is remembered of them. The kubelet asks for an
     init container twice if it was killed between the answer and its own checkpoint.
     """
-    held, again = device_table.get(pod.uid), None
+    held, again = device_table.get(pod.uid), list[ContainerCandidate]()
     containers = pod.request.containers if pod.request else ()
     reached = max(
         (place for place, container in enumerate(containers) if listed.containers.get(container.name)), default=0
@@ -143,13 +145,23 @@ def _next_container(
         if container.phase is not Phase.INIT and not ran:
             # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
             return ContainerCandidate(listed.key, container.name, pod, container)
-        again = again or ContainerCandidate(listed.key, container.name, pod, container)
+        again.append(ContainerCandidate(listed.key, container.name, pod, container))
     lacking = any(
         pod.demand(container, resource) and not listed.ids(container.name, resource)
         for container in containers
         if container.phase is not Phase.INIT
     )
-    return again if lacking or not listed.containers else None
+    return _one_of(again) if lacking or not listed.containers else None
+
+
+def _one_of(again: list[ContainerCandidate]) -> ContainerCandidate | None:
+    """Return who asks of containers that had their turn. Of several that were let start the kubelet leaves alone
+    those that run, which only its next list tells.
+    """
+    started = [c for c in again if c.request is not None and c.request.phase is not Phase.INIT]
+    if len(started) > 1 and started[0] is again[0]:
+        return replace(started[0], container="")
+    return again[0] if again else None
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:

@@ -99,6 +99,7 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         if answered is not None:
             directory, mounts = answered.directory, answered.mounts
         if former.uid == own.uid:
+            own = own.only(tuple(each for each in own.devices if each.container or each is not answered))
             continue
         if former.key == pod.key:  # the same pod under a stand-in, or mistaken for the former one of its name
             own = state.absorb(former, pod, own)
@@ -131,11 +132,11 @@ def _answered_as(former: PodDevices, listed: _ListedDevices) -> ContainerDevices
 
 def _bare(listed: ListedPod, devices: ContainerDevices) -> bool:
     """Return whether the kubelet lists the container, and lists none of these devices, its own or another's."""
-    return (
-        devices.container in listed.containers
-        and not listed.ids(devices.container, devices.resource)
-        and not listed.has(devices.resource, devices.ids)
-    )
+    if listed.has(devices.resource, devices.ids):
+        return False
+    if not devices.container:  # one of the pod's that nobody knew
+        return True
+    return devices.container in listed.containers and not listed.ids(devices.container, devices.resource)
 
 
 def _ours(resource: str, ids: frozenset[str]) -> bool:

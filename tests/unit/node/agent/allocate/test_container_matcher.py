@@ -97,7 +97,7 @@ def test_a_container_that_was_started_is_not_meant_while_another_could_be() -> N
         assert [(c.container, c.sure) for c in found] == [("two", True)]
         both = DeviceTable(held, ["uid-a-one", "uid-a-two"])
         (last,) = candidates(shown, book(pod), both, GPU_MEMORY, 2)
-        assert (last.container, last.sure) == ("one", False)
+        assert (last.container, last.sure) == ("", False), "it may be either"
 
 
 def test_a_name_that_was_answered_before_is_worth_asking_about() -> None:

@@ -91,6 +91,37 @@ def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
     assert {p.container: p.ids for p in held.devices} == {"side": SIDE, "main": ids}
 
 
+def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
+    """A kubelet that was killed before it started the second one has forgotten both, and leaves the first one alone."""
+    pod = two_of_one_size()
+    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-side", "uid-a-main")
+    listing = bare("side", "main")
+    settle(node, listing, 2)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
+    assert set(ids).isdisjoint(SIDE + MAIN)
+    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
+    assert grant.directory not in ("uid-a-side", "uid-a-main")
+    after = {"default/a": ListedPod("default", "a", {"side": {}, "main": {GPU_MEMORY: frozenset(ids)}})}
+    (start,) = prestart(node, GPU_MEMORY, ids, after, 3)
+    assert (start.directory, start.limits.container) == (grant.directory, "main")
+    (now,) = node.device_table
+    assert {each.container: (each.ids, each.directory) for each in now.devices} == {
+        "side": (SIDE, "uid-a-side"),
+        "main": (ids, grant.directory),
+    }
+
+
+def test_what_the_kubelet_did_not_write_down_of_either_is_forgotten() -> None:
+    """It was killed again before it had written the answer."""
+    pod = two_of_one_size()
+    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-side", "uid-a-main")
+    DeviceAllocator(node, bare("side", "main"), 0.0, 2).allocate(GPU_MEMORY, OTHER)
+    settle(node, bare("side", "main"), 3)
+    assert list(node.device_table) == [held]
+
+
 def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> None:
     """What is written before a start is then that of the container that starts, and of no other."""
     pod = two_of_one_size()
