@@ -65,6 +65,9 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
         from gputile.cli.live import read_cluster
 
         live = read_cluster(source.reach, given, source.installed_in)
+        if not looked_before:
+            for each in live.unread:
+                note(each)
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         if live.given is None:
             configuration = assumed(configuration, live.unknown)

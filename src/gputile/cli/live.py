@@ -1,7 +1,7 @@
 """Reading a live cluster once, for commands that look and leave."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gputile.api.core import Node, Pod
@@ -28,7 +28,8 @@ class Live:
     ``groups`` are its PodGroups where they were asked for, else None; ``unlisted`` is why they are not known, "" where
     they are.
     ``unsafe_namespaces`` are those whose pods may reach GPUs past the ledger, as far as they may be read.
-    ``namespace`` is that of the kubeconfig's context.
+    ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
+    cannot be read: nobody knows what they hold.
     """
 
     nodes: list[Node]
@@ -39,6 +40,7 @@ class Live:
     unlisted: str = ""
     unsafe_namespaces: frozenset[str] = frozenset()
     namespace: str = "default"
+    unread: tuple[str, ...] = ()
 
 
 def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
@@ -50,16 +52,21 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
 
     async def read() -> Live:
         async with reads(reach) as connection:
-            nodes, pods, found = await asyncio.gather(
-                list_all(connection, "/api/v1/nodes", Node),
-                list_all(connection, "/api/v1/pods", Pod),
+            (_, nodes), (_, pods), found = await asyncio.gather(
+                list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
+                list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
                 _configuration(connection, given, installed_in),
             )
+            unread = (
+                *(f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable),
+                *(f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable),
+            )
+            read = Live(list(nodes.objects), list(pods.objects), *found, namespace=connection.namespace, unread=unread)
             if not groups:
-                return Live(nodes, pods, *found, namespace=connection.namespace)
-            more = await read_groups(connection)
+                return read
+            known, unlisted = await read_groups(connection)
             unsafe = await read_unsafe_namespaces(connection)
-            return Live(nodes, pods, *found, *more, unsafe, connection.namespace)
+            return replace(read, groups=known, unlisted=unlisted, unsafe_namespaces=unsafe)
 
     return read_or_leave(read())
 

@@ -111,7 +111,10 @@ def _live(reach: Reach, given: "GivenConfiguration | None", installed_in: str) -
     """Return what the cluster that kubectl talks to holds now."""
     from gputile.cli.live import read_cluster
 
-    return read_cluster(reach, given, installed_in, groups=True)
+    live = read_cluster(reach, given, installed_in, groups=True)
+    if live.unread:
+        fail("\n".join([*live.unread, "what these hold is not known, so nothing can be judged"]))
+    return live
 
 
 def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":

@@ -136,6 +136,9 @@ def _load_yaml(text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise DocumentError(f"{line}{error.problem}") from error
+    except yaml.reader.ReaderError as error:
+        character = error.character if isinstance(error.character, int) else ord(error.character)
+        raise DocumentError(f"the character U+{character:04X} is not allowed") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise DocumentError(str(error).replace("\n", " ")) from error
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -135,3 +136,17 @@ def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: Fake
     del server.store[CONFIG_MAPS]
     answer = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
     assert answer["text"].startswith("Pod default/w asks for 4 units of 1024 MiB on one GPU.")
+
+
+def test_what_cannot_be_read_is_not_left_out_in_silence(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
+    """It may hold the very GPU that another pod is said to get."""
+    put(server, machine())
+    server.store["/api/v1/pods"]["p"] = {"metadata": {"name": "p", "namespace": "a"}, "spec": {"priority": "high"}}
+    (tmp_path / "w.yaml").write_text(POD)
+    live = ["--kubeconfig", kubeconfig]
+    judged = run.invoke(app, ["simulate", "--from-cluster", "-f", str(tmp_path / "w.yaml"), *live])
+    said = "pod a/p cannot be read: spec.priority: must be a whole number"
+    assert (judged.exit_code, said in judged.stderr) == (2, True), judged.stderr
+    assert "nothing can be judged" in judged.stderr
+    shown = run.invoke(app, ["inspect", *live])
+    assert (shown.exit_code, f"note: {said}" in shown.stderr) == (0, True), shown.stderr
