@@ -14,20 +14,28 @@ nodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]
 
 
 @pytest.mark.parametrize(
-    ("files", "streams", "code", "said"),
+    ("words", "streams", "code", "said"),
     [
-        ("--cluster c", ">/dev/full", 1, "error: cannot write to standard output: No space left on device"),
-        ("--cluster c -o json", ">/dev/full", 1, "error: cannot write to standard output: No space left on device"),
-        ("--cluster c", ">&-", 1, "error: cannot write to standard output: Bad file descriptor"),
-        ("--cluster c -f -", "<&-", 2, "error: standard input: it is closed"),
-        ("--cluster c -f -", "0>/dev/null", 2, "error: standard input: Bad file descriptor"),
-        ("--cluster c", "| true", 0, ""),
+        ("simulate --cluster c", ">/dev/full", 1, "error: cannot write to standard output: No space left on device"),
+        (
+            "simulate --cluster c -o json",
+            ">/dev/full",
+            1,
+            "error: cannot write to standard output: No space left on device",
+        ),
+        ("simulate --cluster c", ">&-", 1, "error: cannot write to standard output: Bad file descriptor"),
+        ("simulate --cluster c -f -", "<&-", 2, "error: standard input: it is closed"),
+        ("simulate --cluster c -f -", "0>/dev/null", 2, "error: standard input: Bad file descriptor"),
+        ("simulate --cluster c", "| true", 0, ""),
+        ("--version", ">&-", 1, "error: cannot write the output: Bad file descriptor"),
+        ("top --cluster c --config d", ">&-", 1, "error: cannot write to standard output: Bad file descriptor"),
     ],
 )
 def test_streams_that_cannot_be_used_are_an_error(
-    tmp_path: Path, files: str, streams: str, code: int, said: str
+    tmp_path: Path, words: str, streams: str, code: int, said: str
 ) -> None:
     (tmp_path / "c").write_text(CLUSTER, encoding="utf-8")
-    program = f"{sys.executable} -c 'from gputile.cli.main import main; main()' simulate {files} {streams}"
+    (tmp_path / "d").write_text("gpuMemoryUnit: 1GiB", encoding="utf-8")
+    program = f"{sys.executable} -c 'from gputile.cli.main import main; main()' {words} {streams}"
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (code, said)

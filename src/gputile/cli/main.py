@@ -96,7 +96,7 @@ def _run(program: "Callable[[], Any]") -> None:
         with contextlib.suppress(OSError):
             sys.stderr.write(f"error: cannot write the output: {os.strerror(error.errno)}\n")
             sys.stderr.flush()
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed before Python began
             with contextlib.suppress(OSError):
                 stream.close()  # or Python tries again when it ends, and complains again
         sys.exit(NOT_WRITTEN)

@@ -54,7 +54,7 @@ def top(
     """
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
     state = read_state(source)
-    live = output is not Output.JSON and not once and sys.stdout.isatty()
+    live = output is not Output.JSON and not once and sys.stdout is not None and sys.stdout.isatty()
     looks = _looks(source)
     found = _answer(state, sort, looks, twice=not live)
     if live:

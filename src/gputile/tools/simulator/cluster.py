@@ -9,6 +9,7 @@ from gputile.api.misfit import MisfitError, convert
 from gputile.api.quantity import QuantityError, parse_mib, parse_quantity
 from gputile.api.well_known import (
     DEFAULT_UNIT_MIB,
+    GPU_COUNT,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
     MODES,
@@ -144,6 +145,8 @@ class _Describer:
         if gpus:
             capacity |= _texts(resources_for_mode(mode, gpus, self._unit, count_unhealthy=True))
             allocatable |= _texts(resources_for_mode(mode, gpus, self._unit))
+            if mode.shared:
+                capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
         addresses = [NodeAddress(type="Hostname", address=name)]
         if described.address:
             addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,6 +16,8 @@ from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState
 from gputile.tools.views.table import aligned
 from gputile.tools.views.terminal_text import inert
 from gputile.tools.views.traces import Traces
+
+_NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
 
 class RolloutPhase(StrEnum):
@@ -103,8 +105,14 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
     """Return an installation of no components as what its traces say that it is."""
     if installation.phase is not RolloutPhase.NOT_INSTALLED:
         return installation
-    phase = RolloutPhase.OUTSIDE_OF_PODS if traces.here else RolloutPhase.NOT_INSTALLED
-    return msgspec.structs.replace(installation, phase=phase, traces=traces.here, elsewhere=traces.elsewhere)
+    if not traces.here:
+        return msgspec.structs.replace(installation, elsewhere=traces.elsewhere)
+    nodes = [
+        msgspec.structs.replace(node, problems=[each for each in node.problems if each != _NO_AGENT])
+        for node in installation.nodes
+    ]
+    phase = RolloutPhase.OUTSIDE_OF_PODS
+    return msgspec.structs.replace(installation, phase=phase, nodes=nodes, traces=traces.here)
 
 
 def table(installation: Installation, width: int | None = None) -> str:
@@ -119,7 +127,8 @@ def table(installation: Installation, width: int | None = None) -> str:
         lines += ["", *aligned(rows, width)]
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
-        lines += ["", *aligned([heading, *map(_node_row, installation.nodes)], width)]
+        absent = "-" if installation.phase is RolloutPhase.OUTSIDE_OF_PODS else "none"
+        lines += ["", *aligned([heading, *(_node_row(node, absent) for node in installation.nodes)], width)]
         other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
             rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
@@ -185,7 +194,7 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
     except InventoryError as error:
         problems.append(f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}")
     if node.metadata.name not in agents:
-        problems = ["no agent runs there; this is what the last one said", *problems]
+        problems = [_NO_AGENT, *problems]
     return InstalledNode(
         name=node.metadata.name,
         agent_there=node.metadata.name in agents,
@@ -197,8 +206,9 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
     )
 
 
-def _node_row(node: InstalledNode) -> tuple[str, ...]:
-    agent = "ready" if node.agent_ready else "not ready" if node.agent_there else "none"
+def _node_row(node: InstalledNode, absent: str) -> tuple[str, ...]:
+    """Return the row of a node; ``absent`` is said of an agent that has no pod."""
+    agent = "ready" if node.agent_ready else "not ready" if node.agent_there else absent
     return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
 
 

@@ -66,6 +66,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
     assert node.status.allocatable == {
         "aliyun.com/gpu": "0",
         "aliyun.com/gpu-core.percentage": "0",
+        "aliyun.com/gpu-count": "2",
         "aliyun.com/gpu-mem": "89",
         "cpu": 32,
         "memory": "131072Mi",

@@ -111,12 +111,13 @@ def test_what_there_is_without_components_is_said() -> None:
 def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
     """As `make cluster` runs them. Nothing in a cluster says whether a program is ready, so this is not Deployed."""
     seen = ["controller holds the Lease gputile-controller"]
-    installation = with_traces(assess([], [], [], [], 128), Traces(here=seen))
+    installation = with_traces(assess([], [], [], [node("a", Inventory(gpus=()))], 128), Traces(here=seen))
     assert installation.phase is RolloutPhase.OUTSIDE_OF_PODS
     assert installation.traces == seen
     told = table(installation)
     assert told.startswith("gputile: OutsideOfPods\n\nIt runs outside of pods: here are no Deployments and DaemonSets")
-    assert "its configuration is there and controller holds the Lease gputile-controller" in told
+    assert "its configuration is there, 1 node has what an agent reported and controller holds the Lease" in told
+    assert told.splitlines()[-1].split() == ["a", "-", "-", "-", "0"], "whether an agent runs there is not known"
     assert "/readyz" in told
 
 
