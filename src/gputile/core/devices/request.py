@@ -194,7 +194,10 @@ def _container_request(
         raise RequestError(f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}")
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
-        remedy = f"{low} or {low + PERCENT_STEP}" if low else f"{PERCENT_STEP}"
+        nearest = [low] if low else []
+        if low % MOST_PERCENT or not low:  # else one GPU has no more
+            nearest.append(low + PERCENT_STEP)
+        remedy = " or ".join(map(str, nearest))
         raise RequestError(f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask {remedy}")
     if whole and legacy:
         raise RequestError(f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two")

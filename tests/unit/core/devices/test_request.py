@@ -78,6 +78,7 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(requesting({GPU_MEMORY: 1}, {GPU_MEMORY: 2}), "requests 1 and limits 2", id="G2 unequal"),
         pytest.param(pod(core=10), "goes together with aliyun.com/gpu-mem", id="M8 compute alone"),
         pytest.param(pod(mem=1, core=7), "not a multiple of 5: ask 5 or 10", id="M8 steps"),
+        pytest.param(pod(mem=1, core=101), "not a multiple of 5: ask 100$", id="M8 no more than whole GPUs"),
         pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask 5$", id="M8 at least 5"),
         pytest.param(pod(mem=3, count=2), "do not divide evenly: ask 2 or 4", id="M10 memory"),
         pytest.param(pod(mem=1, count=2), "do not divide evenly: ask 2$", id="M10 nothing lower to ask"),
