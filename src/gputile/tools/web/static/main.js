@@ -38,12 +38,18 @@ function onState(state) {
   onStatus(state.status);
   restyle = true;
   drawNow();
+  lookAtUse();
 }
 
 function onChange(difference) {
   performance.mark("gputile-change");
   seen.model.apply(difference);
   drawSoon();
+}
+
+// What is looked at is another: ask of it now.
+function lookAtUse() {
+  if (!given) usageWatch.soon();
 }
 
 function nodesLookedAt() {
@@ -194,6 +200,7 @@ function drawPanel() {
   if (address.node) {
     grid.revealNode(address.node);
     drawNodePanel();
+    lookAtUse();
   } else if (address.pod) drawPodPanel(address.pod, asked);
 }
 
@@ -226,7 +233,7 @@ async function drawPodPanel(key, question) {
     const answer = await live.pod(key);
     if (question !== asked) return;
     fillPanel("Pod", key, podPanel(key, answer, open, seen.now()));
-    usageWatch.soon();
+    lookAtUse();
   } catch (error) {
     if (question === asked) fillPanel("Pod", key, [element("p", { class: "bad-box" }, nameElement(error.message))]);
   }
@@ -243,6 +250,7 @@ function drawView() {
   for (const tab of document.querySelectorAll("[data-view]")) tab.setAttribute("aria-selected", `${tab.dataset.view === address.view}`);
   byId("tools").hidden = address.view === "what-if";
   drawNow();
+  lookAtUse();
 }
 
 // -- the address
@@ -346,8 +354,7 @@ function begin() {
     });
     setLive("stale");
     live.start();
-    usageWatch.soon();
-    byId("scroll").addEventListener("scroll", () => usageWatch.soon(), { passive: true });
+    byId("scroll").addEventListener("scroll", lookAtUse, { passive: true });
   }
   readAddress();
 }
