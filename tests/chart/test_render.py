@@ -19,6 +19,8 @@ pytestmark = pytest.mark.requirement("U2", "U9", "M13")
 
 FULL = {
     "networkPolicies.enabled": True,
+    "web.enabled": True,
+    "web.tlsSecret": "page",
     "agent.mps": True,
     "agent.hostPID": True,
     "agent.cdiDir": "/var/run/cdi",
@@ -449,3 +451,51 @@ def test_the_notes_say_what_is_left_to_do(values: dict[str, Any], said: list[str
     notes = text.partition("NOTES:")[2]
     assert all(each in notes for each in said)
     assert not [each for each in unsaid if each in notes]
+
+
+PAGE = {"web.enabled": True, "web.tlsSecret": "page", "networkPolicies.enabled": True}
+
+
+@pytest.mark.requirement("B7")
+def test_the_page_is_there_where_it_is_asked_for_and_serves_by_https_alone() -> None:
+    assert "gputile-web" not in pod_specs(render())
+    with pytest.raises(HelmFailed, match=r"web\.tlsSecret is not set: viewers show tokens"):
+        render({"web.enabled": True})
+    objects = render(PAGE)
+    (container,) = pod_specs(objects)["gputile-web"]["containers"]
+    assert "--tls-dir=/etc/gputile-tls" in container["args"]
+    volumes = {each["name"]: each for each in pod_specs(objects)["gputile-web"]["volumes"]}
+    assert volumes["certificate"]["secret"] == {"secretName": "page"}
+    assert of_kind(objects, "Service")["gputile-web"]["spec"]["ports"][0]["targetPort"] == "https"
+
+
+@pytest.mark.requirement("B7", "B2")
+def test_the_page_writes_nothing_and_reaches_pods_in_its_own_namespace_alone() -> None:
+    objects = render(PAGE)
+    reviews = {"tokenreviews", "subjectaccessreviews"}
+    for rule in of_kind(objects, "ClusterRole")["gputile-web"]["rules"]:
+        allowed = {"create"} if set(rule["resources"]) <= reviews else {"list", "watch"}
+        assert set(rule["verbs"]) <= allowed
+        assert "pods/proxy" not in rule["resources"]
+    (rule,) = of_kind(objects, "Role")["gputile-web"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["pods/proxy"], ["get"])
+
+
+@pytest.mark.requirement("B7")
+def test_who_may_reach_the_page_is_a_value_of_its_own() -> None:
+    """Who may read metrics and who may look at the page are not the same."""
+    values = PAGE | {"networkPolicies.metricsFrom": [{"podSelector": {}}]}
+    values |= {"networkPolicies.webFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+    health, page = of_kind(render(values), "NetworkPolicy")["gputile-web"]["spec"]["ingress"]
+    assert (health["ports"][0]["port"], health["from"]) == (8086, [{"podSelector": {}}])
+    assert (page["ports"][0]["port"], page["from"]) == (8420, [{"ipBlock": {"cidr": "10.0.0.0/8"}}])
+
+
+@pytest.mark.requirement("B7", "U5")
+def test_the_page_starts_again_with_a_new_configuration_and_nothing_else_does() -> None:
+    def annotations(unit: str) -> dict[str, Any]:
+        found = of_kind(render(PAGE | {"gpuMemoryUnit": unit}), "Deployment")
+        return {name: each["spec"]["template"]["metadata"].get("annotations") for name, each in found.items()}
+
+    before, after = annotations("1GiB"), annotations("128MiB")
+    assert {name for name in before if before[name] != after[name]} == {"gputile-web"}

@@ -90,6 +90,7 @@ class FakeApiServer:
         self.token: str | None = None
         self.refused: dict[str, tuple[int, str]] = {}  # by path: the status and reason of every answer
         self.proxied: dict[str, tuple[int, bytes]] = {}  # by path: what a pod answers that is asked through the server
+        self.reviews: dict[str, Callable[[Object], Object]] = {}  # by path: the status of a review that is posted
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self._snapshots: dict[str, tuple[int, list[Object]]] = {}
@@ -228,6 +229,8 @@ class FakeApiServer:
         pod = _POD.fullmatch(request.path)
         if pod is not None and "/api/v1/pods" in self.store:
             return self._pod(request, pod["name"], pod["what"] or "")
+        if request.path in self.reviews:
+            return 201, {**request.json(), "status": self.reviews[request.path](request.json()["spec"])}
         if request.method == "POST":
             obj = request.json()
             if obj["metadata"]["name"] in self.store.setdefault(request.path, {}):

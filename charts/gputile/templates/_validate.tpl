@@ -12,6 +12,9 @@
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
 {{- end }}
+{{- if and .Values.web.enabled (not .Values.web.tlsSecret) }}
+{{- fail "web.tlsSecret is not set: viewers show tokens, so the page serves by HTTPS alone; name a Secret of the type kubernetes.io/tls, as cert-manager makes them" }}
+{{- end }}
 {{- $group := dict -}}
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}

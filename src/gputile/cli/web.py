@@ -1,5 +1,6 @@
 """``gputile web``: a page that shows the cluster's GPUs as tiles, live."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gputile.tools.web.server import Beside
 
 PORT = 8420
+HEALTH_PORT = 8086
 
 
 def web(
@@ -26,6 +28,24 @@ def web(
             help="Port to listen on; of 127.0.0.1 alone, 0: any that is free.",
         ),
     ] = PORT,
+    tls_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-dir",
+            metavar="DIR",
+            help="Serve in the cluster, by HTTPS on every address, with tls.crt and tls.key of DIR; viewers log in.",
+        ),
+    ] = None,
+    health_port: Annotated[
+        int,
+        typer.Option(
+            "--health-port",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.",
+        ),
+    ] = HEALTH_PORT,
     config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Kubeconfig = None,
@@ -36,6 +56,9 @@ def web(
 
     It reads with your rights, as kubectl does, and changes nothing. It answers on loopback alone, and to whoever has
     the address, which holds a secret that is new each time. Ends with an interrupt.
+
+    With --tls-dir it serves in the cluster: each viewer shows a token of the cluster, has to have the right to list
+    nodes, and sees the names of pods in namespaces whose pods it may list.
     """
     from gputile.cli.bounded_reads import UNREACHABLE
     from gputile.cli.live import read_cluster
@@ -44,7 +67,8 @@ def web(
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.kube.kubeconfig import load_access
     from gputile.support.logs import LogFormat, set_up_logging
-    from gputile.tools.web.server import WebSettings, serve
+    from gputile.tools.web.certificate import CertificateError
+    from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     reach = Reach(kubeconfig, context, request_timeout)
     live = read_cluster(reach, read_given(config), installed_in)
@@ -52,10 +76,11 @@ def web(
     if live.given is None:
         configuration = assumed(configuration, live.unknown)
     set_up_logging(LogFormat.TEXT, verbose=False)
-    settings = WebSettings(port, _ready, _beside, installed_in)
+    login = LoginSettings(tls_dir, health_port) if tls_dir is not None else None
+    settings = WebSettings(port, _ready if login is None else _serving, _beside, installed_in, login)
     try:
         run(serve(load_access(kubeconfig, context), configuration, live.nodes, live.pods, settings))
-    except ConfigError as error:
+    except (ConfigError, CertificateError) as error:
         fail(str(error))
     except KubeError as error:
         fail(str(error), UNREACHABLE)
@@ -64,6 +89,10 @@ def web(
 def _ready(address: str) -> None:
     write(f"{address}\n")
     note("open this address in a browser; an interrupt (Ctrl-C) ends the page")
+
+
+def _serving(address: str) -> None:
+    note(f"serving at {address}; viewers log in with a token of the cluster")
 
 
 async def _beside(connection: "Connection") -> "Beside":

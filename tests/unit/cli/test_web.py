@@ -47,6 +47,12 @@ def test_half_the_rights_are_not_enough_and_the_missing_one_is_named(
     assert f'grant verb "list" on resource "{refused}"' in result.stderr
 
 
+def test_a_certificate_that_is_not_there(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
+    result = run.invoke(app, ["web", "--port", "0", "--tls-dir", str(tmp_path), "--kubeconfig", kubeconfig])
+    assert result.exit_code == 2
+    assert f"{tmp_path}/tls.crt: No such file or directory" in result.stderr
+
+
 def test_a_cluster_that_does_not_answer(silent: str) -> None:
     result = run.invoke(app, ["web", "--kubeconfig", silent, "--request-timeout", "200ms"])
     assert result.exit_code == 1

@@ -23,11 +23,21 @@ from gputile.support.connections import Address
 from gputile.support.request_body import BodyReader, BodyRefused
 from gputile.tools.simulator.pod_explanation import ExplainAnswer
 from gputile.tools.web.assets import assets
-from gputile.tools.web.feed import Feed
+from gputile.tools.web.change_log import Change
+from gputile.tools.web.feed import Feed, change_event
+from gputile.tools.web.login import RIGHTS, SECRET
 from gputile.tools.web.questions import Moment, explanation, what_if
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
-from gputile.tools.web.stream import Viewer
+from gputile.tools.web.stream import Sight, Viewer
 from gputile.tools.web.usage_feed import MOST_NODES, UsageFeed
+from gputile.tools.web.viewers import ALL_RIGHTS, Rights, Viewers
+from gputile.tools.web.visible import (
+    visible_difference,
+    visible_nodes,
+    visible_pending,
+    visible_pod_usage,
+    visible_usage,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +67,16 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PageSources:
-    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions."""
+    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions.
+
+    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    """
 
     feed: Feed
     usage: UsageFeed
     connection: Connection
     moment: Callable[[], Awaitable[Moment]]
+    viewers: Viewers | None = None
 
 
 class TooManyQuestions(Exception):
@@ -100,9 +114,11 @@ class PageApp:
         self._usage_feed = sources.usage
         self._connection = sources.connection
         self._moment = sources.moment
+        self._viewers = sources.viewers
         self._epoch = epoch
         self._cluster = cluster
         self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
+        self._encoding = asyncio.Lock()  # for viewers who see a part: one at a time, beside the event loop
         self._questions = Questions()
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
@@ -127,21 +143,38 @@ class PageApp:
             ]
         )
 
+    def _rights(self, request: Request) -> Rights:
+        """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
+        found: Rights = ALL_RIGHTS if self._viewers is None else request.scope[RIGHTS]
+        return found
+
     def prepare(self) -> None:
         """Encode the state, so that the first viewer need not wait for that."""
         self._state_now()
 
-    async def _state(self, _request: Request, viewer: Viewer) -> None:
+    async def _state(self, request: Request, viewer: Viewer) -> None:
+        rights = self._rights(request)
+        if rights.everywhere:
+            body = self._state_now()
+        else:
+            async with self._encoding:
+                self._feed.publish()
+                answer = self._answer()
+                body = await asyncio.to_thread(lambda: msgspec.json.encode(_visible(answer, rights)))
         await viewer.begin("application/json")
-        if await viewer.write(self._state_now()):
+        if await viewer.write(body):
             await viewer.end()
 
     def _state_now(self) -> bytes:
         self._feed.publish()
-        if self._encoded[0] == self._feed.log.revision:
-            return self._encoded[1]
+        if self._encoded[0] != self._feed.log.revision:
+            answer = self._answer()
+            self._encoded = answer.revision, msgspec.json.encode(answer)
+        return self._encoded[1]
+
+    def _answer(self) -> PageAnswer:
         page = self._feed.state.page
-        answer = PageAnswer(
+        return PageAnswer(
             epoch=self._epoch,
             revision=self._feed.log.revision,
             cluster=self._cluster,
@@ -149,9 +182,8 @@ class PageApp:
             status=self._feed.status,
             nodes=[page.nodes[name] for name in sorted(page.nodes)],
             pending=[page.pending[key] for key in sorted(page.pending)],
+            login=self._viewers is not None,
         )
-        self._encoded = answer.revision, msgspec.json.encode(answer)
-        return self._encoded[1]
 
     async def _changes(self, request: Request, viewer: Viewer) -> None:
         """Send changes after the revision that the browser has; it names it again when it connects anew."""
@@ -159,12 +191,22 @@ class PageApp:
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         same = request.query_params.get("epoch") == self._epoch
         await viewer.begin("text/event-stream")
-        await viewer.follow(self._feed.log, int(text) if known and same else -1)
+        rights = self._rights(request)
+
+        def shown(change: Change) -> bytes:
+            if rights.everywhere or change.difference is None:
+                return change.encoded
+            return change_event(change.revision, visible_difference(change.difference, rights))
+
+        async def lasts() -> bool:
+            return self._viewers is None or await self._viewers.rights(request.scope[SECRET]) == rights
+
+        await viewer.follow(self._feed.log, int(text) if known and same else -1, Sight(shown, lasts))
 
     async def _usage(self, request: Request) -> Response:
         there = self._feed.state.page.nodes
         names = dict.fromkeys(name for name in request.query_params.getlist("node") if name in there)
-        return _json(self._usage_feed.of_nodes(list(names)[:MOST_NODES]))
+        return _json(visible_usage(self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)))
 
     async def _pod_usage(self, request: Request) -> Response:
         pod = self._asked_for(request)
@@ -172,10 +214,15 @@ class PageApp:
             return _no_pod()
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
-        return _json(self._usage_feed.of_pod(pod.spec.node_name, pod.key))
+        found = self._usage_feed.of_pod(pod.spec.node_name, pod.key)
+        return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: Request) -> Pod | None:
-        key = f"{request.query_params.get('namespace', '')}/{request.query_params.get('name', '')}"
+        """Return the pod that a request names, None where there is none, or none that the viewer may know of."""
+        namespace = request.query_params.get("namespace", "")
+        if not self._rights(request).sees(namespace):
+            return None
+        key = f"{namespace}/{request.query_params.get('name', '')}"
         return next((each for each in self._feed.state.pods if each.key == key), None)
 
     async def _pod(self, request: Request) -> Response:
@@ -187,8 +234,20 @@ class PageApp:
             said = await self._questions.ask(lambda: explanation(pod, moment))
         except TooManyQuestions:
             return _busy()
-        events, unknown = await self._events(pod)
+        if not self._rights(request).everywhere:
+            said = _own(said)
+        events, unknown = await self._events_for(request, pod)
         return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+
+    async def _events_for(self, request: Request, pod: Pod) -> tuple[list[PodEventLine], str]:
+        if self._viewers is not None:
+            try:
+                may = await self._viewers.may_list(request.scope[SECRET], "events", pod.metadata.namespace)
+            except KubeError as error:
+                return [], f"the Events cannot be read: {error}"
+            if not may:
+                return [], "you may not list the Events of this namespace"
+        return await self._events(pod)
 
     async def _events(self, pod: Pod) -> tuple[list[PodEventLine], str]:
         meta = pod.metadata
@@ -204,6 +263,8 @@ class PageApp:
         return [PodEventLine(each.type, each.reason, each.message, each.when) for each in found], ""
 
     async def _what_if(self, request: Request) -> Response:
+        if not self._rights(request).everywhere:
+            return PlainTextResponse("what if is answered to who may list the pods of all namespaces\n", 403)
         try:
             body = await self._bodies.body(request)
         except BodyRefused as refused:
@@ -232,8 +293,19 @@ class _Endpoint:
             viewer.close()
 
 
+def _visible(answer: PageAnswer, rights: Rights) -> PageAnswer:
+    nodes, pending = visible_nodes(answer.nodes, rights), visible_pending(answer.pending, rights)
+    return msgspec.structs.replace(answer, nodes=nodes, pending=pending, partial=True)
+
+
+def _own(said: ExplainAnswer) -> ExplainAnswer:
+    """Return what an explanation says of its pod alone: why a pod has no place is often that others have it."""
+    text = said.text if said.node else "It has no node. Why is told to who may list the pods of all namespaces."
+    return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
+
+
 def _no_pod() -> Response:
-    return PlainTextResponse("there is no such pod (any more)\n", 404)
+    return PlainTextResponse("there is no such pod (any more), or you may not list the pods of its namespace\n", 404)
 
 
 def _busy() -> Response:

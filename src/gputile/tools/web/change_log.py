@@ -6,10 +6,22 @@ log reaches takes the whole page anew.
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
+
+from gputile.tools.web.records import Difference
 
 MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change and its number, encoded for who sees everything; ``difference`` is None where it is about no pods."""
+
+    revision: int
+    encoded: bytes
+    difference: Difference | None = None
 
 
 class ChangeLog:
@@ -19,21 +31,21 @@ class ChangeLog:
         self.revision = 0
         self._most = most
         self._most_bytes = most_bytes
-        self._kept: deque[bytes] = deque()
+        self._kept: deque[Change] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
 
-    def append(self, change: bytes) -> None:
+    def append(self, encoded: bytes, difference: Difference | None = None) -> None:
         """Add a change, and wake those who wait for it."""
         self.revision += 1
-        self._kept.append(change)
-        self._bytes += len(change)
+        self._kept.append(Change(self.revision, encoded, difference))
+        self._bytes += len(encoded)
         while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= len(self._kept.popleft())
+            self._bytes -= len(self._kept.popleft().encoded)
         self._news.set()
         self._news = asyncio.Event()
 
-    def since(self, revision: int) -> list[bytes] | None:
+    def since(self, revision: int) -> list[Change] | None:
         """Return the changes after ``revision``, None where the log does not reach back so far, or not ahead."""
         behind = self.revision - revision
         if behind < 0 or behind > len(self._kept):

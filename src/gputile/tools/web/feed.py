@@ -41,7 +41,7 @@ class Feed:
         """Write what has changed into the log now."""
         difference = self.state.difference()
         if difference:
-            self.log.append(change_event(self.log.revision + 1, difference))
+            self.log.append(change_event(self.log.revision + 1, difference), difference)
 
     async def _publish(self) -> None:
         while True:

@@ -7,7 +7,7 @@ that the printed address has; the browser keeps it in a cookie.
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -44,14 +44,14 @@ class Guard:
         if scope["type"] != "http":
             return
         answer = self._refusal(scope)
-        await (answer or self._app)(scope, receive, _bound(send))
+        await (answer or self._app)(scope, receive, bound(send, HEADERS))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = scope["headers"]
-        hosts = _values(headers, b"host")
+        hosts = values(headers, b"host")
         if len(hosts) != 1 or not is_this_machine(hosts[0]):
             return PlainTextResponse("this page answers to localhost, 127.0.0.1 and [::1] only\n", 421)
-        origins = _values(headers, b"origin")
+        origins = values(headers, b"origin")
         if any(origin != f"http://{hosts[0]}" for origin in origins):
             return PlainTextResponse("another page may not ask\n", 403)
         if scope["method"] not in ("GET", "HEAD") and not origins:
@@ -59,7 +59,7 @@ class Guard:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if scope["path"] == "/" and scope["method"] == "GET" and any(map(self._is_token, given)):
             return self._admitted()
-        if not any(map(self._is_token, _cookies(headers))):
+        if not any(map(self._is_token, cookies(headers, COOKIE))):
             return PlainTextResponse(_OPEN_AGAIN, 401)
         return None
 
@@ -82,15 +82,17 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def _values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    """Return what the headers of a name say."""
     return [value.decode("latin-1") for key, value in headers if key == name]
 
 
-def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+def cookies(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
+    """Return the values of the cookies of a name."""
     found = []
-    for text in _values(headers, b"cookie"):
+    for text in values(headers, b"cookie"):
         try:
-            cookie = SimpleCookie(text).get(COOKIE)
+            cookie = SimpleCookie(text).get(name)
         except CookieError:
             continue
         if cookie is not None:
@@ -98,10 +100,12 @@ def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     return found
 
 
-def _bound(send: Send) -> Send:
+def bound(send: Send, headers: Mapping[str, str]) -> Send:
+    """Return ``send``, which adds these headers to each answer."""
+
     async def send_bound(message: Message) -> None:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(HEADERS)
+            MutableHeaders(scope=message).update(headers)
         await send(message)
 
     return send_bound

@@ -106,6 +106,12 @@ class PageState:
         """The page, as of the last call of ``difference``."""
         return PageContent(dict(self._tiles), dict(self._pending))
 
+    @property
+    def namespaces(self) -> set[str]:
+        """The namespaces of the pods on the page."""
+        bound = {pod.namespace for tile in self._tiles.values() for pod in tile.pods}
+        return bound.union(pod.namespace for pod in self._pending.values())
+
     def difference(self) -> Difference:
         """Return what has changed of the page since the last call."""
         nodes, nodes_gone = self._changed_nodes()

@@ -139,7 +139,10 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
 
 class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server."""
+    """``/api/state``: the page, and the number of the change that it has last. ``epoch`` is of this server.
+
+    ``login`` is whether viewers log in, ``partial`` whether this one may not know the names of all pods.
+    """
 
     epoch: str
     revision: int
@@ -148,6 +151,8 @@ class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
     status: FeedStatus
     nodes: list[NodeTile]
     pending: list[PendingPod]
+    login: bool = False
+    partial: bool = False
 
 
 class Difference(_Record, frozen=True):

@@ -1,26 +1,34 @@
-"""Puts the page's server together and runs it, on loopback, until the process ends."""
+"""Puts the page's server together and runs it until the process ends: on loopback, or for all of a cluster."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
 from gputile.support.connections import Address, ConnectionLimits
-from gputile.support.http_server import Server, holding
+from gputile.support.http_server import ANY_ADDRESS, Server, holding
+from gputile.support.metrics import MetricsRegistry
+from gputile.support.monitoring import monitoring_app
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.app import PageApp, PageSources
+from gputile.tools.web.certificate import ServedCertificate
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard
+from gputile.tools.web.login import LoginGuard
 from gputile.tools.web.page_state import PageState
 from gputile.tools.web.questions import Moment
 from gputile.tools.web.usage_feed import UsageFeed
 from gputile.tools.web.usage_reader import UsageReader
+from gputile.tools.web.viewers import Viewers
 
 LOOPBACK: Final = "127.0.0.1"
 _LIMITS: Final = ConnectionLimits(most=256)
@@ -36,8 +44,16 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginSettings:
+    """How the page serves in the cluster: with the certificate in ``tls_dir``, and probes on ``health_port``."""
+
+    tls_dir: Path
+    health_port: int
+
+
+@dataclass(frozen=True, slots=True)
 class WebSettings:
-    """How the page is served: on ``port`` of loopback, 0 for any that is free.
+    """How the page is served: on ``port``, 0 for any that is free; on loopback, unless viewers log in.
 
     ``ready`` is told the page's address. ``beside`` reads what the simulator needs to know beside nodes and pods.
     The agents that say what is used are those of the release in the namespace ``installed_in``.
@@ -47,6 +63,7 @@ class WebSettings:
     ready: Callable[[str], None]
     beside: Callable[[Connection], Awaitable[Beside]]
     installed_in: str
+    login: LoginSettings | None = None
 
 
 async def serve(
@@ -55,9 +72,9 @@ async def serve(
     """Serve the page of a cluster that had these nodes and pods a moment ago, until cancelled.
 
     Raises:
-        PortError: the port cannot be opened.
+        PortError: a port cannot be opened.
+        CertificateError: there is no certificate to serve with.
     """
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
     state = PageState(configuration)
     state.time_passed(time.time_ns())
     state.nodes_replaced(nodes)
@@ -66,22 +83,54 @@ async def serve(
     async with Connection(access) as connection:
         feed = Feed(connection, state)
         usage = UsageFeed(UsageReader(connection, settings.installed_in))
+        viewers = Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
 
         async def moment() -> Moment:
             beside = await settings.beside(connection)
             return Moment(state.nodes, state.pods, configuration, beside.groups, beside.unsafe, connection.namespace)
 
         def drop(client: Address) -> None:
-            server.connections.close(client)
+            served.page.connections.close(client)
 
-        page = PageApp(PageSources(feed, usage, connection, moment), secrets.token_hex(8), access.server)
+        sources = PageSources(feed, usage, connection, moment, viewers)
+        page = PageApp(sources, secrets.token_hex(8), access.server)
         page.prepare()
-        server = Server(Guard(page.app(drop), token), "--port", LOOPBACK, settings.port, _LIMITS)
-        with holding(server):
-            port = server.held[0].getsockname()[1]
-            settings.ready(f"http://{LOOPBACK}:{port}/?token={token}")
+        served = _served(page.app(drop), viewers, settings)
+        with holding(*served.servers):
+            settings.ready(served.address())
             async with asyncio.TaskGroup() as group:
-                watching = [group.create_task(work) for work in (feed.run(), usage.run())]
-                await server.answer()
-                for each in watching:
+                work = [feed.run(), usage.run(), *served.work]
+                beside = [group.create_task(each) for each in work]
+                beside += [group.create_task(each.answer()) for each in served.servers[1:]]
+                await served.page.answer()
+                for each in beside:
                     each.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """The servers of the page, its own first; where it is; and what goes on beside."""
+
+    servers: tuple[Server, ...]
+    url: str  # with a place for the port
+    work: tuple[Coroutine[Any, Any, None], ...] = ()
+
+    @property
+    def page(self) -> Server:
+        return self.servers[0]
+
+    def address(self) -> str:
+        return self.url.format(port=self.page.held[0].getsockname()[1])
+
+
+def _served(app: ASGIApp, viewers: Viewers | None, settings: WebSettings) -> _Served:
+    if viewers is None or settings.login is None:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        server = Server(Guard(app, token), "--port", LOOPBACK, settings.port, _LIMITS)
+        return _Served((server,), f"http://{LOOPBACK}:{{port}}/?token={token}")
+    certificate = ServedCertificate(settings.login.tls_dir)
+    guarded = LoginGuard(app, viewers)
+    server = Server(guarded, "--port", ANY_ADDRESS, settings.port, ssl_context_factory=lambda *_: certificate.context)
+    probes = monitoring_app(MetricsRegistry(), str)
+    health = Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)
+    return _Served((server, health), f"https://{ANY_ADDRESS}:{{port}}/", (certificate.run(),))

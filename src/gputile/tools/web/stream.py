@@ -1,18 +1,27 @@
 """Long answers to browsers, piece by piece: who stops reading holds up nobody, and is let go after a while."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from gputile.support.connections import Address
-from gputile.tools.web.change_log import ChangeLog
+from gputile.tools.web.change_log import Change, ChangeLog
 
 STALLED_S: Final = 30.0  # who has not read a piece for so long does not read
 HEARTBEAT_S: Final = 15.0  # a browser, or a proxy before it, sees that the server is there
 _PIECE: Final = 256 * 1024
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How a viewer sees changes: ``shown`` encodes one for it, ``lasts`` returns whether it still sees the same."""
+
+    shown: Callable[[Change], bytes]
+    lasts: Callable[[], Awaitable[bool]]
 
 
 class Viewer:
@@ -52,15 +61,15 @@ class Viewer:
         """End the answer."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def follow(self, log: ChangeLog, revision: int) -> None:
+    async def follow(self, log: ChangeLog, revision: int, sight: Sight) -> None:
         """Send the changes after ``revision`` as they come, until the browser goes or has to load the page anew."""
         while True:
-            found = log.since(revision)
+            found = log.since(revision) if await sight.lasts() else None
             if found is None:
                 await self.write(RELOAD)
                 break
             revision += len(found)
-            if not await self.write(b"".join(found) if found else b": \n\n"):
+            if not await self.write(b"".join(map(sight.shown, found)) if found else b": \n\n"):
                 return
             if not await self._news(log, revision):
                 return

@@ -21,9 +21,10 @@ def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
     found = log.since(revision)
     if found is not None:
         assert 0 <= revision <= len(changes)
-        assert found == changes[revision:]
+        assert [each.encoded for each in found] == changes[revision:]
+        assert [each.revision for each in found] == list(range(revision + 1, len(changes) + 1))
         assert len(found) <= most
-        assert sum(map(len, found)) <= most_bytes
+        assert sum(len(each.encoded) for each in found) <= most_bytes
     else:
         kept = changes[max(revision, 0) :]
         assert revision < 0 or revision > len(changes) or len(kept) > most or sum(map(len, kept)) > most_bytes

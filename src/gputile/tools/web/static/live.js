@@ -66,6 +66,10 @@ export class Live {
     return read(await fetch(`/api/pod-usage?${new URLSearchParams({ namespace, name })}`));
   }
 
+  async logOut() {
+    await fetch("/logout", { method: "POST", redirect: "manual" });
+  }
+
   async whatIf(manifest) {
     return read(await fetch("/api/what-if", { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }));
   }

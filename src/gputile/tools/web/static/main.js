@@ -35,6 +35,8 @@ function onState(state) {
   seen.model.load(state);
   byId("cluster").replaceChildren(nameElement(state.cluster.replace(/^https?:\/\//, "")));
   document.title = `gputile ${state.cluster.replace(/^https?:\/\//, "")}`;
+  byId("logout").hidden = !state.login;
+  byId("partial").hidden = !state.partial;
   onStatus(state.status);
   restyle = true;
   drawNow();
@@ -336,6 +338,10 @@ function begin() {
     drawNow();
   });
   byId("theme").addEventListener("click", turnTheme);
+  byId("logout").addEventListener("click", async () => {
+    await live.logOut();
+    location.assign("/login");
+  });
   byId("help").addEventListener("click", showKeys);
   document.addEventListener("keydown", onKey);
   window.addEventListener("popstate", readAddress);

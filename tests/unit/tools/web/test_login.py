@@ -1,0 +1,236 @@
+"""The page in the cluster, over TLS: nothing without a token, and no name that a viewer may not list."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2 as httpx
+import pytest
+
+from gputile.api.core import Node, Pod
+from gputile.kube.connection import Connection
+from gputile.tools.simulator.gangs import PodGroups
+from gputile.tools.web import viewers
+from gputile.tools.web.login import SESSION_COOKIE
+from gputile.tools.web.server import Beside, LoginSettings, WebSettings, serve
+from tests.corebuilders import pod
+from tests.fakes.agents import PODS as AGENTS
+from tests.fakes.agents import metrics_text, put_agent
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.reviews import TOKEN_REVIEWS, Users
+from tests.localcluster.certificates import Authority
+from tests.localcluster.ports import free_ports
+from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
+from tests.unit.tools.web.test_certificate import put as put_certificate
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7", "B2")]
+
+HANG_S = 60.0
+
+
+class ClusterPage:
+    """A page that serves in a cluster: what is behind it, and clients for it."""
+
+    def __init__(self, cluster: FakeApiServer, base: str, health: str, trusted: ssl.SSLContext) -> None:
+        self.cluster = cluster
+        self.users = Users(cluster)
+        self.base = base
+        self.health = health
+        self._trusted = trusted
+        self.users.rights = {
+            "admin": {("nodes", ""), ("pods", ""), ("events", "")},
+            "team": {("nodes", ""), ("pods", "mine")},
+        }
+
+    @asynccontextmanager
+    async def client(self, user: str = "") -> AsyncIterator[httpx.AsyncClient]:
+        """Yield a browser, in which a user has logged in where one is named."""
+        origin = {"Origin": self.base}
+        async with httpx.AsyncClient(
+            trust_env=False, base_url=self.base, verify=self._trusted, timeout=60, headers=origin
+        ) as found:
+            if user:
+                answer = await found.post("/login", data={"token": f"token-{user}"})
+                assert (answer.status_code, answer.headers["location"]) == (303, "/")
+            yield found
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ClusterPage]:
+    authority = Authority(tmp_path)
+    put_certificate(authority.server("page", ["localhost"]), tmp_path / "tls")
+    cluster = FakeApiServer()
+    cluster.store.update({NODES: {}, PODS: {}, AGENTS: {}})
+    objects: list[Node | Pod] = [
+        machine("a"),
+        bound("open", "a", 0, 4, "mine"),
+        bound("secret", "a", 1, 6, "theirs"),
+        pod("open-waits", namespace="mine", mem=99),
+        pod("secret-waits", namespace="theirs", mem=99),
+    ]
+    put(cluster, *objects)
+
+    async def beside(_: Connection) -> Beside:
+        return Beside(PodGroups(), frozenset())
+
+    async with cluster.running():
+        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        (health,) = free_ports(1)
+        login = LoginSettings(tmp_path / "tls", health)
+        settings = WebSettings(0, address.set_result, beside, "gputile", login)
+        serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, [], [], settings))
+        base = f"https://localhost:{urlsplit(await address).port}"
+        trusted = ssl.create_default_context(cafile=authority.certificate)
+        found = ClusterPage(cluster, base, f"http://localhost:{health}", trusted)
+        async with found.client("admin") as admin, asyncio.timeout(HANG_S):
+            while True:
+                state = (await admin.get("/api/state")).json()
+                if state["nodes"] and len(state["pending"]) == 2:
+                    break
+                await asyncio.sleep(0.02)
+        try:
+            yield found
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_nothing_is_told_without_a_session(page: ClusterPage) -> None:
+    async with page.client() as stranger:
+        answer = await stranger.get("/")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+        for path in ("/api/state", "/api/changes", "/api/pod?namespace=mine&name=open", "/api/usage?node=a", "/x"):
+            answer = await stranger.get(path, headers={"Cookie": f"{SESSION_COOKIE}=guessed; gputile=guessed"})
+            assert (answer.status_code, "log" in answer.text) == (401, True), path
+        assert (await stranger.post("/api/what-if", content=b"")).status_code == 401
+        assert "<form" in (await stranger.get("/login")).text
+        assert (await stranger.get("/static/page.css")).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["localhost/static/", "localhost/login?", "localhost/static/x#"])
+async def test_a_host_header_with_a_path_leads_past_nothing(page: ClusterPage, host: str) -> None:
+    """Frameworks put a request's URL together from that header."""
+    async with page.client() as stranger:
+        for path in ("/api/state", "/api/pod?namespace=mine&name=open"):
+            answer = await stranger.get(path, headers={"Host": host})
+            assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"token=", 400),
+        (b"token=<script>", 401),
+        (b"token=token-stranger", 401),
+        (b"\xff\x00&token", 400),
+        (b"token=" + b"x" * 70_000, 413),
+    ],
+)
+async def test_what_is_no_token_is_refused_with_a_form_again(page: ClusterPage, body: bytes, status: int) -> None:
+    async with page.client() as stranger:
+        answer = await stranger.post("/login", content=body)
+        assert answer.status_code == status
+        assert 'role="alert"' in answer.text
+        assert "<script" not in answer.text
+        assert "set-cookie" not in answer.headers
+
+
+async def test_the_session_is_a_cookie_for_this_page_alone(page: ClusterPage) -> None:
+    async with page.client() as browser:
+        answer = await browser.post("/login", data={"token": " token-admin\n"})
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-gputile=")
+        assert "token-admin" not in cookie
+        assert all(part in cookie for part in ("HttpOnly", "Secure", "SameSite=lax", "Path=/"))
+        assert "form-action 'self'" in answer.headers["content-security-policy"]
+        assert (await browser.get("/api/state")).json()["login"] is True
+        assert (await browser.post("/logout")).status_code == 303
+        browser.cookies.set(SESSION_COOKIE, cookie.partition("=")[2].partition(";")[0])
+        assert (await browser.get("/api/state")).status_code == 401
+
+
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "null", ""])
+async def test_other_sites_can_neither_log_in_nor_ask(page: ClusterPage, origin: str) -> None:
+    async with page.client("admin") as browser:
+        for path in ("/login", "/logout", "/api/what-if"):
+            answer = await browser.post(path, data={"token": "token-admin"}, headers={"Origin": origin})
+            assert answer.status_code == 403, path
+        assert (await browser.get("/api/state")).status_code == 200
+
+
+async def test_who_may_list_one_namespace_sees_its_names_alone(page: ClusterPage) -> None:
+    put_agent(page.cluster, "a", metrics_text({"mine/open": 1 << 30, "theirs/secret": 2 << 30}))
+    async with page.client("team") as browser:
+        state = await browser.get("/api/state")
+        assert state.json()["partial"] is True
+        assert [(each["name"], each["shares"]) for each in state.json()["nodes"][0]["pods"]] == [
+            ("open", [[0, 4096, 0]]),
+            ("(hidden)", [[1, 6144, 0]]),
+        ]
+        async with asyncio.timeout(HANG_S):
+            while True:
+                usage = await browser.get("/api/usage", params={"node": "a"})
+                if "a" in usage.json().get("nodes", {}):
+                    break
+                await asyncio.sleep(0.02)
+        assert set(usage.json()["nodes"]["a"]["pods"]) == {"mine/open"}
+        waits = await browser.get("/api/pod", params={"namespace": "mine", "name": "open-waits"})
+        assert waits.json()["explanation"]["nodes"] == []
+        assert waits.json()["eventsUnknown"] == "you may not list the Events of this namespace"
+        said = [state.text, usage.text, waits.text]
+        for path in ("/api/pod", "/api/pod-usage"):
+            hidden = await browser.get(path, params={"namespace": "theirs", "name": "secret"})
+            none = await browser.get(path, params={"namespace": "theirs", "name": "nobody"})
+            assert (hidden.status_code, hidden.text) == (404, none.text), "whether it exists is not told either"
+        assert not [text for text in said if "secret" in text or "theirs" in text]
+        assert (await browser.post("/api/what-if", content=b"x")).status_code == 403
+
+
+async def test_changes_have_no_names_either_and_a_lost_right_ends_them(
+    page: ClusterPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with page.client("team") as browser:
+        state = (await browser.get("/api/state")).json()
+        query = {"epoch": state["epoch"], "after": str(state["revision"])}
+        text = ""
+        async with asyncio.timeout(HANG_S), browser.stream("GET", "/api/changes", params=query) as stream:
+            put(page.cluster, bound("secret-new", "a", 1, 2, "theirs"), bound("open-new", "a", 0, 2, "mine"))
+            lines = stream.aiter_lines()
+            while "open-new" not in text:
+                text += await anext(lines)
+            monkeypatch.setattr(viewers, "RECHECK_S", 0.0)
+            page.users.rights["team"] = {("nodes", "")}
+            put(page.cluster, bound("open-newer", "a", 0, 1, "mine"))
+            while "event: reload" not in text:
+                text += await anext(lines)
+        assert "secret" not in text
+        assert "theirs" not in text
+        assert "open-newer" not in text
+        assert "(hidden)" in text
+
+
+async def test_who_may_list_all_pods_sees_all_and_asks_all(page: ClusterPage) -> None:
+    async with page.client("admin") as browser:
+        names = [each["name"] for each in (await browser.get("/api/state")).json()["nodes"][0]["pods"]]
+        assert names == ["open", "secret"]
+        waits = await browser.get("/api/pod", params={"namespace": "theirs", "name": "secret-waits"})
+        assert waits.json()["explanation"]["nodes"]
+        assert (await browser.post("/api/what-if", content=b"x")).status_code == 200
+
+
+async def test_a_cluster_that_does_not_answer_admits_nobody(page: ClusterPage) -> None:
+    page.cluster.refused[TOKEN_REVIEWS] = (503, "ServiceUnavailable")
+    async with page.client() as browser:
+        answer = await browser.post("/login", data={"token": "token-admin"})
+        assert answer.status_code == 503
+        assert "the cluster does not answer" in answer.text
+
+
+async def test_probes_answer_on_a_port_of_their_own(page: ClusterPage) -> None:
+    async with httpx.AsyncClient(trust_env=False, base_url=page.health) as kubelet:
+        for path, status in (("/healthz", 200), ("/readyz", 200), ("/api/state", 404)):
+            assert (await kubelet.get(path)).status_code == status
