@@ -15,6 +15,7 @@ from tests.browser import Tab
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.agents import metrics_path, metrics_text, put_agent
 from tests.localcluster.gputile import EXAMPLES
+from tests.unit.tools.web.cluster_pages import served_in_cluster
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
@@ -211,6 +212,33 @@ async def test_the_page_says_that_the_cluster_is_away(tab: Tab) -> None:
         assert len(await blocks(tab)) == 2
         page.cluster.refused = {}
         await tab.until("document.getElementById('trouble').hidden")
+
+
+async def test_a_viewer_logs_in_and_sees_blocks_without_names(tab: Tab, tmp_path: Path) -> None:
+    async with served_in_cluster(tmp_path) as page:
+        await tab.call("Security.setIgnoreCertificateErrors", ignore=True)
+        await tab.open(page.base)
+        await tab.until("document.getElementById('token')")
+        assert await tab.run("location.pathname") == "/login"
+        await tab.run(
+            "document.getElementById('token').value = 'wrong'; document.querySelector('form').requestSubmit()"
+        )
+        await tab.until("document.querySelector('[role=alert]')?.textContent.startsWith('the cluster does not know')")
+        await tab.run("document.getElementById('token').value = 'token-team'")
+        await tab.run("document.querySelector('form').requestSubmit()")
+        await tab.until(DRAWN)
+        found = [pod for gpu in (await blocks(tab)).values() for pod in gpu]
+        assert sorted(found) == ["(hidden)/(hidden)", "mine/open"]
+        assert not await tab.run("document.getElementById('partial').hidden")
+        assert "secret" not in await tab.run("document.documentElement.outerHTML")
+        put(page.cluster, bound("secret-new", "a", 1, 2, "theirs"), bound("open-new", "a", 0, 2, "mine"))
+        await tab.until("document.querySelector('[data-pod=\"mine/open-new\"]')")
+        assert "secret" not in await tab.run("document.documentElement.outerHTML")
+        await tab.run("document.getElementById('logout').click()")
+        await tab.until("location.pathname === '/login' && document.getElementById('token')")
+        await tab.open(page.base)
+        await tab.until("location.pathname === '/login'")
+        assert [error for error in tab.errors if "401" not in error] == [], "a wrong token is answered with 401"
 
 
 def many(count: int) -> list[Node | Pod]:

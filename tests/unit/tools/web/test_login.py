@@ -1,101 +1,26 @@
 """The page in the cluster, over TLS: nothing without a token, and no name that a viewer may not list."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx2 as httpx
 import pytest
 
-from gputile.api.core import Node, Pod
-from gputile.kube.connection import Connection
-from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web import viewers
 from gputile.tools.web.login import SESSION_COOKIE
-from gputile.tools.web.server import Beside, LoginSettings, WebSettings, serve
-from tests.corebuilders import pod
-from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.agents import metrics_text, put_agent
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.reviews import TOKEN_REVIEWS, Users
-from tests.localcluster.certificates import Authority
-from tests.localcluster.ports import free_ports
-from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
-from tests.unit.tools.web.test_certificate import put as put_certificate
+from tests.fakes.reviews import TOKEN_REVIEWS
+from tests.unit.tools.web.cluster_pages import HANG_S, ClusterPage, served_in_cluster
+from tests.unit.tools.web.pages import bound, put
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7", "B2")]
-
-HANG_S = 60.0
-
-
-class ClusterPage:
-    """A page that serves in a cluster: what is behind it, and clients for it."""
-
-    def __init__(self, cluster: FakeApiServer, base: str, health: str, trusted: ssl.SSLContext) -> None:
-        self.cluster = cluster
-        self.users = Users(cluster)
-        self.base = base
-        self.health = health
-        self._trusted = trusted
-        self.users.rights = {
-            "admin": {("nodes", ""), ("pods", ""), ("events", "")},
-            "team": {("nodes", ""), ("pods", "mine")},
-        }
-
-    @asynccontextmanager
-    async def client(self, user: str = "") -> AsyncIterator[httpx.AsyncClient]:
-        """Yield a browser, in which a user has logged in where one is named."""
-        origin = {"Origin": self.base}
-        async with httpx.AsyncClient(
-            trust_env=False, base_url=self.base, verify=self._trusted, timeout=60, headers=origin
-        ) as found:
-            if user:
-                answer = await found.post("/login", data={"token": f"token-{user}"})
-                assert (answer.status_code, answer.headers["location"]) == (303, "/")
-            yield found
 
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[ClusterPage]:
-    authority = Authority(tmp_path)
-    put_certificate(authority.server("page", ["localhost"]), tmp_path / "tls")
-    cluster = FakeApiServer()
-    cluster.store.update({NODES: {}, PODS: {}, AGENTS: {}})
-    objects: list[Node | Pod] = [
-        machine("a"),
-        bound("open", "a", 0, 4, "mine"),
-        bound("secret", "a", 1, 6, "theirs"),
-        pod("open-waits", namespace="mine", mem=99),
-        pod("secret-waits", namespace="theirs", mem=99),
-    ]
-    put(cluster, *objects)
-
-    async def beside(_: Connection) -> Beside:
-        return Beside(PodGroups(), frozenset())
-
-    async with cluster.running():
-        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        (health,) = free_ports(1)
-        login = LoginSettings(tmp_path / "tls", health)
-        settings = WebSettings(0, address.set_result, beside, "gputile", login)
-        serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, [], [], settings))
-        base = f"https://localhost:{urlsplit(await address).port}"
-        trusted = ssl.create_default_context(cafile=authority.certificate)
-        found = ClusterPage(cluster, base, f"http://localhost:{health}", trusted)
-        async with found.client("admin") as admin, asyncio.timeout(HANG_S):
-            while True:
-                state = (await admin.get("/api/state")).json()
-                if state["nodes"] and len(state["pending"]) == 2:
-                    break
-                await asyncio.sleep(0.02)
-        try:
-            yield found
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+    async with served_in_cluster(tmp_path) as found:
+        yield found
 
 
 async def test_nothing_is_told_without_a_session(page: ClusterPage) -> None:
