@@ -47,6 +47,12 @@ class PodRelease:
         command: list[str | Path] = [GPUTILE, "status", f"--kubeconfig={self.cluster.plane.kubeconfig()}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
+    def pods_used(self) -> dict[str, int | None]:
+        """Return what ``gputile top`` says that pods use, MiB by their names."""
+        command: list[str | Path] = [GPUTILE, "top", "-o", "json", f"--kubeconfig={self.cluster.plane.kubeconfig()}"]
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return {each["name"]: each["usedMib"] for each in said["pods"]}
+
     def reasons(self) -> dict[str, str]:
         """Return what ``gputile status`` says of the components that are not ready."""
         said = json.loads(self.status("-o", "json").stdout)

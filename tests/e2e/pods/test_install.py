@@ -9,7 +9,8 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from tests.documents import document_yaml
 from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE
 from tests.e2e.pods.release import COMPONENTS, PodRelease
-from tests.e2e.pods.workload import said_by, share_of
+from tests.e2e.pods.workload import said_by, sample_pod, share_of
+from tests.localcluster.client import text_at
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
 
@@ -61,3 +62,20 @@ def test_the_documents_statefulset_runs_unmodified_with_its_share(release: PodRe
         assert gpu["uuid"] in {each.uuid for each in cluster.nodes[GPU_NODE].machine.gpus}
     finally:
         cluster.kubectl("delete", "statefulset", "binpack", "--namespace=default")
+
+
+@pytest.mark.requirement("B7")
+def test_top_shows_what_a_pod_uses_as_its_agent_measures_it(release: PodRelease) -> None:
+    """The agent is asked through the API server's proxy, past the chart's NetworkPolicies."""
+    cluster = release.cluster
+    cluster.create(sample_pod("uses", 16))
+    try:
+        assert said_by(cluster, "uses") == share_of(2048)
+        cluster.wait(lambda: release.pods_used().get("uses") is not None, "the agent to measure the pod")
+        text = text_at(f"http://{release.agent(GPU_NODE)['status']['podIP']}:8085/metrics")
+        (measured,) = re.findall(
+            r'^gputile_agent_container_memory_used_bytes{.*pod="uses".*} (\S+)$', text, re.MULTILINE
+        )
+        assert release.pods_used()["uses"] == -(-int(float(measured)) // (1 << 20))
+    finally:
+        cluster.clear()
