@@ -35,7 +35,7 @@ from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.status.metrics import AgentMetrics, TimeUsed
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.status.node_metrics import NodeMetrics
-from gputile.node.agent.status.snapshot import Snapshots
+from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine

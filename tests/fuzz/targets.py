@@ -50,7 +50,7 @@ from gputile.node.arbiter.assignment_message import (
     encode_assignment,
 )
 from gputile.node.isolation.driver_symbols import NotADriver, functions
-from gputile.node.isolation.usage_reader import read_usage
+from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fragmentation import HOLES_GIB, FreeMemory, free_memory
+from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
 
 EVERY_S: Final = 15.0

@@ -33,7 +33,7 @@ from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.placement.node_reasons import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
-from gputile.core.scheduling.preemption import victims
+from gputile.core.scheduling.scheduler_victims import victims
 
 log = logging.getLogger(__name__)
 

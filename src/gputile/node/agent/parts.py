@@ -25,7 +25,7 @@ from gputile.node.agent.reconcile.corrections import CorrectionWriter
 from gputile.node.agent.reconcile.drift_check import DriftCheck
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
-from gputile.node.agent.status.snapshot import Snapshots
+from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.arbiter.usage_message import Spent
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock

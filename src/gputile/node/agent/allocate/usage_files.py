@@ -15,7 +15,7 @@ from typing import Final
 
 from gputile.node.agent.nosuid import is_nosuid
 from gputile.node.isolation.library import remove_placeholder
-from gputile.node.isolation.usage_reader import TO_THE_END, slots_locked
+from gputile.node.isolation.usage_file_reader import TO_THE_END, slots_locked
 from gputile.node.native_layouts import USAGE_BYTES
 from gputile.support.files import write_whole
 

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.host import GpuMonitor
+from gputile.node.agent.status.node_snapshot import NOT_BOOKED, MonitoredContainer, Snapshots
 from gputile.node.agent.status.process_owners import PROC, owner_of
-from gputile.node.agent.status.snapshot import NOT_BOOKED, MonitoredContainer, Snapshots
-from gputile.node.isolation.usage_reader import GpuUsage, read_usage
+from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.nvml.probe import GpuReading
 from gputile.version import VERSION
 

@@ -24,7 +24,7 @@ from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.status.node_metrics import NodeMetrics
-from gputile.node.agent.status.snapshot import Snapshots
+from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.isolation.usage_reader import GpuUsage, read_usage
+from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.native_layouts import MOST_GPUS, USAGE, USAGE_BYTES, USAGE_MAGIC, USAGE_SLOTS
 
 pytestmark = pytest.mark.requirement("B7")

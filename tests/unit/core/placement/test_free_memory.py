@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fragmentation import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
+from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
 from gputile.core.placement.steps import at_once
 from tests.corebuilders import book, gpu_node, ledger_of, share
 

@@ -1,4 +1,4 @@
-"""Which pods have to leave a node so that a request fits its GPUs.
+"""Completes the victims that kube-scheduler proposes on a node, so that a request fits its GPUs.
 
 kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. Here its
 victims are completed until one GPU, or as many as the pod asks, really has room, and those that need not leave
