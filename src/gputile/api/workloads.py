@@ -90,7 +90,7 @@ class WebhookClient(_WorkloadObject):
     service: WebhookService | None = None
 
 
-class Webhook(_WorkloadObject):
+class WebhookEntry(_WorkloadObject):
     """admissionregistration.k8s.io/v1 MutatingWebhook."""
 
     name: str = ""
@@ -101,7 +101,7 @@ class WebhookConfiguration(_WorkloadObject):
     """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    webhooks: list[Webhook] = []
+    webhooks: list[WebhookEntry] = []
 
 
 class Waiting(_WorkloadObject):

@@ -226,26 +226,30 @@ def _gpu_problem(
         return None
     alone = shape.kind is not RequestKind.SHARED and not info.sliced
     amounts: dict[VictimGroup, FreedAmounts] = {}
-    foreign_pods = 0
+    incompatible_pods = 0
     for booking in bookings:
         share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
         mib, percent = booking.takes(share, gpu.total, info.replicas)
-        foreign = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
-        foreign_pods += foreign
+        incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
+        incompatible_pods += incompatible
         group = groups[booking.uid]
         if group is None:
-            if foreign:
+            if incompatible:
                 return None
             continue
         before = amounts.get(group, FreedAmounts(group, 0, 0, 0, 0))
         amounts[group] = FreedAmounts(
-            group, before.mib + mib, before.percent + percent, before.pods + 1, before.foreign + foreign
+            group,
+            before.mib + mib,
+            before.percent + percent,
+            before.pods + 1,
+            before.incompatible + incompatible,
         )
     missing = MissingAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
         pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
-        foreign=foreign_pods,
+        incompatible=incompatible_pods,
     )
     leaving = amounts.pop(LEAVING, None)
     if leaving is not None:

@@ -53,38 +53,47 @@ LEAVING = VictimGroup((), NOTHING)  # of pods whose deletion was requested: nobo
 
 
 class FreedAmounts(NamedTuple):
-    """What a group frees on one GPU: MiB, percent of compute and pods; ``foreign`` pods of another trust group."""
+    """What a group frees on one GPU: MiB, percent of compute, pods, and ``incompatible`` ones among them."""
 
     group: VictimGroup
     mib: int
     percent: int
     pods: int
-    foreign: int
+    incompatible: int
 
 
 class MissingAmounts(NamedTuple):
-    """What a GPU lacks for the request; nothing is lacking where all are 0 or less."""
+    """What a GPU lacks for the request; nothing is lacking where all are 0 or less.
+
+    ``incompatible`` pods all have to leave: the preempting pod may not be on a GPU with them.
+    """
 
     mib: int
     percent: int
     pods: int
-    foreign: int
+    incompatible: int
 
     @property
     def nothing(self) -> bool:
         """Whether the request fits the GPU."""
-        return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.foreign <= 0
+        return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
 
     def without(self, freed: FreedAmounts) -> "MissingAmounts":
         """Return what is lacking once a group has left."""
         return MissingAmounts(
-            self.mib - freed.mib, self.percent - freed.percent, self.pods - freed.pods, self.foreign - freed.foreign
+            self.mib - freed.mib,
+            self.percent - freed.percent,
+            self.pods - freed.pods,
+            self.incompatible - freed.incompatible,
         )
 
     def with_back(self, freed: FreedAmounts) -> "MissingAmounts":
         """Return what is lacking if a group that was to leave stays."""
         return MissingAmounts(
-            self.mib + freed.mib, self.percent + freed.percent, self.pods + freed.pods, self.foreign + freed.foreign
+            self.mib + freed.mib,
+            self.percent + freed.percent,
+            self.pods + freed.pods,
+            self.incompatible + freed.incompatible,
         )
 
 
@@ -237,10 +246,10 @@ def _total(groups: Iterable[VictimGroup]) -> Loss:
 def _largest_first(missing: MissingAmounts, amounts: Sequence[FreedAmounts]) -> list[VictimGroup] | None:
     """Return groups that free enough, the largest first, and none of them in vain; None where all are not enough.
 
-    Pods of other trust groups all have to leave.
+    Incompatible pods all have to leave.
     """
     taken: list[FreedAmounts] = []
-    for freed in sorted(amounts, key=lambda each: not each.foreign) if missing.foreign > 0 else amounts:
+    for freed in sorted(amounts, key=lambda each: not each.incompatible) if missing.incompatible > 0 else amounts:
         if missing.nothing:
             break
         taken.append(freed)

@@ -109,7 +109,7 @@ class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         bool, msgspec.Meta(description="Whether the node would not serve the pod even if it were empty.")
     ]
     unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
-    cards: Annotated[list[GpuReport], msgspec.Meta(description="Its GPUs.")]
+    gpus: Annotated[list[GpuReport], msgspec.Meta(description="Its GPUs.")] = msgspec.field(name="cards")
     fits: Annotated[bool, msgspec.Meta(description="Whether the pod could be placed here now.")]
 
 
@@ -142,7 +142,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
             gpu=report.gpu,
             lasting=report.unresolvable,
             unit_mib=report.unit_mib,
-            cards=report.gpus,
+            gpus=report.gpus,
             fits=report.fits,
         )
         for report in explanation.reports[:most_nodes]

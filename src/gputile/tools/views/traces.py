@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.api.well_known import CONTROLLER_LEASE, EXTENDER_LEASE
-from gputile.api.workloads import Lease, Webhook, WebhookConfiguration
+from gputile.api.workloads import Lease, WebhookConfiguration, WebhookEntry
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
 
@@ -37,7 +37,7 @@ def traces_of(leases: Iterable[Lease], configurations: Iterable[WebhookConfigura
     return found
 
 
-def _namespace(webhook: Webhook) -> str:
+def _namespace(webhook: WebhookEntry) -> str:
     """Return the namespace of a webhook's Service, "" where it is asked by an address."""
     service = webhook.client_config.service
     return service.namespace if service is not None else ""

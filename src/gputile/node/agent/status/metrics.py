@@ -1,4 +1,4 @@
-"""The agent's metrics: how long admissions take, how often kubelet and ledger disagreed, who has had GPU time."""
+"""The agent's metrics: how long calls take, how often kubelet and ledger disagreed, who has had GPU time."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
