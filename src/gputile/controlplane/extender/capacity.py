@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from gputile.controlplane.slices import sliced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
@@ -27,14 +28,7 @@ class CapacityWatch:
 
     async def look(self) -> None:
         """Sum up once; others get their turn between the steps."""
-        steps = free_memory(self._ledger)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self.latest = end.value
-                return
-            await asyncio.sleep(0)
+        self.latest = await sliced(free_memory(self._ledger)) or self.latest
 
     def export(self, registry: MetricsRegistry) -> None:
         """Export the sums."""
