@@ -13,6 +13,7 @@ _TYPES = {
     "Gauge": "gauge",
     "GaugeMetricFamily": "gauge",
     "Histogram": "histogram",
+    "counter": "counter",
     "gauge": "gauge",
     "labelled": "gauge",
     "labelled_counter": "counter",

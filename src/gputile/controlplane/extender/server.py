@@ -157,16 +157,17 @@ class Extender:
             self._events.record(reference_to(event.pod), event.reason, event.message, kind, latest=event.latest)
 
     def _describe(self) -> None:
-        gauge, ledger = self.metrics.registry.gauge, self.ledger
+        registry, ledger = self.metrics.registry, self.ledger
+        gauge, counter = registry.gauge, registry.counter
         reflectors: dict[str, Reflector[Any]] = {"pods": self._pods, "nodes": self._nodes}
         reflectors["poddisruptionbudgets"] = self._budgets
-        export_reflectors(self.metrics.registry, "extender", reflectors)
+        export_reflectors(registry, "extender", reflectors)
         gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: not self.not_ready())
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
-        self._capacity.export(self.metrics.registry)
-        self.metrics.registry.labelled(
+        self._capacity.export(registry)
+        registry.labelled(
             "gputile_extender_pending_pods",
             "Pods that ask for GPUs and have no node yet, by what they wait for.",
             "reason",
@@ -183,17 +184,17 @@ class Extender:
             lambda: overallocated_gpus(ledger),
         )
         places = self._preemption.places
-        gauge(
+        counter(
             "gputile_extender_places_kept",
             "Places that were kept for pods that preempt others, since the start.",
             lambda: places.kept,
         )
-        gauge(
+        counter(
             "gputile_extender_evictions",
             "Pods that were evicted for pods of higher priority, since the start.",
             lambda: places.evictions,
         )
-        gauge(
+        counter(
             "gputile_extender_evictions_refused",
             "Evictions that the API server refused, since the start.",
             lambda: places.evictions_refused,
