@@ -6,9 +6,9 @@ from typing import Final
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.wording import nearest, shown
 from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.beside_rules import values_are_judged
 from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.manifests import Manifest, ManifestError
+from gputile.tools.simulator.non_workload_rules import values_are_judged
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import Json, broken_beside, broken_identity, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds

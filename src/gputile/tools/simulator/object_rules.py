@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.affinity_rules import broken_label_selector
-from gputile.tools.simulator.beside_rules import broken_values
 from gputile.tools.simulator.claim_rules import broken_claim
 from gputile.tools.simulator.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.job_rules import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_path_segment, broken_subdomain
+from gputile.tools.simulator.non_workload_rules import broken_values
 from gputile.tools.simulator.number_rules import broken_least
 from gputile.tools.simulator.pod_annotation_rules import broken_pod_annotations
 from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec

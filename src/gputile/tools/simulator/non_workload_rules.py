@@ -18,7 +18,7 @@ from gputile.tools.simulator.class_rules import (
     broken_runtime_class,
     broken_storage_class,
 )
-from gputile.tools.simulator.data_rules import broken_config_map, broken_secret
+from gputile.tools.simulator.config_and_secret_rules import broken_config_map, broken_secret
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.names import broken_finalizer
 from gputile.tools.simulator.network_rules import broken_ingress, broken_network_policy
