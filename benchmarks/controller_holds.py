@@ -25,7 +25,7 @@ from gputile.controlplane.controller.controller import Controller, ControllerSet
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
@@ -74,8 +74,8 @@ class Bench:
 
     async def list(self) -> None:
         """Take the lists that a service begins with, and make one round on them."""
-        await sliced(self.view.node_event(Replaced(self.nodes)))
-        await sliced(self.view.pod_event(Replaced(self.pods)))
+        await in_slices(self.view.node_event(Replaced(self.nodes)))
+        await in_slices(self.view.pod_event(Replaced(self.pods)))
         await self.keeper.run_round()
 
 
@@ -117,7 +117,7 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
                 yield
 
     with meter.watching():
-        await _begun(lambda: sliced(news()))
+        await _begun(lambda: in_slices(news()))
 
 
 async def _node_events(bench: Bench, meter: LoopMeter) -> None:
@@ -167,8 +167,8 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     connection: Any = None  # nothing is sent
     settings = ControllerSettings("bench", "bench", "bench")
     controller = Controller(connection, bench.view.ledger.configuration, settings)
-    await sliced(controller.cluster_state.node_event(Replaced(bench.nodes)))
-    await sliced(controller.cluster_state.pod_event(Replaced(bench.pods)))
+    await in_slices(controller.cluster_state.node_event(Replaced(bench.nodes)))
+    await in_slices(controller.cluster_state.pod_event(Replaced(bench.pods)))
     transport = httpx.ASGITransport(app=controller.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
 

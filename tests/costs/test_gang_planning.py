@@ -12,7 +12,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gang_planner import STEPS_A_ROUND, Round
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
 from gputile.core.placement.steps import Steps, at_once
@@ -319,6 +319,6 @@ async def test_steps_end_where_they_may_not_go_on() -> None:
             finally:
                 closed = True
 
-        return await sliced(for_ever(), lambda: False), closed
+        return await in_slices(for_ever(), lambda: False), closed
 
     assert await scene() == (None, True)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 SLICE_SECONDS = 0.005
 
 
-async def sliced(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: True) -> T | None:
+async def in_slices(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: True) -> T | None:
     """Return what ``steps`` come to, with other work of the loop in between; None where it may not go on any more.
 
     They are closed in any case. A slice ends with the first step that passes ``SLICE_SECONDS``; it has one at least.

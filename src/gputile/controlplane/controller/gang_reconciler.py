@@ -21,7 +21,7 @@ from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, ReservationPatch, Round
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, KubeError, NotFound
@@ -115,7 +115,7 @@ class GangReconciler:
     async def run_round(self) -> Round:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
         async with self._updates.paused():
-            result = await sliced(self._planner.steps(self._unix_ns()), self._active)
+            result = await in_slices(self._planner.steps(self._unix_ns()), self._active)
             if result is None:
                 self._planner.abandon()
                 return Round()
@@ -126,7 +126,7 @@ class GangReconciler:
             log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
         self._contradictions = result.contradictions
         for event in result.events:
-            await sliced(self._record(event))
+            await in_slices(self._record(event))
         await asyncio.gather(_each(self._write_gang, result.reservations), _each(self._ungate, result.gates))
         return result
 

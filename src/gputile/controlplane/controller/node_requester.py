@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 from gputile.api.core import Pod
 from gputile.controlplane.controller.node_requests import NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.kube.errors import KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class NodeRequester:
         """Decide, and write what was decided; nothing, where this replica stopped being active meanwhile."""
         now_ns = self._unix_ns()
         async with self._updates.paused():
-            result = await sliced(self._planner.steps(now_ns), self._active)
+            result = await in_slices(self._planner.steps(now_ns), self._active)
         if result is None or not self._active():
             self._planner.abandon()
             return NodeRequestRound()

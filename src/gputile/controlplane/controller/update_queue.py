@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.placement.steps import Steps
 
 
@@ -35,7 +35,7 @@ class UpdateQueue:
         while True:
             await self._filled.wait()
             async with self._busy:
-                await sliced(self._all())
+                await in_slices(self._all())
             self._filled.clear()
             self._empty.set()
 

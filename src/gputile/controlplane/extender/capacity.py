@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
@@ -28,7 +28,7 @@ class CapacityWatch:
 
     async def look(self) -> None:
         """Sum up once; others get their turn between the steps."""
-        self.latest = await sliced(free_memory(self._ledger)) or self.latest
+        self.latest = await in_slices(free_memory(self._ledger)) or self.latest
 
     def export(self, registry: MetricsRegistry) -> None:
         """Export the sums."""

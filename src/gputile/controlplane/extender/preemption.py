@@ -14,7 +14,7 @@ from gputile.controlplane.extender.kept_places import RETRY_S, EvictionSources, 
 from gputile.controlplane.extender.pod_api import PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
-from gputile.controlplane.slices import sliced
+from gputile.controlplane.slices import in_slices
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
@@ -141,7 +141,7 @@ class Preemption:
         if self._engine.best_first(request, names):
             return None
         preemptor = self.places.preemptor(pod, request)
-        found = await sliced(choose_victims(self._engine, preemptor, names, self.places.rules()))
+        found = await in_slices(choose_victims(self._engine, preemptor, names, self.places.rules()))
         if found is None:
             return None
         # The ledger may have changed between the steps: what is written next is decided without a pause.

@@ -11,15 +11,15 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 
 
 def assume(
-    placer: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int, assumed_at: float
+    engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int, assumed_at: float
 ) -> Decision | FitRefusal | GangRefusal:
     """Return which GPUs of ``node`` the pod gets, which the ledger has booked for it; or why it gets none.
 
     ``now_ns`` is Unix time in nanoseconds, ``assumed_at`` a time of the monotonic clock in seconds.
     """
-    decision = claim(placer, pod, request, node, now_ns)
+    decision = claim(engine, pod, request, node, now_ns)
     if isinstance(decision, Decision):
         booking = decision.booking(pod, request.shape.trust_group, assumed_at)
         if booking is not None:
-            placer.ledger.apply(Assumed(booking))
+            engine.ledger.apply(Assumed(booking))
     return decision

@@ -26,10 +26,10 @@ from gputile.core.scheduling.victim_cover import (
     LEAVING,
     NOTHING,
     FreedAmounts,
-    GpuProblem,
+    GpuCovering,
     Loss,
     MissingAmounts,
-    NodeProblem,
+    NodeCovering,
     VictimChoice,
     VictimGroup,
 )
@@ -77,7 +77,7 @@ def choose_victims(
     place is on the GPUs with these UUIDs. The ledger may change between two steps: the choice is then as old as it is.
     """
     groups = _VictimGroups(engine, preemptor, rules)
-    problems: list[tuple[Loss, int, NodeProblem]] = []
+    coverings: list[tuple[Loss, int, NodeCovering]] = []
     for name in names:
         node = groups.node(name, only_gpus)
         yield
@@ -85,13 +85,13 @@ def choose_victims(
             continue
         found = node.solve(0)
         if found is not None:
-            problems.append((found.loss, len(problems), node))
-        if len(problems) >= MOST_NODES:
+            coverings.append((found.loss, len(coverings), node))
+        if len(coverings) >= MOST_NODES:
             break
-    problems.sort(key=lambda each: each[:2])
+    coverings.sort(key=lambda each: each[:2])
     best: VictimChoice | None = None
     left = _SEARCHED
-    for loss, _, node in problems:
+    for loss, _, node in coverings:
         # What the first pass found on the node is no bound on the losses below the first field: the search decides.
         if best is not None and (loss.priority > best.loss.priority or left <= 0):
             break
@@ -112,8 +112,8 @@ class _VictimGroups:
         self._gangs: dict[GangName, tuple[frozenset[str], VictimGroup | None]] = {}
         self._totals: dict[str, tuple[dict[str, int], int]] = {}
 
-    def node(self, name: str, only_gpus: frozenset[str]) -> NodeProblem | None:
-        """Return the problem of a node, None where the eviction of pods cannot make the request fit."""
+    def node(self, name: str, only_gpus: frozenset[str]) -> NodeCovering | None:
+        """Return the covering problem of a node, None where the eviction of pods cannot make the request fit."""
         request = self._preemptor.request
         state = self._engine.state(name, frozenset({self._preemptor.uid}))
         if state is None or not serves(state.serving_mode, request.shape) or not same_unit(state.info, request.shape):
@@ -131,10 +131,10 @@ class _VictimGroups:
         gpus = []
         for gpu in state.gpus:
             if gpu.gpu.healthy and (not only_gpus or gpu.gpu.uuid in only_gpus):
-                problem = _gpu_problem(state, gpu, request, on_gpu.get(gpu.gpu.uuid, ()), groups)
-                if problem is not None:
-                    gpus.append(problem)
-        return NodeProblem(name, request.shape.gpus, gpus) if len(gpus) >= request.shape.gpus else None
+                covering = _gpu_covering(state, gpu, request, on_gpu.get(gpu.gpu.uuid, ()), groups)
+                if covering is not None:
+                    gpus.append(covering)
+        return NodeCovering(name, request.shape.gpus, gpus) if len(gpus) >= request.shape.gpus else None
 
     def _of(self, booking: Booking) -> VictimGroup | None:
         """Return who leaves if the pod of a booking has to, None where it may not be made to."""
@@ -213,13 +213,13 @@ class _VictimGroups:
         return known
 
 
-def _gpu_problem(
+def _gpu_covering(
     state: NodeState,
     gpu: GpuState,
     request: Request,
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
-) -> GpuProblem | None:
+) -> GpuCovering | None:
     """Return what has to leave a GPU for the request, None where the GPU is too small or nobody may leave it."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total:
@@ -255,4 +255,4 @@ def _gpu_problem(
     if leaving is not None:
         missing = missing.without(leaving)
     order = sorted(amounts.values(), key=lambda each: (-each.mib, -each.percent, each.group.loss, each.group.uids))
-    return GpuProblem(gpu.gpu, missing, tuple(order))
+    return GpuCovering(gpu.gpu, missing, tuple(order))

@@ -97,8 +97,8 @@ class MissingAmounts(NamedTuple):
         )
 
 
-class GpuProblem(NamedTuple):
-    """A GPU, what it lacks, and what each group that may leave frees on it, largest first."""
+class GpuCovering(NamedTuple):
+    """The covering problem of a GPU: what it lacks, and what each group that may leave frees on it, largest first."""
 
     gpu: Gpu
     missing: MissingAmounts
@@ -140,10 +140,13 @@ class VictimChoice:
     loss: Loss = NOTHING
 
 
-class NodeProblem:
-    """The GPUs of a node, of which ``wanted`` have to become free enough. ``searched`` counts the sets looked at."""
+class NodeCovering:
+    """The covering problem of a node: ``wanted`` of its GPUs have to become free enough.
 
-    def __init__(self, name: str, wanted: int, gpus: Sequence[GpuProblem]) -> None:
+    ``searched`` counts the sets of groups that were looked at.
+    """
+
+    def __init__(self, name: str, wanted: int, gpus: Sequence[GpuCovering]) -> None:
         self._name, self._wanted, self._gpus = name, wanted, gpus
         self._left = self.searched = 0
 
@@ -167,13 +170,13 @@ class NodeProblem:
             node = node._keeping(forbidden)
         return None, used
 
-    def _keeping(self, uids: frozenset[str]) -> "NodeProblem":
+    def _keeping(self, uids: frozenset[str]) -> "NodeCovering":
         """Return the node as if these pods could not be evicted."""
         gpus = [
             gpu._replace(amounts=tuple(freed for freed in gpu.amounts if uids.isdisjoint(freed.group.uids)))
             for gpu in self._gpus
         ]
-        return NodeProblem(self._name, self._wanted, gpus)
+        return NodeCovering(self._name, self._wanted, gpus)
 
     def solve(self, searched: int) -> VictimChoice | None:
         """Return the best choice that a look at ``searched`` sets of pods finds; with 0 the largest pods leave."""
@@ -206,7 +209,7 @@ class NodeProblem:
             _total(gone),
         )
 
-    def _cover(self, gpu: GpuProblem, level: int, gone: Collection[VictimGroup]) -> Sequence[VictimGroup] | None:
+    def _cover(self, gpu: GpuCovering, level: int, gone: Collection[VictimGroup]) -> Sequence[VictimGroup] | None:
         """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
         missing = gpu.missing_after(gone)
         amounts = [freed for freed in gpu.amounts if freed.group not in gone and freed.group.loss.priority <= level]
@@ -220,7 +223,7 @@ class NodeProblem:
         return search.best
 
 
-def _to_spare(gpus: Sequence[GpuProblem], gone: Collection[VictimGroup]) -> list[VictimGroup]:
+def _to_spare(gpus: Sequence[GpuCovering], gone: Collection[VictimGroup]) -> list[VictimGroup]:
     """Return groups that need not leave because others, chosen for the sake of another GPU, free enough."""
     missing = {gpu.gpu.uuid: gpu.missing_after(gone) for gpu in gpus}
     amounts: dict[VictimGroup, list[tuple[str, FreedAmounts]]] = {}
