@@ -67,8 +67,9 @@ def extender(
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
     the Bindings that are under way.
     """
-    from gputile.controlplane.extender.server import ExtenderSettings, Tls, serve
+    from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
+    from gputile.support.tls_files import TlsFiles
 
     configuration = read_configuration(config)
     if (tls_cert is None) != (tls_key is None) or (client_ca is not None and tls_cert is None):
@@ -78,12 +79,18 @@ def extender(
             fail(f"{file}: no such file")
     if tls_cert is None and not _is_loopback(host):
         fail(f"--host {host} is not loopback: give --tls-cert and --tls-key; --client-ca admits kube-scheduler only")
+    tls = TlsFiles(tls_cert, tls_key, client_ca) if tls_cert and tls_key else None
+    if tls is not None:
+        try:
+            tls.context()
+        except OSError as error:
+            fail(f"{tls_cert}: cannot be served with {tls_key}: {error}")
     access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = ExtenderSettings(
         host=host,
         port=port,
-        tls=Tls(tls_cert, tls_key, client_ca) if tls_cert and tls_key else None,
+        tls=tls,
         identity=identity or default_identity(),
         lease_namespace=lease_namespace or "",
         lease_seconds=lease_seconds,

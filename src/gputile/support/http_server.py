@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -101,6 +102,11 @@ class Server(uvicorn.Server):
         except OSError as error:
             connection.close()
             log.debug("a connection came to nothing: %s", error)
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Speak TLS with these settings on new connections, those before it begins to answer included."""
+        self.config.ssl_context_factory = lambda *_: context
+        self.config.ssl = context
 
     def _protocol(self) -> asyncio.Protocol:
         kind: Any = self.config.http_protocol_class

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,19 +51,12 @@ from gputile.kube.reflector_metrics import export_reflectors
 from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
+from gputile.support.tls_files import TlsFiles, TlsReloader
 
 log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The server's certificate and key, and the authority that clients' certificates must come from."""
-
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None
+FOLLOW_TLS_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +69,7 @@ class ExtenderSettings:
 
     host: str = "127.0.0.1"
     port: int = 8888
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
     identity: str = ""
     lease_namespace: str = ""
     lease_seconds: float = 15.0
@@ -244,19 +236,22 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         with holding(*servers):
             address = f"{settings.host}:{settings.port}"
             log.info("extender starts", extra={"address": address, "identity": settings.identity})
+            tls = TlsReloader(settings.tls, servers[0].use_tls) if settings.tls else None
             async with asyncio.TaskGroup() as group:
                 group.create_task(reloader.run())
+                following = group.create_task(tls.run(FOLLOW_TLS_EVERY_S)) if tls else None
                 for server in servers[1:]:
                     group.create_task(server.answer())
                 await servers[0].answer()
                 reloader.stop()
+                if following is not None:
+                    following.cancel()
                 for server in servers[1:]:
                     server.stop()
         log.info("extender stops")
 
 
 def _scheduler_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
-    tls = settings.tls
     return Server(
         app,
         "--port",
@@ -264,10 +259,6 @@ def _scheduler_server(app: ConfigReloader, settings: ExtenderSettings) -> Server
         settings.port,
         timeout_graceful_shutdown=int(BIND_SECONDS),
         timeout_keep_alive=75,
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
-        ssl_ca_certs=str(tls.client_authority) if tls and tls.client_authority else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_authority else ssl.CERT_NONE,
     )
 
 

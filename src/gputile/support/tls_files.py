@@ -1,0 +1,79 @@
+"""TLS of a server by files that somebody renews, as cert-manager does: new connections get what is there now."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The server's certificate and key, and the authority that clients' certificates must come from."""
+
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None
+
+    def content(self) -> tuple[bytes, ...]:
+        """Return what is in the files.
+
+        Raises:
+            OSError: one of them cannot be read.
+        """
+        files = (self.certificate, self.key, self.client_authority)
+        return tuple(file.read_bytes() for file in files if file is not None)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS settings of a server with these files.
+
+        Raises:
+            OSError: one of them cannot be read, or cannot be used (``ssl.SSLError``).
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_authority is not None:
+            context.load_verify_locations(self.client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class TlsReloader:
+    """Follows the files; ``changed`` gets new settings. What cannot be used leaves those in force that were before.
+
+    Raises:
+        OSError: the files cannot be read, or cannot be used, from the start.
+    """
+
+    def __init__(self, files: TlsFiles, changed: Callable[[ssl.SSLContext], None]) -> None:
+        self._files = files
+        self._changed = changed
+        self._problem = ""
+        self._content = files.content()
+        changed(files.context())
+
+    async def run(self, seconds: float) -> NoReturn:
+        """Look every ``seconds``, for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            self.look()
+
+    def look(self) -> None:
+        """Take in what has changed. Certificate and key may be written one after the other: the next look sees both."""
+        try:
+            content = self._files.content()
+            if content != self._content:
+                self._changed(self._files.context())
+                self._content = content
+                log.info("the TLS certificate has changed", extra={"file": str(self._files.certificate)})
+            self._problem = ""
+        except OSError as error:
+            problem = f"the TLS certificate {self._files.certificate} is not taken in: {error}; the one before serves"
+            if problem != self._problem:
+                log.error(problem)
+            self._problem = problem
