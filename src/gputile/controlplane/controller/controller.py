@@ -200,7 +200,10 @@ class Controller:
             self._has_listed("pods")
 
     def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
+        joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
         yield from self.cluster_state.node_event(event)
+        if joins:
+            self._requester.wake()
         match event:
             case Applied(node) | Deleted(node):
                 self.nodes.queue.add(node.metadata.name)

@@ -5,6 +5,7 @@ deletes.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol
@@ -38,7 +39,7 @@ class PlaceholderWriter(Protocol):
 
 
 class NodeRequester:
-    """Runs a round a second while this replica is ``active``."""
+    """Runs a round a second while this replica is ``active``, and one as soon as it is woken."""
 
     def __init__(
         self,
@@ -54,11 +55,23 @@ class NodeRequester:
         self._active = active
         self._unix_ns = unix_ns
         self._updates = updates
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Run a round soon.
+
+        A node has joined: its placeholder is to be gone before a pod is bound there. An autoscaler would take the node
+        for one in use then, and add another one.
+        """
+        self._woken.set()
 
     async def run(self) -> NoReturn:
         """Run rounds for ever."""
         while True:
-            await asyncio.sleep(ROUND_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ROUND_SECONDS):
+                    await self._woken.wait()
+            self._woken.clear()
             if self._active():
                 await self.run_round()
 

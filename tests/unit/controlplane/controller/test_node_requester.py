@@ -1,11 +1,13 @@
 """What is written of a round, and what becomes of a write that fails."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gputile.api.core import Pod
+from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.kube.errors import Forbidden, KubeError, NotFound
@@ -24,6 +26,7 @@ class Writer:
         self.marked: list[str] = []
         self.said: list[str] = []
         self.error: KubeError | None = None
+        self.wrote = asyncio.Event()
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:
         self.created.append(job["metadata"]["name"])
@@ -41,6 +44,7 @@ class Writer:
         self.said.append(reason)
 
     def _fail(self) -> None:
+        self.wrote.set()
         if self.error is not None:
             raise self.error
 
@@ -112,3 +116,14 @@ async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
     requests.active = True
     await requests.round(11)
     assert len(requests.writer.created) == 1, "and what it decided then is forgotten"
+
+
+async def test_a_node_that_joins_is_looked_at_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod is bound to it soon, and its placeholder has to be gone by then."""
+    monkeypatch.setattr(node_requester, "ROUND_SECONDS", 3600.0)
+    requests = Requests()
+    running = asyncio.create_task(requests.requester.run())
+    requests.requester.wake()
+    async with asyncio.timeout(60):
+        await requests.writer.wrote.wait()
+    running.cancel()
