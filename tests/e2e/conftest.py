@@ -23,6 +23,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         "control_plane_programs": binaries.CONTROL_PLANE,
         "node_programs": binaries.NODE,
         "network_programs": binaries.NETWORK,
+        "autoscaler_programs": binaries.AUTOSCALER,
     }
     wanted = [names for fixture, names in needed.items() if fixture in fixtures]
     if not wanted or session.config.option.collectonly:
@@ -56,6 +57,12 @@ def node_programs() -> dict[str, Path]:
 def network_programs() -> dict[str, Path]:
     """The programs of a network for pods."""
     return components_or_skip(binaries.NETWORK)
+
+
+@pytest.fixture(scope="session")
+def autoscaler_programs() -> dict[str, Path]:
+    """Karpenter with its provider kwok."""
+    return components_or_skip(binaries.AUTOSCALER)
 
 
 @pytest.fixture

