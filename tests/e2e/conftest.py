@@ -16,6 +16,14 @@ from tests.localcluster.skipping import components_or_skip, prepare
 __all__ = ["tab"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests on real nodes, before pytest chooses by marks."""
+    for item in items:
+        if "node_programs" in getattr(item, "fixturenames", ()):
+            item.add_marker("node")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is wanted and not cached yet before the first test's clock runs, and visibly."""
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
