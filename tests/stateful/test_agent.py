@@ -26,6 +26,7 @@ from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
 from gputile.node.agent import kubelet_link
 from gputile.node.agent.allocate import lookup
+from gputile.node.agent.allocate.answer import LIMITS_FILE
 from gputile.node.agent.allocate.device_ids import by_gpu
 from gputile.node.agent.allocate.pod_devices import stand_in
 from gputile.node.agent.reconcile import reconciler
@@ -258,6 +259,7 @@ class Node(RuleBasedStateMachine):
             for share in shares:
                 used[share.uuid] += share.mib
             directories[each.directory] += each.directory != ""
+            assert not each.directory or (Path(each.directory) / LIMITS_FILE).exists(), (each.pod.key, each.directory)
         assert all(mib <= GPU_MIB for mib in used.values()), used
         assert all(count <= 1 for count in directories.values()), directories
         refused = [seen for seen in self.node.kubelet.pods.values() if seen.reason and not seen.crowded_out]

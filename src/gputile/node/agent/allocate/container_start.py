@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gputile.core.devices.request import Phase
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits, shares_of
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -59,6 +60,22 @@ def prestart(
     if len({pod_devices.uid for pod_devices, _ in found}) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if not state.device_table.stage(pair[1]).may_run] or found
     return [_start(state, pod_devices, devices) for pod_devices, devices in found]
+
+
+def has_init_to_start(state: AllocationState, start: Start) -> bool:
+    """Return whether an init container of the pod has not been let start: it may be the one, and was perhaps answered
+    as another container.
+    """
+    pod, uid = state.pods.get(f"{start.limits.namespace}/{start.limits.pod}"), start.limits.uid
+    return (
+        pod is not None
+        and pod.uid == uid
+        and pod.request is not None
+        and any(
+            each.phase is Phase.INIT and not state.device_table.stage_of(uid, each.name).may_run
+            for each in pod.request.containers
+        )
+    )
 
 
 def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:

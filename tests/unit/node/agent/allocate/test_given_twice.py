@@ -12,14 +12,16 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.container_start import NotYet, limits_of_started, prestart
+from gputile.node.agent.allocate.container_start import NotYet, has_init_to_start, limits_of_started, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+from gputile.node.agent.allocate.pod_devices import ContainerDevices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict, Occupied
 from gputile.node.agent.checkpoint.node_files import NodeFiles
@@ -373,3 +375,27 @@ def test_both_resources_of_a_container_come_from_one_gpu_or_it_does_not_start() 
     for resource, given in ((GPU_CORE, core), (GPU_MEMORY, memory)):
         with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
             prestart(here, resource, given, listing, 3)
+
+
+@pytest.mark.requirement("M4")
+def test_an_init_container_of_which_nothing_is_known_is_looked_for_before_its_ids_start() -> None:
+    """Nobody knew the pod when the IDs were answered for it, and then for the container after it."""
+    ids = (encode(0, 0), encode(0, 1))
+    pod = simple_pod("a", container("main", mem=2), init=(container("init", mem=2),))
+    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
+    here = node(Mode.CGPU, known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
+    here.heard(None, 1.0, settled=False)
+    first, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
+    DeviceAllocator(here, None, 0.0, 2).allocate(GPU_MEMORY, ids)
+    listing = {"default/a": ListedPod("default", "a", {"main": {GPU_MEMORY: frozenset(ids)}})}
+    (start,) = prestart(here, GPU_MEMORY, ids, listing, 3)
+    assert start.directory != first.directory
+    assert has_init_to_start(here, start)
+    found = here.device_table.get("uid-a")
+    assert found is not None
+    init = ContainerDevices("init", Phase.INIT, GPU_MEMORY, ids, first.directory)
+    here.device_table.put(found.replaced(init))
+    starts = prestart(here, GPU_MEMORY, ids, listing, 4)
+    assert {each.directory for each in starts} == {start.directory, first.directory}
+    here.device_table.let_start(first.directory)
+    assert not any(has_init_to_start(here, each) for each in starts)
