@@ -17,6 +17,10 @@ from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_ki
 
 pytestmark = pytest.mark.requirement("U2", "U9", "M13")
 
+SCALING = {
+    "autoscaling.enabled": True,
+    "autoscaling.nodeTypes": [{"label": "pool=gpu", "gpus": {"count": 4, "memory": "15GiB"}, "mode": "cgpu"}],
+}
 FULL = {
     "networkPolicies.enabled": True,
     "web.enabled": True,
@@ -174,6 +178,11 @@ def test_a_new_unit_restarts_nothing() -> None:
         ({"maxPodsPerGpu": 0}, "maxPodsPerGpu"),
         ({"features.gangs": True}, "gangs"),
         ({"features.batch": True, "webhook.enabled": False}, "features.batch needs webhook.enabled"),
+        (
+            {**SCALING, "features.batch": False, "controller.enabled": False},
+            "autoscaling.enabled needs webhook.enabled and controller",
+        ),
+        ({"autoscaling.enabled": True}, "autoscaling.nodeTypes is empty"),
         ({"trust.groups": {"a": ["x"], "b": ["x"]}}, "namespace x is in a and in b: keep it in one"),
         ({"image.repository": ""}, "build the Dockerfile"),
         ({"image.digest": "sha256:1"}, "digest"),
@@ -359,8 +368,7 @@ def test_the_controller_may_write_placeholders_only_where_it_asks_for_nodes() ->
         return [(rule["resources"], rule["verbs"]) for rule in role["rules"] if rule["resources"] != ["leases"]]
 
     assert rights({}) == []
-    on = {"autoscaling.enabled": True}
-    assert rights(on) == [(["jobs"], ["create", "delete"]), (["pods/status"], ["patch"])]
+    assert rights(SCALING) == [(["jobs"], ["create", "delete"]), (["pods/status"], ["patch"])]
 
 
 def agent_affinity(values: dict[str, Any]) -> Any:

@@ -12,6 +12,12 @@
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
 {{- end }}
+{{- if and .Values.autoscaling.enabled (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
+{{- fail "autoscaling.enabled needs webhook.enabled and controller.enabled: the controller asks for nodes, the webhook keeps pods off node types that could never take them; enable both, or set autoscaling.enabled=false" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (not .Values.autoscaling.nodeTypes) }}
+{{- fail "autoscaling.nodeTypes is empty: no node would be asked for; describe the GPU nodes that the autoscaler can add, as `gputile nodepool` prints them, or set autoscaling.enabled=false" }}
+{{- end }}
 {{- if and .Values.web.enabled (not .Values.web.tlsSecret) }}
 {{- fail "web.tlsSecret is not set: viewers show tokens, so the page serves by HTTPS alone; name a Secret of the type kubernetes.io/tls, as cert-manager makes them" }}
 {{- end }}

@@ -69,7 +69,7 @@ def extender(
     """
     from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
-    from gputile.support.tls_files import TlsFiles
+    from gputile.support.tls_files import TlsFiles, UnusableTls
 
     configuration = read_configuration(config)
     if (tls_cert is None) != (tls_key is None) or (client_ca is not None and tls_cert is None):
@@ -83,8 +83,8 @@ def extender(
     if tls is not None:
         try:
             tls.context()
-        except OSError as error:
-            fail(f"{tls_cert}: cannot be served with {tls_key}: {error}")
+        except UnusableTls as error:
+            fail(str(error))
     access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = ExtenderSettings(

@@ -67,7 +67,7 @@ def web(
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.kube.kubeconfig import load_access
     from gputile.support.logs import LogFormat, set_up_logging
-    from gputile.tools.web.certificate import CertificateError
+    from gputile.support.tls_files import UnusableTls
     from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     reach = Reach(kubeconfig, context, request_timeout)
@@ -80,7 +80,7 @@ def web(
     settings = WebSettings(port, _ready if login is None else _serving, _beside, installed_in, login)
     try:
         run(serve(load_access(kubeconfig, context), configuration, live.nodes, live.pods, settings))
-    except (ConfigError, CertificateError) as error:
+    except (ConfigError, UnusableTls) as error:
         fail(str(error))
     except KubeError as error:
         fail(str(error), UNREACHABLE)

@@ -11,6 +11,10 @@ from typing import NoReturn
 log = logging.getLogger(__name__)
 
 
+class UnusableTls(Exception):
+    """The files cannot be read, or have no certificate with its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """The server's certificate and key, and the authority that clients' certificates must come from."""
@@ -23,22 +27,31 @@ class TlsFiles:
         """Return what is in the files.
 
         Raises:
-            OSError: one of them cannot be read.
+            UnusableTls: one of them cannot be read.
         """
         files = (self.certificate, self.key, self.client_authority)
-        return tuple(file.read_bytes() for file in files if file is not None)
+        try:
+            return tuple(file.read_bytes() for file in files if file is not None)
+        except OSError as error:
+            raise UnusableTls(f"{error.filename}: {error.strerror}") from error
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS settings of a server with these files.
 
         Raises:
-            OSError: one of them cannot be read, or cannot be used (``ssl.SSLError``).
+            UnusableTls: one of them cannot be read, or cannot be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate, self.key)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise UnusableTls(f"{self.certificate}: cannot be served with {self.key}: {error}") from error
         if self.client_authority is not None:
-            context.load_verify_locations(self.client_authority)
+            try:
+                context.load_verify_locations(self.client_authority)
+            except OSError as error:
+                raise UnusableTls(f"{self.client_authority}: no certificate of an authority: {error}") from error
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -47,7 +60,7 @@ class TlsReloader:
     """Follows the files; ``changed`` gets new settings. What cannot be used leaves those in force that were before.
 
     Raises:
-        OSError: the files cannot be read, or cannot be used, from the start.
+        UnusableTls: the files cannot be read, or cannot be used, from the start.
     """
 
     def __init__(self, files: TlsFiles, changed: Callable[[ssl.SSLContext], None]) -> None:
@@ -72,8 +85,8 @@ class TlsReloader:
                 self._content = content
                 log.info("the TLS certificate has changed", extra={"file": str(self._files.certificate)})
             self._problem = ""
-        except OSError as error:
-            problem = f"the TLS certificate {self._files.certificate} is not taken in: {error}; the one before serves"
+        except UnusableTls as error:
+            problem = f"the TLS certificate is not taken in: {error}; the one before serves"
             if problem != self._problem:
                 log.error(problem)
             self._problem = problem

@@ -11,7 +11,7 @@ import pytest
 
 from gputile.controlplane.webhook.certificates import Pair, next_material
 from gputile.support.connections import STANDARD_LIMITS
-from gputile.support.tls_files import TlsFiles, TlsReloader
+from gputile.support.tls_files import TlsFiles, TlsReloader, UnusableTls
 from tests.unit.support.test_connections import serving
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,10 @@ async def test_what_cannot_be_used_is_told_once_and_changes_nothing(
 
 async def test_files_that_cannot_be_used_from_the_start_are_an_error(files: TlsFiles) -> None:
     files.key.write_bytes(b"")
-    with pytest.raises(OSError, match="PEM"):
+    with pytest.raises(UnusableTls, match=r"tls\.crt: cannot be served with .*tls\.key: .*PEM"):
+        TlsReloader(files, lambda _: None)
+    files.key.unlink()
+    with pytest.raises(UnusableTls, match=r"tls\.key: No such file or directory"):
         TlsReloader(files, lambda _: None)
 
 
@@ -96,4 +99,7 @@ async def test_clients_need_a_certificate_of_the_authority(files: TlsFiles, pair
     authority.write_bytes(pairs[1].certificate)
     context = TlsFiles(files.certificate, files.key, authority).context()
     assert context.verify_mode == ssl.CERT_REQUIRED
+    authority.write_bytes(b"none")
+    with pytest.raises(UnusableTls, match=r"ca\.crt: no certificate of an authority"):
+        TlsFiles(files.certificate, files.key, authority).context()
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2

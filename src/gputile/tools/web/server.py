@@ -18,9 +18,9 @@ from gputile.support.connections import Address, ConnectionLimits
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.metrics import MetricsRegistry
 from gputile.support.monitoring import monitoring_app
+from gputile.support.tls_files import TlsFiles, TlsReloader
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.app import PageApp, PageSources
-from gputile.tools.web.certificate import ServedCertificate
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard
 from gputile.tools.web.login import LoginGuard
@@ -33,6 +33,7 @@ from gputile.tools.web.viewers import Viewers
 LOOPBACK: Final = "127.0.0.1"
 _LIMITS: Final = ConnectionLimits(most=256)
 _TOKEN_BYTES: Final = 24
+_FOLLOW_TLS_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ async def serve(
 
     Raises:
         PortError: a port cannot be opened.
-        CertificateError: there is no certificate to serve with.
+        UnusableTls: there is no certificate to serve with.
     """
     state = PageState(configuration)
     state.time_passed(time.time_ns())
@@ -128,9 +129,11 @@ def _served(app: ASGIApp, viewers: Viewers | None, settings: WebSettings) -> _Se
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         server = Server(Guard(app, token), "--port", LOOPBACK, settings.port, _LIMITS)
         return _Served((server,), f"http://{LOOPBACK}:{{port}}/?token={token}")
-    certificate = ServedCertificate(settings.login.tls_dir)
-    guarded = LoginGuard(app, viewers)
-    server = Server(guarded, "--port", ANY_ADDRESS, settings.port, ssl_context_factory=lambda *_: certificate.context)
+    server = Server(LoginGuard(app, viewers), "--port", ANY_ADDRESS, settings.port)
+    directory = settings.login.tls_dir
+    tls = TlsReloader(
+        TlsFiles(directory / "tls.crt", directory / "tls.key"), server.use_tls
+    )  # as kubernetes.io/tls has
     probes = monitoring_app(MetricsRegistry(), str)
     health = Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)
-    return _Served((server, health), f"https://{ANY_ADDRESS}:{{port}}/", (certificate.run(),))
+    return _Served((server, health), f"https://{ANY_ADDRESS}:{{port}}/", (tls.run(_FOLLOW_TLS_EVERY_S),))

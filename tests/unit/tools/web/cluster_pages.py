@@ -1,6 +1,7 @@
 """A page that serves in a cluster, over TLS, for viewers who log in."""
 
 import asyncio
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,12 +18,18 @@ from tests.corebuilders import pod
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.reviews import Users
-from tests.localcluster.certificates import Authority
+from tests.localcluster.certificates import Authority, KeyPair
 from tests.localcluster.ports import free_ports
 from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
-from tests.unit.tools.web.test_certificate import put as put_certificate
 
 HANG_S = 60.0
+
+
+def put_certificate(pair: KeyPair, directory: Path) -> None:
+    """Write a certificate and its key as a Secret of the type kubernetes.io/tls is mounted."""
+    directory.mkdir(exist_ok=True)
+    shutil.copy(pair.certificate, directory / "tls.crt")
+    shutil.copy(pair.key, directory / "tls.key")
 
 
 class ClusterPage:

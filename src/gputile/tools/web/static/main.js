@@ -149,7 +149,7 @@ function drawSummary(totals) {
     ["GPUs in use", `${totals.busy}`, `of ${totals.gpus}`, totals.gpus ? totals.busy / totals.gpus : 0],
     ["Memory booked", `${amountText(totals.used)}`, `of ${amountText(totals.total)} GiB`, totals.total ? totals.used / totals.total : 0],
     ["Pods on GPUs", `${totals.pods}`, totals.reserved ? `and ${totals.reserved} reserved` : `on ${totals.nodes} nodes`],
-    ["Pending", `${seen.model.pending.size}`, "pods ask for GPUs"],
+    ["Pending", `${seen.model.pending.size}`, seen.model.pending.size === 1 ? "pod asks for GPUs" : "pods ask for GPUs"],
     ["Unhealthy", `${totals.sick}`, `GPUs; ${totals.troubled} nodes with problems`],
   ];
   byId("summary").replaceChildren(...facts.map(([title, value, more, part]) => element("div", { class: `fact${title === "Unhealthy" && (totals.sick || totals.troubled) ? " bad" : ""}` },
