@@ -1,4 +1,4 @@
-"""Runs every test in parts: four beside each other, and then the tests that need the machine for themselves.
+"""Runs every test in parts: three beside each other, and then the tests that need the machine for themselves.
 
 `make test` runs this. Each line of the output begins with the part that wrote it. Each part has files of its own below
 ``.cache/tests``: pytest's and hypothesis's caches, ``junit.xml``, and ``output.txt`` with all that it printed.
@@ -34,8 +34,7 @@ class Part:
 
 NODES: Final = Part("nodes", ("tests/e2e", "-m", "node and not alone"))
 PLANE: Final = Part("plane", ("tests/e2e", "-m", "not node and not alone"))
-UNIT: Final = Part("unit", ("tests/unit", "-m", "not alone"))
-OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", "--ignore=tests/unit", "-m", "not alone"))
+OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", "-m", "not alone"))
 ALONE: Final = Part("alone", ("tests", "-m", "alone"))
 
 
@@ -43,7 +42,7 @@ def main() -> int:
     """Run all parts; return 0 if each of them passed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have let it be ignored
     shutil.rmtree(STORE, ignore_errors=True)
-    return run([NODES, PLANE, UNIT, OTHERS], [ALONE])
+    return run([NODES, PLANE, OTHERS], [ALONE])
 
 
 def run(*phases: Sequence[Part], store: Path = STORE) -> int:

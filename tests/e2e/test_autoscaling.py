@@ -24,14 +24,14 @@ from tests.localcluster.admission import installed
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, start_controller, start_extender
-from tests.localcluster.karpenter import POOL_LABEL, instance_type, karpenter, node_pool
+from tests.localcluster.karpenter import POOL_LABEL, instance_type, karpenter, node_pool, remove_kinds
 from tests.localcluster.nodes import now
 
 pytestmark = pytest.mark.requirement("U8", "B5")
 
 UNIT_MIB: Final = 128
 GIB15: Final = 15 * 1024
-WAIT_SECONDS: Final = 15
+WAIT_SECONDS: Final = 20
 START_SECONDS: Final = 2.0  # from a node's joining to its agent's report
 MODES: Final = {"core": Mode.CORE_MEM, "whole": Mode.EXCLUSIVE}  # of all others: cgpu
 SIZES: Final = {"bare": (), "other": (8 * 1024, 8 * 1024)}  # what machines really have; else two GPUs with 15 GiB each
@@ -126,6 +126,7 @@ def cluster(control_plane: ControlPlane, autoscaler_programs: dict[str, Path]) -
         for each in plane.api.get(path)["items"]:  # Karpenter, which is gone, would remove its finalizers
             plane.api.patch(f"{path}/{each['metadata']['name']}", {"metadata": {"finalizers": None}})
         plane.api.delete(path)
+    remove_kinds(plane)
 
 
 def create(plane: ControlPlane, namespace: str, name: str, pool: str, **more: Any) -> None:

@@ -78,6 +78,11 @@ def karpenter(plane: ControlPlane, program: Path, instance_types: list[dict[str,
         yield process
 
 
+def remove_kinds(plane: ControlPlane) -> None:
+    """Delete the CustomResourceDefinitions and all objects of their kinds: later tests compare what is served."""
+    plane.kubectl("delete", "--ignore-not-found", *(f"--filename={definition}" for definition in _definitions()))
+
+
 def _definitions() -> list[Path]:
     """Return the CustomResourceDefinitions, which are files of Karpenter's module."""
     go, module = go_program(cache_directory()), MODULES / "karpenter"

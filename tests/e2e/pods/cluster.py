@@ -75,8 +75,8 @@ class PodCluster:
             self.kubectl("create", "-f", "-", input=json.dumps(body))
 
     def clear(self) -> None:
-        """Delete the pods of the default namespace, and wait until they are gone."""
-        self.kubectl("delete", "pods", "--all", "--namespace=default")
+        """Delete what is in the default namespace, and wait until its pods are gone."""
+        self.kubectl("delete", "statefulsets,pods", "--all", "--namespace=default")
 
     def run_in(self, namespace: str, pod: str, *command: str) -> str:
         """Run a command in a pod's first container, through its kubelet; return what it prints."""

@@ -38,3 +38,10 @@ def release(pod_cluster_here: PodCluster) -> PodRelease:
     found.install()
     found.wait_deployed()
     return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(pod_cluster_here: PodCluster) -> Iterator[None]:
+    """Delete what a test has created, also where it failed: the next one would not find the GPUs free."""
+    yield
+    pod_cluster_here.clear()

@@ -21,7 +21,6 @@ def running(release: PodRelease) -> Iterator[None]:
     yield
     (after,) = (pod for pod in cluster.pods("default") if pod["metadata"]["name"] == "running")
     assert started(after) == started(before)
-    cluster.clear()
 
 
 def wait_reason(release: PodRelease, component: str, fits: Callable[[str], bool]) -> None:

@@ -69,13 +69,8 @@ def test_top_shows_what_a_pod_uses_as_its_agent_measures_it(release: PodRelease)
     """The agent is asked through the API server's proxy, past the chart's NetworkPolicies."""
     cluster = release.cluster
     cluster.create(sample_pod("uses", 16))
-    try:
-        assert said_by(cluster, "uses") == share_of(2048)
-        cluster.wait(lambda: release.pods_used().get("uses") is not None, "the agent to measure the pod")
-        text = text_at(f"http://{release.agent(GPU_NODE)['status']['podIP']}:8085/metrics")
-        (measured,) = re.findall(
-            r'^gputile_agent_container_memory_used_bytes{.*pod="uses".*} (\S+)$', text, re.MULTILINE
-        )
-        assert release.pods_used()["uses"] == -(-int(float(measured)) // (1 << 20))
-    finally:
-        cluster.clear()
+    assert said_by(cluster, "uses") == share_of(2048)
+    cluster.wait(lambda: release.pods_used().get("uses") is not None, "the agent to measure the pod")
+    text = text_at(f"http://{release.agent(GPU_NODE)['status']['podIP']}:8085/metrics")
+    (measured,) = re.findall(r'^gputile_agent_container_memory_used_bytes{.*pod="uses".*} (\S+)$', text, re.MULTILINE)
+    assert release.pods_used()["uses"] == -(-int(float(measured)) // (1 << 20))

@@ -46,4 +46,3 @@ def test_pods_reach_each_other_and_the_api_server(pod_cluster_here: PodCluster) 
         assert cluster.run_in("default", name, "python", "-c", ASK).startswith("v1.")
         reached = cluster.run_in("default", name, "python", "-c", REACH, addresses[there])
         assert reached == "reached\n"
-    cluster.clear()

@@ -37,8 +37,6 @@ def test_after_a_reboot_the_same_set_runs_with_the_same_share(release: PodReleas
     cluster.wait(lambda: uid_of(cluster, "rebooted-0") not in ("", before), "the set's container to start anew")
     assert said_by(cluster, "rebooted-0") == share_of(2048)
     wait_served(release)
-    cluster.kubectl("delete", "statefulset", "rebooted")
-    cluster.clear()
 
 
 def test_a_node_replaced_under_its_name_is_served(release: PodRelease) -> None:
@@ -56,5 +54,3 @@ def test_a_node_replaced_under_its_name_is_served(release: PodRelease) -> None:
     cluster.wait(lambda: uid_of(cluster, "moved-0") not in ("", before), "another pod of the set")
     assert said_by(cluster, "moved-0") == share_of(12800)
     wait_served(release)
-    cluster.kubectl("delete", "statefulset", "moved")
-    cluster.clear()

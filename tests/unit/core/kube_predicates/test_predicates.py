@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputile.api.core import Node, Pod, Toleration
@@ -31,8 +32,6 @@ def expression(key: str, operator: str, *values: str) -> str:
         ("{}", {}, None),
         ("{}", {"unschedulable": True}, "node(s) were unschedulable"),
         ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", {"unschedulable": True}, None),
-        ("nodeName: other", {}, "node(s) didn't match the requested node name"),
-        ("nodeName: n", {}, None),
         ("nodeSelector: {a: b}", {}, SELECTOR),
         ("nodeSelector: {a: b}", {"labels": {"a": "b"}}, None),
         ("nodeSelector: {a: ''}", {}, SELECTOR),
@@ -97,6 +96,13 @@ def test_one_pod_and_one_node(spec: str, described: dict[str, Any], expected: st
     assert reason(pod(spec), node(**described)) == expected
 
 
+@pytest.mark.parametrize(("name", "expected"), [("n", None), ("other", "node(s) didn't match the requested node name")])
+def test_a_pod_that_names_its_node(name: str, expected: str | None) -> None:
+    found = pod("{}")
+    named = msgspec.structs.replace(found, spec=msgspec.structs.replace(found.spec, node_name=name))
+    assert reason(named, node()) == expected
+
+
 @pytest.mark.parametrize(
     ("operator", "values", "labels", "matches"),
     [
@@ -113,7 +119,7 @@ def test_one_pod_and_one_node(spec: str, described: dict[str, Any], expected: st
         ("Gt", ["5"], {"k": "5"}, False),
         ("Gt", ["5"], {"k": "six"}, False),
         ("Gt", ["5"], {}, False),
-        ("Lt", ["5"], {"k": "-6"}, True),
+        ("Lt", ["5"], {"k": "4"}, True),
         ("Lt", ["5"], {"k": "5"}, False),
     ],
 )
