@@ -79,16 +79,16 @@ async def test_a_change_is_drawn_and_what_is_chosen_stays_chosen(tab: Tab) -> No
         await tab.key("ArrowRight")
         await tab.key("ArrowDown")
         chosen = "document.activeElement.dataset.of + document.activeElement.dataset.gpu"
-        assert await tab.run(chosen) == "b1"
+        await tab.until(f"({chosen}) === 'b1'")
         put(page.cluster, bound("q", "b", 1, 5))
         await tab.until("document.querySelector('[data-pod=\"default/q\"]')?.dataset.pod")
         assert await tab.run(chosen) == "b1"
         page.cluster.delete("/api/v1/pods", "q")
         await tab.until("!document.querySelector('[data-pod=\"default/q\"]')")
         await tab.key("Enter")
-        assert await tab.run("document.querySelector('#panel h2').textContent") == "b"
+        await tab.until("document.querySelector('#panel h2')?.textContent === 'b'")
         await tab.key("Escape")
-        assert await tab.run("document.getElementById('panel').hidden")
+        await tab.until("document.getElementById('panel').hidden")
         page.cluster.delete(NODES, "b")
         await tab.until("document.querySelectorAll('[data-gpu]').length === 2")
         assert tab.errors == []
@@ -150,7 +150,7 @@ async def test_search_filters_and_views(tab: Tab) -> None:
         assert await tab.run("location.hash") == "#view=pending"
         for theme in ("dark", "light"):
             await tab.key("t")
-            assert await tab.run("document.documentElement.dataset.theme") == theme
+            await tab.until(f"document.documentElement.dataset.theme === '{theme}'")
         assert tab.errors == []
 
 
@@ -280,10 +280,15 @@ async def test_five_thousand_nodes_scroll(tab: Tab) -> None:
             const scroll = document.getElementById("scroll"), found = [];
             for (const part of [0, 0.25, 0.5, 0.9999, 1]) {
               scroll.scrollTop = part * scroll.scrollHeight;
-              await new Promise((drawn) => setTimeout(drawn, 100));
-              const rows = [...document.querySelectorAll(".row")];
-              const top = scroll.getBoundingClientRect().top;
-              const seen = rows.filter((row) => row.getBoundingClientRect().bottom > top);
+              const { top, bottom } = scroll.getBoundingClientRect(), end = performance.now() + 30000;
+              let rows, seen, last;
+              do {
+                await new Promise((drawn) => requestAnimationFrame(drawn));
+                rows = [...document.querySelectorAll(".row")];
+                seen = rows.filter((row) => row.getBoundingClientRect().bottom > top);
+                last = rows.at(-1);
+              } while (performance.now() < end && !(seen.length
+                && (last.getBoundingClientRect().bottom >= bottom || last.dataset.row === "node-04999")));
               found.push([rows.length, seen[0].dataset.row, rows.at(-1).dataset.row]);
             }
             return JSON.stringify(found);
@@ -297,5 +302,5 @@ async def test_five_thousand_nodes_scroll(tab: Tab) -> None:
         await tab.run("document.querySelector('[data-gpu]').focus()")
         await tab.key("Home")
         await tab.key("End")
-        assert await tab.run("document.activeElement.dataset.of") == "node-04999"
+        await tab.until("document.activeElement.dataset.of === 'node-04999'")
         assert tab.errors == []
