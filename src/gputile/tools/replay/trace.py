@@ -153,7 +153,7 @@ def read_workload(directory: Path, name: str) -> Workload:
         if (gpus == 0) != (milli == 0) or (gpus > 1 and milli != 1000):
             raise TraceError(
                 f"{path}: line {row.line}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks "
-                f"for 1 to 1000 of one GPU, for several whole ones, or for none of none"
+                f"for 1 to 1000 milli-GPU of one GPU, for several whole GPUs (1000 each), or for no GPU (0)"
             )
         models = frozenset(filter(None, (row.cells.get("gpu_spec") or "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())

@@ -51,10 +51,8 @@ class UsageReader:
         place = await self._place(node)
         path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy/metrics"
         try:
-            async with asyncio.timeout(_MOST_S):
-                return agent_reading(
-                    await self._connection.get(path, within=2 * _MOST_S)
-                )  # the time-out above comes first
+            async with asyncio.timeout(_MOST_S):  # ends before the connection's own time-out
+                return agent_reading(await self._connection.get(path, within=2 * _MOST_S))
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
         except Forbidden as error:

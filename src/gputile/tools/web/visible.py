@@ -13,9 +13,8 @@ from gputile.tools.web.records import Difference, NodeTile, NodeUsage, PendingPo
 from gputile.tools.web.viewers import Rights
 
 HIDDEN: Final = "(hidden)"  # no name of Kubernetes has parentheses
-_PROBLEMS: Final = ("something is wrong here; what, is shown to who may list the pods of all namespaces",)
-
-_UNASKED: Final = "the agent does not say; why is shown to who may list the pods of all namespaces"
+_PROBLEMS: Final = ("this node has a problem; those who may list the pods of all namespaces see which",)
+_UNASKED: Final = "the use is not known; those who may list the pods of all namespaces see why"
 
 
 def visible_nodes(nodes: Iterable[NodeTile], rights: Rights) -> list[NodeTile]:

@@ -24,8 +24,9 @@ from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 @dataclass(frozen=True, slots=True)
 class ContainerCandidate:
-    """A container that the kubelet may be asking for; "" for one of the pod's that were let start, nobody knows which.
+    """A container that the kubelet may be asking for.
 
+    ``container`` is "" where it is one of several of the pod that were let start, and nobody knows which.
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
     ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
     ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
@@ -155,8 +156,8 @@ def _next_container(
 
 
 def _one_of(again: list[ContainerCandidate]) -> ContainerCandidate | None:
-    """Return who asks of containers that had their turn. Of several that were let start the kubelet leaves alone
-    those that run, which only its next list tells.
+    """Return which of the containers that had their turn asks again; "" where several were let start: the kubelet asks
+    only for those that do not run, and only its next list tells which these are.
     """
     started = [c for c in again if c.request is not None and c.request.phase is not Phase.INIT]
     if len(started) > 1 and started[0] is again[0]:

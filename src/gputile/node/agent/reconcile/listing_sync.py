@@ -40,8 +40,8 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
 
 
 def _only_holder(state: AllocationState, pod: KnownPod, resource: str, ids: frozenset[str]) -> bool:
-    """Return whether the IDs are kept under no other UID of the pod's name, a stand-in or the former pod's, and under
-    no pod that nobody knew.
+    """Return whether no other UID has the IDs that may be this pod: a stand-in, the former pod of its name, or a pod
+    that nobody knew.
     """
     holders = state.device_table.holders(resource, ids)
     return not any((other.key == pod.key or not other.identified) and other.uid != pod.uid for other in holders)
