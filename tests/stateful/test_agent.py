@@ -84,6 +84,7 @@ class Node(RuleBasedStateMachine):
         self.patched.setattr(kubelet_link, "LONGEST_BUSY_S", 0.0)
         self.loop = asyncio.new_event_loop()
         self.mirrors = 0
+        self.mirrored: dict[str, str] = {}  # the UID by which the kubelet has a static pod, by that of its mirror
 
     @initialize(mode=st.sampled_from([Mode.CGPU, Mode.CORE_MEM, Mode.SHARE]), seed=st.integers(0, 9))
     def begin(self, mode: Mode, seed: int) -> None:
@@ -146,7 +147,8 @@ class Node(RuleBasedStateMachine):
             if key not in self.node.cluster.pods and not self.node.cluster.down:
                 annotations = {MIRROR_ANNOTATION: pod.metadata.uid}
                 meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
-                self.node.cluster.create(msgspec.structs.replace(pod, metadata=meta), static=True)
+                made = self.node.cluster.create(msgspec.structs.replace(pod, metadata=meta), static=True)
+                self.mirrored[made.metadata.uid] = pod.metadata.uid
 
     @rule(name=st.sampled_from(NAMES), again=st.none() | st.sampled_from(SHAPES))
     def delete(self, name: str, again: Shape | None) -> None:
@@ -255,6 +257,9 @@ class Node(RuleBasedStateMachine):
         for each in self.node.kubelet.living():
             asked = int(str(each.container.resources.limits.get(GPU_MEMORY, 0))) * 1024
             shares = each.limits.gpus if each.limits is not None else ()
+            if each.limits is not None:
+                uid = self.mirrored.get(each.limits.uid, each.limits.uid)
+                assert (uid, each.limits.container) == (each.pod.metadata.uid, each.container.name), each.limits
             assert sum(share.mib for share in shares) == asked, (each.pod.key, each.container.name, each.limits)
             for share in shares:
                 used[share.uuid] += share.mib

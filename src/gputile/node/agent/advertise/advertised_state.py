@@ -1,7 +1,7 @@
 """What is in force on the node, and what the kubelet is told of it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +127,10 @@ class AdvertisedState:
     def recover(self) -> None:
         """Take in what the kubelet's checkpoint says."""
         self._records.recover(self.allocation_state)
+
+    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+        """Return the UID and name of each container for which the kubelet's checkpoint has just these IDs."""
+        return self._records.owners(resource, ids)
 
     def _save_or_later(self) -> None:
         try:

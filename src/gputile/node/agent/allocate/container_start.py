@@ -5,13 +5,13 @@ container waits until the pods that were on them before have gone.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from gputile.core.devices.request import Phase
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits, shares_of
 from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, stand_in
 from gputile.node.agent.allocate.validation import AllocationRules, Occupied
 from gputile.node.agent.reconcile.listing import Listing
@@ -62,20 +62,42 @@ def prestart(
     return [_start(state, pod_devices, devices) for pod_devices, devices in found]
 
 
-def has_init_to_start(state: AllocationState, start: Start) -> bool:
-    """Return whether an init container of the pod has not been let start: it may be the one, and was perhaps answered
-    as another container.
+def owner(state: AllocationState, start: Start) -> tuple[str, str]:
+    """Return the UID by which the kubelet has the container's pod, and the container's name."""
+    pod, limits = _pod_of(state, start), start.limits
+    return pod.kubelet_uid if pod is not None else limits.uid, limits.container
+
+
+def only_for(state: AllocationState, starts: list[Start], owners: Set[tuple[str, str]]) -> list[Start]:
+    """Return those of ``starts`` that are for ``owners``.
+
+    These are the UIDs and names of the containers for which the kubelet has written the IDs down, none where that
+    cannot be read.
+
+    The list names a pod only by its name, which may be another pod's by now: one that was deleted by force and created
+    again. A stand-in starts with whole GPUs only, and of a container that was let start the pod need not be known.
+
+    Raises:
+        NotYet: they are for others.
     """
-    pod, uid = state.pods.get(f"{start.limits.namespace}/{start.limits.pod}"), start.limits.uid
-    return (
-        pod is not None
-        and pod.uid == uid
-        and pod.request is not None
-        and any(
-            each.phase is Phase.INIT and not state.device_table.stage_of(uid, each.name).may_run
-            for each in pod.request.containers
-        )
-    )
+    if not owners:
+        return starts
+    right = [
+        start
+        for start in starts
+        if owner(state, start) in owners
+        or stand_in(start.limits.uid)
+        or (start.directory in state.device_table.started and _pod_of(state, start) is None)
+    ]
+    if not right:
+        names = ", ".join(f"{s.limits.container} of pod {s.limits.namespace}/{s.limits.pod}" for s in starts)
+        raise NotYet(f"the kubelet has given these IDs to a container that is not known yet, not to {names}")
+    return right
+
+
+def _pod_of(state: AllocationState, start: Start) -> KnownPod | None:
+    pod = state.pods.get(f"{start.limits.namespace}/{start.limits.pod}")
+    return pod if pod is not None and pod.uid == start.limits.uid else None
 
 
 def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:

@@ -9,7 +9,7 @@ from gputile.node.agent.allocate.allocation import DeviceAllocator, answered
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import AllocateAnswer, mounts_of
 from gputile.node.agent.allocate.container_preparation import ContainerPreparation
-from gputile.node.agent.allocate.container_start import NotYet, Start, has_init_to_start, prestart, shown_for
+from gputile.node.agent.allocate.container_start import NotYet, Start, only_for, owner, prestart, shown_for
 from gputile.node.agent.allocate.isolation_mounts import NotIsolated
 from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
 from gputile.node.agent.allocate.lookup import NEEDED_WITHIN_S, Lookup
@@ -127,8 +127,9 @@ class AllocationHandler:
                 raise AgentNotReady(f"the limits cannot be written: {error}") from error
 
     def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
+        owners = self._advertised.owners(resource, ids)
         found = prestart(self._state, resource, ids, listing, time.time_ns())
-        if any(start.mounts is None or has_init_to_start(self._state, start) for start in found):
+        if any(start.mounts is None for start in found) or owners - {owner(self._state, start) for start in found}:
             self._advertised.recover()
             found = prestart(self._state, resource, ids, listing, time.time_ns())
-        return found
+        return only_for(self._state, found, owners)

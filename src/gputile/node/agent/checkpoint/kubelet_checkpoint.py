@@ -5,6 +5,7 @@ answer of every allocation, init containers included (``pkg/kubelet/cm/deviceman
 private file, so nothing depends on it: what cannot be read there is taken over from PodResources later.
 """
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -36,6 +37,11 @@ class _Entry(msgspec.Struct, rename="pascal"):
     device_ids: dict[str, list[str]] | None = msgspec.field(name="DeviceIDs", default=None)
     alloc_resp: bytes | None = None
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """The IDs, those of all NUMA nodes together."""
+        return frozenset(device_id for group in (self.device_ids or {}).values() for device_id in group)
+
 
 class _Data(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[_Entry] | None = None
@@ -51,17 +57,13 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
 
     ``pods`` are by the UID that the kubelet knows.
     """
-    try:
-        entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return []
     found: dict[str, PodDevices] = {}
-    for entry in entries:
+    for entry in _entries(text):
         pod = pods.get(entry.pod_uid)
         ours = entry.resource_name in MODE_RESOURCES or entry.resource_name.startswith(MIG_PREFIX)
         if pod is None or not pod.alive or not ours:
             continue
-        ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
+        ids = tuple(sorted(entry.ids))
         asked = pod.container_request(entry.container_name)
         phase = asked.phase if asked else Phase.APP
         mounts = _mounts(entry.alloc_resp)
@@ -77,6 +79,27 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
         except DeviceIdError:
             continue
     return list(found.values())
+
+
+def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """Return the UID and name of each container to which the kubelet's checkpoint gives just ``ids``.
+
+    An init container and the one that takes over its IDs are two.
+    """
+    wanted = frozenset(ids)
+    return frozenset(
+        (entry.pod_uid, entry.container_name)
+        for entry in _entries(text)
+        if entry.resource_name == resource and entry.ids == wanted
+    )
+
+
+def _entries(text: bytes) -> list[_Entry]:
+    """Return what the kubelet's checkpoint has; nothing where it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=_File).data.pod_device_entries or []
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return []
 
 
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:

@@ -16,7 +16,7 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, with_devices
 from gputile.node.agent.checkpoint.codec import Checkpoint
-from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
+from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, owners_in, recover
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.support.files import read_whole
 
@@ -85,12 +85,8 @@ class Records:
             if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
                 return
             text = read_whole(self._kubelets, _MOST_BYTES)
-        except FileNotFoundError:
-            return
         except OSError as error:
-            if str(error) != self._problem:
-                log.warning("the kubelet's checkpoint is not read: %s", error)
-            self._problem = str(error)
+            self._say(error)
             return
         self._recovered, self._problem = seen, ""
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
@@ -111,6 +107,23 @@ class Records:
                     known = with_devices(known, kept, node_config)
                 _drop_stand_ins(device_table, devices)
             device_table.put(known)
+
+    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+        """Return the UID and name of each container for which the kubelet's checkpoint has just these IDs.
+
+        It is written before any of them starts; nobody is returned where it cannot be read.
+        """
+        try:
+            return owners_in(read_whole(self._kubelets, _MOST_BYTES), resource, ids)
+        except OSError as error:
+            self._say(error)
+            return frozenset()
+
+    def _say(self, error: OSError) -> None:
+        """Say once why the kubelet's checkpoint cannot be read; there need not be one."""
+        if str(error) != self._problem and not isinstance(error, FileNotFoundError):
+            log.warning("the kubelet's checkpoint is not read: %s", error)
+            self._problem = str(error)
 
 
 def _answered_as(device_table: DeviceTable, pod_devices: PodDevices) -> list[PodDevices]:

@@ -17,7 +17,7 @@ from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.container_start import NotYet, has_init_to_start, limits_of_started, prestart
+from gputile.node.agent.allocate.container_start import NotYet, limits_of_started, owner, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
@@ -390,12 +390,11 @@ def test_an_init_container_of_which_nothing_is_known_is_looked_for_before_its_id
     listing = {"default/a": ListedPod("default", "a", {"main": {GPU_MEMORY: frozenset(ids)}})}
     (start,) = prestart(here, GPU_MEMORY, ids, listing, 3)
     assert start.directory != first.directory
-    assert has_init_to_start(here, start)
+    assert owner(here, start) == ("uid-a", "main")
     found = here.device_table.get("uid-a")
     assert found is not None
     init = ContainerDevices("init", Phase.INIT, GPU_MEMORY, ids, first.directory)
     here.device_table.put(found.replaced(init))
     starts = prestart(here, GPU_MEMORY, ids, listing, 4)
     assert {each.directory for each in starts} == {start.directory, first.directory}
-    here.device_table.let_start(first.directory)
-    assert not any(has_init_to_start(here, each) for each in starts)
+    assert {owner(here, each) for each in starts} == {("uid-a", "main"), ("uid-a", "init")}

@@ -16,7 +16,7 @@ from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
-from gputile.node.agent.allocate.container_start import NotYet, prestart
+from gputile.node.agent.allocate.container_start import NotYet, only_for, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
@@ -95,6 +95,40 @@ def test_a_pod_answered_in_the_name_of_its_predecessor_has_its_devices_once(tmp_
 
 
 @pytest.mark.requirement("M4", "B1")
+def test_a_pod_does_not_start_with_the_limits_of_the_one_before_it(tmp_path: Path) -> None:
+    """It is created again under its name, with another amount, and the agent hears neither of that nor of a list."""
+    ids, mine = tuple(encode(0, slot) for slot in range(5)), listed(GPU_MEMORY, a=tuple(encode(0, s) for s in range(5)))
+    before, pod = known("a", GPU_MEMORY, 2), known("a", GPU_MEMORY, 5)
+    meta = msgspec.structs.replace(pod.pod.metadata, uid="2")
+    state, records = node(Mode.CGPU, before), records_in(tmp_path)
+    grant, _ = DeviceAllocator(state, None, 0.0, 1).allocate(GPU_MEMORY, ids)
+    assert not records.owners(GPU_MEMORY, ids)
+    entry = {"PodUID": "2", "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ids}}
+    (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
+    owners = records.owners(GPU_MEMORY, ids)
+    with pytest.raises(NotYet, match="to a container that is not known yet, not to main of pod default/a"):
+        only_for(state, prestart(state, GPU_MEMORY, ids, mine, 2), owners)
+    state.pods[pod.key] = replace(pod, pod=msgspec.structs.replace(pod.pod, metadata=meta))
+    (start,) = only_for(state, prestart(state, GPU_MEMORY, ids, mine, 3), owners)
+    assert (start.directory, start.limits.uid, start.limits.gpus[0].mib) == (grant.directory, "2", 5 * 1024)
+
+
+@pytest.mark.requirement("M4", "B1")
+def test_a_container_starts_again_while_nobody_can_say_which_pod_it_is_of(tmp_path: Path) -> None:
+    """An agent has just started: it does not know that the kubelet has the pod, a static one, by another UID."""
+    ids = (encode(0, 0), encode(0, 1))
+    state = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
+    listing, owners = listed(GPU_MEMORY, a=ids), frozenset({("hash-of-a", "main")})
+    DeviceAllocator(state, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ids)
+    state.pods.clear()
+    found = prestart(state, GPU_MEMORY, ids, listing, 2)
+    with pytest.raises(NotYet, match="not known yet"):
+        only_for(state, found, owners)
+    state.device_table.let_start(found[0].directory)
+    assert only_for(state, found, owners) == found
+
+
+@pytest.mark.requirement("M4", "B1")
 def test_what_an_init_container_has_is_what_the_kubelet_wrote_down(tmp_path: Path) -> None:
     """Its devices were mistaken for another container's, and no list shows them."""
     ids = tuple(encode(0, slot) for slot in range(3))
@@ -130,5 +164,6 @@ def test_a_static_pod_is_recovered_by_the_uid_that_its_mirror_names(tmp_path: Pa
     (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}, "Checksum": 1}))
     records.recover(state)
     assert {each.uid: each.devices[0].ids for each in state.device_table} == {static.uid: ids, other.uid: others}
-    (start,) = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=others), 3)
+    found = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=others), 3)
+    (start,) = only_for(state, found, records.owners(GPU_MEMORY, ids))
     assert start.mounts == {mount.container_path: mount.host_path}
