@@ -45,7 +45,6 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
         for i, weighted in enumerate(rules.get(_PREFERRED, ())):
             where = f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm"
             yield from _of_pods(where, weighted["podAffinityTerm"])
-            yield from _operators(f"{where}.labelSelector", weighted["podAffinityTerm"].get("labelSelector", {}))
             if not 1 <= weighted["weight"] <= _MOST_WEIGHT:
                 said = f"Invalid value: {weighted['weight']}: must be in the range 1-{_MOST_WEIGHT}"
                 yield f"{path}.affinity.{kind}.{_PREFERRED}[{i}].weight", said
@@ -75,7 +74,7 @@ def _of_pods(path: str, term: Json) -> Iterator[Broken]:
     if why := broken_qualified_name(term["topologyKey"]):
         yield f"{path}.topologyKey", why
     for field in ("labelSelector", "namespaceSelector"):
-        yield from broken_selector(f"{path}.{field}", term.get(field, {}))
+        yield from broken_label_selector(f"{path}.{field}", term.get(field, {}))
     for i, namespace in enumerate(term.get("namespaces", ())):
         if why := broken_label_name(namespace):
             yield f"{path}.namespaces[{i}]", why
@@ -85,18 +84,11 @@ def _of_pods(path: str, term: Json) -> Iterator[Broken]:
             yield f"{path}.matchLabelKeys[{i}]", f"Invalid value: {shown(key)}: is in mismatchLabelKeys too"
 
 
-def _operators(path: str, selector: Json) -> Iterator[Broken]:
-    for i, expression in enumerate(selector.get("matchExpressions", ())):
-        if expression["operator"] not in _OPERATORS:
-            said = f"Invalid value: {shown(expression['operator'])}: not a valid selector operator"
-            yield f"{path}.matchExpressions[{i}].operator", said
-
-
 def _spread(path: str, constraints: Any) -> Iterator[Broken]:
     rules: set[tuple[str, str]] = set()
     for i, constraint in enumerate(constraints):
         where = f"{path}[{i}]"
-        yield from broken_selector(f"{where}.labelSelector", constraint.get("labelSelector", {}))
+        yield from broken_label_selector(f"{where}.labelSelector", constraint.get("labelSelector", {}))
         yield from _keys(where, constraint, ("matchLabelKeys",))
         if "minDomains" in constraint and constraint["whenUnsatisfiable"] != "DoNotSchedule":
             said = f"Invalid value: {constraint['minDomains']}"

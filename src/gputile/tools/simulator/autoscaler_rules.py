@@ -32,7 +32,8 @@ def broken_autoscaler(body: Json) -> Iterator[Broken]:
         said = f"Invalid value: {spec['maxReplicas']}: must be greater than or equal to `minReplicas`"
         yield "spec.maxReplicas", said
     yield from _reference("spec.scaleTargetRef", spec["scaleTargetRef"])
-    if "/" not in spec["scaleTargetRef"].get("apiVersion", ""):
+    group, slash, _ = spec["scaleTargetRef"].get("apiVersion", "").partition("/")
+    if not group or not slash:
         yield "spec.scaleTargetRef.apiVersion", "Invalid value: must have a group, as apps/v1"
     for i, metric in enumerate(spec.get("metrics", ())):
         yield from _metric(f"spec.metrics[{i}]", metric)

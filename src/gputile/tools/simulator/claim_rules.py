@@ -14,8 +14,8 @@ _CLAIM: Final = "PersistentVolumeClaim"
 _MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
-def broken_claim(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
-    """Yield what is wrong with the spec at ``path`` of a PersistentVolumeClaim."""
+def broken_claim(path: str, spec: Mapping[str, Any], *, template: bool = False) -> Iterator[Broken]:
+    """Yield what is wrong with the spec at ``path`` of a PersistentVolumeClaim, or of a ``template`` of one."""
     modes = spec.get("accessModes", ())
     if not modes:
         yield f"{path}.accessModes", "Required value: at least 1 access mode is required"
@@ -37,19 +37,22 @@ def broken_claim(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
             yield f"{path}.{field}", why
     if "volumeMode" in spec:
         yield from one_of(f"{path}.volumeMode", spec["volumeMode"], ("Block", "Filesystem"))
-    yield from _sources(path, spec)
+    yield from _sources(path, spec, template=template)
 
 
-def _sources(path: str, spec: Mapping[str, Any]) -> Iterator[Broken]:
+def _sources(path: str, spec: Mapping[str, Any], *, template: bool) -> Iterator[Broken]:
     """Yield what is wrong with what a volume is filled from."""
     sources = {field: spec[field] for field in ("dataSource", "dataSourceRef") if field in spec}
-    reference = spec.get("dataSourceRef", {"kind": _CLAIM})  # a dataSource alone that is of no known kind is dropped
-    group = reference.get("apiGroup", "")
-    if not group and reference["kind"] != _CLAIM:
-        rule = f"must be {_CLAIM} where there is no apiGroup"
-        yield f"{path}.dataSourceRef.kind", f"Invalid value: {shown(reference['kind'])}: {rule}"
-    elif group and (why := broken_subdomain(group)):
-        yield f"{path}.dataSourceRef.apiGroup", why
+    reference = spec.get("dataSourceRef", {})
+    for field, source in sources.items():
+        if field == "dataSource" and not template:
+            continue  # one that is of no known kind is dropped from a claim
+        group = source.get("apiGroup", "")
+        if not group and source["kind"] != _CLAIM:
+            rule = f"must be {_CLAIM} where there is no apiGroup"
+            yield f"{path}.{field}.kind", f"Invalid value: {shown(source['kind'])}: {rule}"
+        elif group and (why := broken_subdomain(group)):
+            yield f"{path}.{field}.apiGroup", why
     if reference.get("namespace"):
         if "dataSource" in spec:
             yield f"{path}.dataSource", "Invalid value: may not be specified when dataSourceRef.namespace is specified"

@@ -16,8 +16,11 @@ _OF_RUNNING_POD: Final = re.compile(r"spec\.(nodeName|host|serviceAccountName)|s
 _ALL_LABELS: Final = ("metadata.labels", "metadata.annotations")
 _ONE_LABEL: Final = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _RESOURCE: Final = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.*)")
-_DIVISORS: Final = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
+_DIVISORS: Final = ("1", "1k", "1M", "1G", "1T", "1P", "1E")
+_BINARY_DIVISORS: Final = ("1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
 _DIVISORS_OF_CPU: Final = ("1m", "1")
+# How a divisor may be written: the API server compares texts, and rewrites only some.
+_WRITTEN: Final = re.compile(r"\s*(0|[1-9][0-9]*)(\.[0-9]+)?([num]|[kMGTPE]|[KMGTPE]i)?\s*", re.ASCII)
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}", re.ASCII)  # of a ConfigMap or Secret
 _SOURCES: Final = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
@@ -65,10 +68,12 @@ def broken_resource_reference(path: str, reference: Json, *, in_a_file: bool) ->
         valid = "limits or requests of cpu, memory, ephemeral-storage, hugepages-*, as limits.cpu"
         yield f"{path}.resource", f"Unsupported value: {shown(reference['resource'])}: supported values: {valid}"
     elif "divisor" in reference and (divisor := parse_quantity(reference["divisor"])) != 0:
-        divisors: tuple[str, ...] = _DIVISORS_OF_CPU if named[2] == "cpu" else _DIVISORS
-        if divisor not in map(parse_quantity, divisors):
-            written = shown(str(reference["divisor"]))
-            yield f"{path}.divisor", f"Unsupported value: {written}: supported values: {', '.join(divisors)}"
+        written = str(reference["divisor"])
+        divisors: tuple[str, ...] = _DIVISORS_OF_CPU if named[2] == "cpu" else (*_DIVISORS, *_BINARY_DIVISORS)
+        alike = [each for each in divisors if each.endswith("i") == written.rstrip().endswith("i")]
+        if not _WRITTEN.fullmatch(written) or divisor not in map(parse_quantity, alike):
+            said = f"Unsupported value: {shown(written)}: supported values: {', '.join(divisors)}"
+            yield f"{path}.divisor", said
 
 
 def _broken_name(name: str) -> str:
@@ -99,11 +104,20 @@ def _references(path: str, source: Json, volumes: Mapping[str, Json]) -> Iterato
         if why := _broken_key(source[kind]["key"]):
             yield f"{path}.{kind}.key", why
     if "fileKeyRef" in source:
-        name = source["fileKeyRef"]["volumeName"]
-        if name not in volumes:
-            yield f"{path}.fileKeyRef.volumeName", f"Not found: {shown(name)}"
-        elif "emptyDir" not in volumes[name]:
-            yield f"{path}.fileKeyRef.volumeName", f"Invalid value: {shown(name)}: must be a volume of type emptyDir"
+        yield from _file(f"{path}.fileKeyRef", source["fileKeyRef"], volumes)
+
+
+def _file(path: str, reference: Json, volumes: Mapping[str, Json]) -> Iterator[Broken]:
+    """Yield what is wrong with the file of a volume that a variable is read from."""
+    name, file, key = reference["volumeName"], reference["path"], reference["key"]
+    if name not in volumes:
+        yield f"{path}.volumeName", f"Not found: {shown(name)}"
+    elif "emptyDir" not in volumes[name]:
+        yield f"{path}.volumeName", f"Invalid value: {shown(name)}: must be a volume of type emptyDir"
+    if ".." in file.split("/"):
+        yield f"{path}.path", f"Invalid value: {shown(file)}: must not contain '..'"
+    if why := _broken_name(key):
+        yield f"{path}.key", why
 
 
 def _of_others(path: str, sources: Any) -> Iterator[Broken]:
@@ -115,6 +129,6 @@ def _of_others(path: str, sources: Any) -> Iterator[Broken]:
             yield f"{path}[{i}]", 'Invalid value: "": must specify one of: `configMapRef` or `secretRef`'
         for kind in given:
             name = source[kind].get("name", "")
-            why = broken_subdomain(name) if name else "Required value"
+            why = broken_subdomain(name.rstrip("-") or name) if name else "Required value"  # as where names begin
             if why:
                 yield f"{path}[{i}].{kind}.name", why

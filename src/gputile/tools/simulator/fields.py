@@ -25,12 +25,24 @@ _MAY_BE_EMPTY = frozenset(
         ("core.v1.ISCSIVolumeSource", "lun"),
         ("core.v1.LimitRangeSpec", "limits"),
         ("core.v1.PreferredSchedulingTerm", "preference"),
+        ("core.v1.ScaleIOVolumeSource", "secretRef"),
         ("core.v1.SleepAction", "seconds"),
         ("core.v1.Sysctl", "value"),
     }
 )
-
-
+# Where an empty text is refused, rather than read as the default.
+_NEVER_EMPTY = frozenset(
+    {
+        ("batch.v1.JobSpec", "completionMode"),
+        ("batch.v1.JobSpec", "podReplacementPolicy"),
+        ("core.v1.AzureDiskVolumeSource", "cachingMode"),
+        ("core.v1.AzureDiskVolumeSource", "kind"),
+        ("core.v1.PodSecurityContext", "fsGroupChangePolicy"),
+        ("core.v1.PodSecurityContext", "supplementalGroupsPolicy"),
+        ("core.v1.SecurityContext", "procMount"),
+        ("core.v1.VolumeMount", "mountPropagation"),
+    }
+)
 # Enumerations that an API server does not read unless a feature gate is on, which it is not by default.
 _LEFT_OUT = frozenset({("core.v1.Lifecycle", "stopSignal")})
 
@@ -82,6 +94,8 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[Broken]:
         expected = types.get(name) if (type_name, name) not in _LEFT_OUT else "string"
         if expected is None:
             yield f"{before}{shown(name)[1:-1]}", f"unknown field{nearest(name, types)}"
+        elif item == "" and (type_name, name) in _NEVER_EMPTY:
+            yield f"{before}{name}", 'Unsupported value: "": leave it out for the default'
         elif item is not None:
             yield from _check(expected, item, f"{before}{name}")
     if path != "status" and not path.startswith("status."):

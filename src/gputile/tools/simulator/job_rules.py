@@ -96,7 +96,7 @@ def _failures(path: str, spec: Json) -> Iterator[Broken]:
         for j, condition in enumerate(rule.get("onPodConditions", ())):
             if why := broken_qualified_name(condition["type"]):
                 yield f"{where}.onPodConditions[{j}].type", why
-            if condition.get("status", "True") not in _STATES:
+            if condition.get("status") and condition["status"] not in _STATES:
                 said = f"Unsupported value: {shown(condition['status'])}: supported values: {', '.join(_STATES)}"
                 yield f"{where}.onPodConditions[{j}].status", said
 
@@ -127,13 +127,13 @@ def _successes(path: str, spec: Json) -> Iterator[Broken]:
         if indexes is not None and not _are_indexes(indexes, completions):
             rule_ = f"must be indexes and ranges of them in rising order below {completions}, as 0,2-3"
             yield f"{where}.succeededIndexes", f"Invalid value: {shown(indexes)}: {rule_}"
-        elif indexes and count is not None and count > (named := _how_many(indexes)):
+        elif indexes is not None and count is not None and count > (named := _how_many(indexes)):
             most = f"must be no more than {named}, which is how many indexes succeededIndexes has"
             yield f"{where}.succeededCount", f"Invalid value: {count}: {most}"
 
 
 def _how_many(indexes: str) -> int:
-    ends = [part.split("-") for part in indexes.split(",")]
+    ends = [part.split("-") for part in indexes.split(",")] if indexes else []
     return sum(int(each[-1]) - int(each[0]) + 1 for each in ends)
 
 

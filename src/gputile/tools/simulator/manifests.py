@@ -14,11 +14,25 @@ from gputile.tools.simulator.object_count import excess, too_many
 MOST_BYTES = 64 * 1024 * 1024
 STDIN_TWICE = "the standard input is named twice, and can be read once"
 SUFFIXES = (".yaml", ".yml", ".json")
-# Where null is an amount of 0, as for the API server: in every kind, and in LimitRanges.
+# Where null is an amount of 0, as for the API server: in every kind, and in some.
 _AMOUNTS = frozenset({"limits", "requests"})
-_AMOUNTS_OF_LIMITS = frozenset({"default", "defaultRequest", "max", "maxLimitRequestRatio", "min"})
+_AMOUNTS_OF_KINDS = {
+    "LimitRange": frozenset({"default", "defaultRequest", "max", "maxLimitRequestRatio", "min"}),
+    "ResourceQuota": frozenset({"hard"}),
+    "RuntimeClass": frozenset({"podFixed"}),
+}
 _OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+# Maps of strings that are called so in these kinds only, with the place of what they are in.
+_STRING_MAPS_OF_KINDS = frozenset(
+    {
+        ("ConfigMap", "", "binaryData"),
+        ("ConfigMap", "", "data"),
+        ("ReplicationController", ".spec", "selector"),
+        ("Secret", "", "data"),
+        ("Secret", "", "stringData"),
+    }
+)
 
 T = TypeVar("T")
 
@@ -254,14 +268,17 @@ class _Cleaner:
             return [self._clean_at(f"[{i}]", item) for i, item in enumerate(value)]
         self.found_nulls = self.found_nulls or None in value.values()
         return {
-            key: self._clean_strings(key, item) if key in _STRING_MAPS else self._clean_at(f".{key}", item)
+            key: self._clean_strings(key, item) if self._is_of_strings(key) else self._clean_at(f".{key}", item)
             for key, item in self._present(value)
             if item is not None
         }
 
+    def _is_of_strings(self, key: str) -> bool:
+        return key in _STRING_MAPS or (self._origin.kind, "".join(self._path), key) in _STRING_MAPS_OF_KINDS
+
     def _present(self, value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         step = self._path[-1].lstrip(".") if self._path else ""
-        if step in _AMOUNTS or (self._origin.kind == "LimitRange" and step in _AMOUNTS_OF_LIMITS):
+        if step in _AMOUNTS or step in _AMOUNTS_OF_KINDS.get(self._origin.kind, ()):
             return ((key, 0 if item is None else item) for key, item in value.items())
         return value.items()
 

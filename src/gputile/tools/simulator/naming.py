@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
 _SUFFIXES = len(_ALPHABET) ** 5
+_LONGEST_PREFIX = 58  # characters of a generateName that the API server keeps
 _UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 
@@ -28,6 +29,11 @@ def suffixes(seed: str) -> Callable[[int], str]:
         return text
 
     return suffix
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """Return the name that an object without one gets from its ``generateName``."""
+    return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
 
 
 def revision(content: bytes) -> str:

@@ -24,6 +24,7 @@ from gputile.tools.simulator.names import broken_finalizer
 from gputile.tools.simulator.network_rules import broken_ingress, broken_network_policy
 from gputile.tools.simulator.number_rules import broken_share, one_of
 from gputile.tools.simulator.quota_rules import broken_limit_range, broken_quota
+from gputile.tools.simulator.security_level_rules import broken_security_levels
 from gputile.tools.simulator.service_rules import broken_service
 
 Json = Mapping[str, Any]
@@ -58,6 +59,8 @@ def _claim(body: Json) -> Iterator[Broken]:
 
 
 def _namespace(body: Json) -> Iterator[Broken]:
+    labels = body.get("metadata", {}).get("labels", {})
+    yield from broken_security_levels("metadata.labels", labels)
     for i, name in enumerate(body.get("spec", {}).get("finalizers", ())):
         if why := broken_finalizer(name):
             yield f"spec.finalizers[{i}]", why

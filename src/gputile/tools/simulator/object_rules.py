@@ -11,6 +11,7 @@ from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.job_rules import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_path_segment, broken_subdomain
+from gputile.tools.simulator.naming import generated_name
 from gputile.tools.simulator.non_workload_rules import broken_values
 from gputile.tools.simulator.number_rules import broken_least
 from gputile.tools.simulator.pod_annotation_rules import broken_pod_annotations
@@ -25,8 +26,14 @@ Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
 TEMPLATE: Final = ("spec", "template")
 _OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget", "Role", "RoleBinding")
+_OF_PLAIN_FINALIZERS: Final = ("PodDisruptionBudget", "RuntimeClass")
+_OF_ANY_PREFIX: Final = ("PodDisruptionBudget", "ReplicationController")
 _NAMED_BY_ITSELF: Final = ("LimitRange",)  # the API server names one that has no name
 _NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
+_NAMES: Final = {
+    **dict.fromkeys(_OF_ANY_NAME, broken_path_segment),
+    **dict.fromkeys(_NAMED_BY_LABELS, broken_label_name),
+}
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
@@ -50,9 +57,9 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         yield from broken_pod_annotations("metadata.annotations", annotations, body["spec"])
     else:
         if manifest.kind == "Job":
-            name = body.get("metadata", {}).get("name", "")
-            yield from broken_job_name(name, body["spec"])
-            yield from _generated(name, body["spec"])
+            metadata = body.get("metadata", {})
+            yield from broken_job_name(_stored_name(metadata), body["spec"])
+            yield from _generated(metadata.get("name", ""), body["spec"])
         yield from _KINDS[manifest.kind](body["spec"])
 
 
@@ -81,21 +88,31 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
     if not name and not prefix and kind not in _NAMED_BY_ITSELF:
         yield "metadata.name", "Required value: name or generateName is required"
-    for field, text in (("name", name), ("generateName", prefix.rstrip("-") if prefix else "")):
-        broken_name = broken_path_segment if kind in _OF_ANY_NAME else broken_subdomain
-        if text and (why := broken_name(text)):
-            yield f"metadata.{field}", why
-    if kind == "CronJob" and len(name) > _LONGEST_CRON_JOB:
+    where, stored = ("metadata.name", name) if name else ("metadata.generateName", _stored_name(metadata))
+    if prefix and (why := _broken_prefix(kind, prefix)):
+        yield "metadata.generateName", why
+    elif stored and (why := _NAMES.get(kind, broken_subdomain)(stored)):
+        yield where, why
+    if kind == "CronJob" and len(stored) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
-        yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
-    if kind in _NAMED_BY_LABELS and name and (why := broken_label_name(name)):
-        yield "metadata.name", why
-    elif kind == "StatefulSet" and "." in prefix:
-        yield "metadata.generateName", f"Invalid value: {shown(prefix)}: must not contain dots"
+        yield where, f"Invalid value: {shown(stored)}: {rule}"
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")
-    yield from broken_metadata("metadata", metadata)
+    yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
+
+
+def _stored_name(metadata: Json) -> str:
+    """Return the name under which an object is stored; "" where it has neither a name nor a part of one."""
+    name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
+    return str(name or (generated_name(prefix, "") if prefix else ""))
+
+
+def _broken_prefix(kind: str, prefix: str) -> str:
+    """Return why names of a kind cannot begin with ``prefix``; "" where they can."""
+    if kind in _OF_ANY_PREFIX:
+        return broken_path_segment(f"{prefix}x")
+    return _NAMES.get(kind, broken_subdomain)(prefix.rstrip("-") or prefix)
 
 
 def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[Broken]:
@@ -171,7 +188,7 @@ def _replication_controller(spec: Json) -> Iterator[Broken]:
 
 
 def _stateful_set(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     yield from broken_least("spec.ordinals", spec.get("ordinals", {}), 0, "start")
     if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
         yield "spec.serviceName", why
@@ -181,7 +198,7 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
         where, name = f"spec.volumeClaimTemplates[{i}]", claim.get("metadata", {}).get("name", "")
         if why := broken_label_name(name) if name else "Required value":
             yield f"{where}.metadata.name", why
-        yield from broken_claim(f"{where}.spec", claim.get("spec", {}))
+        yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
     yield from _template_of("spec", _with_claimed_volumes(spec), _ALWAYS)
 
 

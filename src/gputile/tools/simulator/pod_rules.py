@@ -41,16 +41,18 @@ _LONGEST_HOSTNAME: Final = 64
 _PREEMPTING: Final = "PreemptLowerPriority"
 
 
-def broken_metadata(path: str, metadata: Json) -> Iterator[Broken]:
-    """Yield what is wrong with labels, annotations, owners and finalizers."""
+def broken_metadata(path: str, metadata: Json, *, plain_finalizers: bool = False) -> Iterator[Broken]:
+    """Yield what is wrong with labels, annotations, owners and finalizers; plain ones have no domain before them."""
     yield from broken_labels(f"{path}.labels", metadata.get("labels", {}))
     yield from broken_annotations(f"{path}.annotations", metadata.get("annotations", {}))
     for i, name in enumerate(metadata.get("finalizers", ())):
-        if why := broken_finalizer(name):
+        if why := broken_qualified_name(name) if plain_finalizers else broken_finalizer(name):
             yield f"{path}.finalizers[{i}]", why
     if {"foregroundDeletion", "orphan"} <= set(metadata.get("finalizers", ())):
         yield f"{path}.finalizers", "Invalid value: orphan and foregroundDeletion cannot be both set"
-    owners = metadata.get("ownerReferences", ())
+    written = metadata.get("ownerReferences", ())
+    # An API server reads equal ones once.
+    owners = [owner for i, owner in enumerate(written) if owner not in written[:i]]
     if sum(bool(owner.get("controller")) for owner in owners) > 1:
         yield f"{path}.ownerReferences", "Invalid value: only one owner can have controller set to true"
     for i, owner in enumerate(owners):

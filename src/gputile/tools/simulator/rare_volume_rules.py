@@ -10,6 +10,7 @@ from gputile.tools.simulator.names import broken_label_name
 
 Json = Mapping[str, Any]
 _LONGEST_TENANT: Final = 64
+_LONGEST_INTERFACE: Final = 64
 _RESERVED: Final = (".kubernetes.io", ".k8s.io")
 _IQN: Final = re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[^,;*&$|\s]+\Z")
 _OTHER_NAMES: Final = {
@@ -50,6 +51,14 @@ def _iscsi(path: str, source: Json) -> Iterator[Broken]:
     yield from _unit(path, source)
     if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
         yield f"{path}.secretRef", "Required value"
+
+
+def broken_iscsi_interface(name: str, source: Json) -> str:
+    """Return why the volume ``name`` cannot have an iSCSI interface of its own; "" where it can, or needs none."""
+    if "initiatorName" in source and len(f"{name}:{source['targetPortal']}") > _LONGEST_INTERFACE:
+        rule = f"with targetPortal it must be under {_LONGEST_INTERFACE} characters if there is an initiatorName"
+        return f"Invalid value: {shown(name)}: {rule}"
+    return ""
 
 
 def _is_iscsi_name(name: str) -> bool:

@@ -72,12 +72,14 @@ def _profiles(path: str, context: Json) -> Iterator[Broken]:
         yield from broken_within(path, context, field, 0)
     for field, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
         profile = context.get(field, {})
-        where, file = f"{path}.{field}.localhostProfile", profile.get("localhostProfile", "")
-        if profile.get("type") == "Localhost" and not file:
+        where, file = f"{path}.{field}.localhostProfile", profile.get("localhostProfile")
+        if profile.get("type") == "Localhost" and (file is None or (file == "" and field == "appArmorProfile")):
             yield where, f"Required value: must be set when {name} type is Localhost"
-        elif profile.get("type") != "Localhost" and file:
+        elif file is None:
+            continue
+        elif profile.get("type") != "Localhost":
             yield where, f"Invalid value: {shown(file)}: can only be set when {name} type is Localhost"
-        elif file != file.strip():
+        elif field == "appArmorProfile" and file != file.strip():
             yield where, f"Invalid value: {shown(file)}: must not be padded with whitespace"
         elif field == "seccompProfile" and (file.startswith("/") or ".." in file.split("/")):
             yield where, f"Invalid value: {shown(file)}: must be a relative path without '..'"

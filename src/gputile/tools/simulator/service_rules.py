@@ -89,7 +89,7 @@ def _is_headless(spec: Json) -> bool:
 
 def _external_name(spec: Json) -> Iterator[Broken]:
     for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-        if spec.get(field):
+        if spec.get(field) or (field == "ipFamilyPolicy" and field in spec):
             yield f"spec.{field}", "Forbidden: may not be set for ExternalName services"
     name = spec.get("externalName", "").removesuffix(".")
     if why := broken_subdomain(name) if name else "Required value":
@@ -175,6 +175,8 @@ def _traffic(spec: Json, kind: str) -> Iterator[Broken]:
     if port and not (kind == "LoadBalancer" and policy == "Local"):
         rule = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
         yield "spec.healthCheckNodePort", f"Invalid value: {port}: {rule}"
+    elif port:
+        yield from broken_port("spec.healthCheckNodePort", port)
     if "internalTrafficPolicy" in spec:
         yield from one_of("spec.internalTrafficPolicy", spec["internalTrafficPolicy"], ("Cluster", "Local"))
     if "trafficDistribution" in spec:

@@ -8,9 +8,14 @@ from gputile.api.wording import shown
 from gputile.tools.simulator.claim_rules import broken_claim
 from gputile.tools.simulator.environment_rules import broken_field_reference, broken_resource_reference
 from gputile.tools.simulator.fields import Broken
-from gputile.tools.simulator.names import broken_label_name, broken_labels, broken_subdomain
+from gputile.tools.simulator.names import (
+    broken_annotations,
+    broken_label_name,
+    broken_labels,
+    broken_subdomain,
+)
 from gputile.tools.simulator.number_rules import broken_file_mode
-from gputile.tools.simulator.rare_volume_rules import RARE_SOURCES, broken_required
+from gputile.tools.simulator.rare_volume_rules import RARE_SOURCES, broken_iscsi_interface, broken_required
 
 Json = Mapping[str, Any]
 _LONGEST_DRIVER: Final = 63
@@ -29,6 +34,8 @@ def broken_volumes(path: str, volumes: Any) -> Iterator[Broken]:
         if name in names:
             yield f"{where}.name", f"Duplicate value: {shown(name)}"
         names.add(name)
+        if "iscsi" in volume and (why := broken_iscsi_interface(name, volume["iscsi"])):
+            yield f"{where}.name", why
         sources = [field for field in volume if field != "name"]
         if len(sources) > 1:
             yield f"{where}.{sources[1]}", "Forbidden: may not specify more than 1 volume type"
@@ -188,10 +195,12 @@ def _ephemeral(path: str, source: Json) -> Iterator[Broken]:
         return
     labels = template.get("metadata", {}).get("labels", {})
     yield from broken_labels(f"{path}.volumeClaimTemplate.metadata.labels", labels)
-    for field in template.get("metadata", {}):
-        if field not in ("labels", "annotations", "creationTimestamp"):
+    annotations = template.get("metadata", {}).get("annotations", {})
+    yield from broken_annotations(f"{path}.volumeClaimTemplate.metadata.annotations", annotations)
+    for field, value in template.get("metadata", {}).items():
+        if value != "" and field not in ("labels", "annotations"):
             yield f"{path}.volumeClaimTemplate.metadata.{field}", "Forbidden: cannot be set"
-    yield from broken_claim(f"{path}.volumeClaimTemplate.spec", template["spec"])
+    yield from broken_claim(f"{path}.volumeClaimTemplate.spec", template["spec"], template=True)
 
 
 def _nfs(path: str, source: Json) -> Iterator[Broken]:

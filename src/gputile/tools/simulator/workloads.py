@@ -18,7 +18,7 @@ from gputile.tools.simulator.controller_labels import COMPLETION_INDEX, POD_INDE
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin
 from gputile.tools.simulator.names import broken_label_name, check_name
-from gputile.tools.simulator.naming import make_uid, suffixes
+from gputile.tools.simulator.naming import generated_name, make_uid, suffixes
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.pod_kinds import (
@@ -379,7 +379,7 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
     """Return ``meta`` with the name, namespace and UID that the API server would have given."""
     origin, kind = manifest.origin, manifest.kind
     namespace = meta.namespace or "default"
-    name = meta.name or meta.generate_name + suffixes(f"{origin.file}/{origin.document}/{origin.item}")(0)
+    name = meta.name or generated_name(meta.generate_name, f"{origin.file}/{origin.document}/{origin.item}")
     if why := broken_label_name(namespace):
         raise origin.error("metadata.namespace", why)
     check_name(origin, "metadata.name", name)
