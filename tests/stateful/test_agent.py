@@ -289,6 +289,7 @@ class Node(RuleBasedStateMachine):
         self.patched.setattr(reconciler, "UNKNOWN_FOR_NS", 0)
         waiting: dict[str, str] = {}
         for _ in range(QUIET_ROUNDS):
+            quiet = not node.kubelet.queue and not node.kubelet.startable()
             while node.kubelet.queue:
                 self.do(node.kubelet.admit())
             self.kubelet_has_had_its_time()
@@ -298,6 +299,8 @@ class Node(RuleBasedStateMachine):
                 if why := self.do(node.kubelet.start(seen, each)):
                     waiting[seen.pod.key] = why
             self.no_gpu_is_over_allocated_and_no_pod_is_refused()
+            if quiet:
+                break
         full, spread = self.full(), {key for key, why in waiting.items() if any(each in why for each in SPREAD)}
         for seen, _ in node.kubelet.startable():
             assert seen.pod.key in spread or self.gpus(seen.pod) & full, (seen.pod.key, waiting)

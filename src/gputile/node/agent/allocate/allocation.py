@@ -70,6 +70,7 @@ class DeviceAllocator:
         """Return the IDs that the kubelet should take."""
         state, kept = self.state, frozenset(must)
         free = tuple(device_id for device_id in available if device_id not in kept)
+        state.release_inits(frozenset(free), resource)
         candidate = next((c for c in _candidates(state, self.listing, resource, size) if c.known), None)
         blank = self._pod_devices(candidate, "")
         state.release(free, resource, self.listing, blank.uid)

@@ -13,6 +13,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
+from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.container_matcher import ContainerCandidate
 from gputile.node.agent.allocate.device_stage import DeviceEvent
@@ -143,6 +144,15 @@ class AllocationState:
                 nothing = ListedPod(pod_devices.namespace, pod_devices.name)
                 self.device_table.apply(pod_devices, event, partial(_offered, shown or nothing, resource, free))
 
+    def release_inits(self, free: Set[str], resource: str) -> None:
+        """Forget that init containers which have not been let start were answered with IDs that the kubelet offers.
+
+        No list shows them. A kubelet that offers their IDs has forgotten them, and asks for them anew.
+        """
+        forgotten = partial(_is_init_with, resource, free)
+        for pod_devices in self.device_table.holders(resource, free):
+            self.device_table.apply(pod_devices, DeviceEvent.UNLISTED, forgotten)
+
     def loss(self, pod_devices: PodDevices) -> DeviceEvent | None:
         """Return what it means that the kubelet does not count devices as the pod's; None if that is no news.
 
@@ -158,3 +168,8 @@ class AllocationState:
 def _offered(listed: ListedPod, resource: str, free: Set[str], devices: ContainerDevices) -> bool:
     """Return whether one of the devices is among the ``free`` ones, and the kubelet does not list them."""
     return devices.resource == resource and not free.isdisjoint(devices.ids) and not listed.has(resource, devices.ids)
+
+
+def _is_init_with(resource: str, ids: Set[str], devices: ContainerDevices) -> bool:
+    """Return whether the devices are an init container's, and one of them is among ``ids``."""
+    return devices.phase is Phase.INIT and devices.resource == resource and not ids.isdisjoint(devices.ids)

@@ -91,6 +91,17 @@ def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
     assert {p.container: p.ids for p in held.devices} == {"side": SIDE, "main": ids}
 
 
+def test_an_init_container_whose_ids_are_offered_has_its_turn_again() -> None:
+    """No list shows it: a kubelet that lost its checkpoint asks for it anew, and for the one after it."""
+    pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=2),)), 0)
+    held = holding(pod, devices_of("init", SIDE, Phase.INIT), devices_of("main", SIDE))
+    node, listing = admission(Mode.CGPU, [pod], [held]), bare("main")
+    settle(node, listing, 2)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
+    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
+    assert grant.directory == "uid-a-init"
+
+
 def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
     """A kubelet that was killed before it started the second one has forgotten both, and leaves the first one alone."""
     pod = two_of_one_size()
