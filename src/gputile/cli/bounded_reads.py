@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gputile.cli.options import Reach
 from gputile.cli.output import fail
 from gputile.cli.progress import Progress
-from gputile.kube.errors import AnswerLost, ConfigError, KubeError
+from gputile.kube.errors import AnswerLost, ConfigError, KubeError, PluginTimeout
 from gputile.kube.kubeconfig import Access, load_access
 from gputile.kube.light_connection import LightConnection
 from gputile.kube.request import NO_QUERY, Query
@@ -62,8 +62,10 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
         KubeError: there is no usable kubeconfig, or no credential.
     """
     seconds = duration_s(reach.request_timeout)
-    access = load_access(reach.kubeconfig, reach.context)
-    await access.credentials.current()  # not bounded: a login plugin may ask the user
+    access = load_access(reach.kubeconfig, reach.context, plugin_s=seconds)
+    if access.credentials.waits_for:
+        with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=True):
+            await access.credentials.current()
     async with connection_to(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
             yield BoundedReads(connection, access.server, seconds)
@@ -73,6 +75,9 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
     """Return what was read of a cluster; leave the program, with what is wrong, where it cannot be read."""
     try:
         return asyncio.run(reading)
+    except PluginTimeout as error:
+        remedy = "run it by itself to see what it waits for, or give it more time with --request-timeout"
+        fail(f"cannot read the cluster: {error}; {remedy}")
     except ConfigError as error:
         fail(f"cannot read the cluster: {error}")
     except KubeError as error:

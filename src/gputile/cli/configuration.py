@@ -50,9 +50,11 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
     if path is None:
         return None
     from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.support.config_file import MOST_BYTES
+    from gputile.support.given_files import read_given
 
     try:
-        return _given(path.read_bytes())
+        return _given(read_given(path, MOST_BYTES))
     except OSError as error:
         fail(f"configuration {path}: {error.strerror}")
     except ConfigurationError as error:

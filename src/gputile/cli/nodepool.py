@@ -153,12 +153,13 @@ def _yaml(file: "File") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
+    from gputile.support.given_files import MIB, read_given
     from gputile.support.yaml_loader import DocumentError, load_document
 
     if path is None:
         return {}
     try:
-        data = load_document(path.read_bytes())
+        data = load_document(read_given(path, MIB))
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     except DocumentError as error:

@@ -1,4 +1,4 @@
-"""A line on a terminal that says what a long work does; nothing where standard error is no terminal.
+"""A line on a terminal that says what a long work does; where standard error is none, a note or nothing.
 
 A thread writes it, so that it shows too while the work itself is in one long step. It hides no cursor and owns no
 terminal: an interrupt may end the process at any moment.
@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Self, TypeVar
 
+from gputile.tools.views.terminal_text import inert
+
 AFTER_S = 2.0
 EVERY_S = 0.2
 T = TypeVar("T")
@@ -20,11 +22,13 @@ T = TypeVar("T")
 class Progress:
     """A context in which the line shows once ``after`` seconds have gone by; the end takes it away.
 
-    ``total`` is how many steps there are, 0 where nobody knows.
+    ``total`` is how many steps there are, 0 where nobody knows. Where standard error is no terminal, ``piped`` has a
+    note say there once what goes on.
     """
 
-    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S) -> None:
-        self._what = what
+    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: bool = False) -> None:
+        self._what = inert(what)
+        self._piped = piped
         self._total = total
         self._after = after
         self._done = 0
@@ -33,8 +37,9 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr is not None and sys.stderr.isatty():
-            self._thread = threading.Thread(target=self._show, daemon=True)
+        if sys.stderr is not None and (self._piped or sys.stderr.isatty()):
+            show = self._show if sys.stderr.isatty() else self._note
+            self._thread = threading.Thread(target=show, daemon=True)
             self._thread.start()
         return self
 
@@ -48,6 +53,10 @@ class Progress:
     def at(self, done: int) -> None:
         """Say how many steps are done."""
         self._done = done
+
+    def _note(self) -> None:
+        if not self._ended.wait(self._after):
+            _write(f"note: {self._what}\n")
 
     def _show(self) -> None:
         started = time.monotonic()

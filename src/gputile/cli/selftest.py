@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gputile.node.isolation.time_check import TimeRow
 
 MISSED = 1
+SAY_AFTER_S = 1.0
+WORK = "taking memory and time of a GPU, which takes up to a minute"
 LIMIT_MIB = 2048
 LONGEST_S = 3600
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
@@ -74,7 +76,7 @@ def isolation(
             f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
         )
     try:
-        with _temporary_root(), tidy(kill_children), Progress("Taking memory and time of a GPU"):
+        with _temporary_root(), tidy(kill_children), Progress(WORK, after=SAY_AFTER_S, piped=True):
             if fake_driver:
                 memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
             else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gputile.kube.errors import ConfigError
+from gputile.support.given_files import MIB, read_given
 
 TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
 
@@ -22,6 +23,10 @@ class Credential(NamedTuple):
 class Credentials(Protocol):
     """A source of credentials."""
 
+    @property
+    def waits_for(self) -> str:
+        """What ``current`` may wait for, in words; "" where it waits for nothing."""
+
     async def current(self) -> Credential:
         """Return what to send now.
 
@@ -35,6 +40,8 @@ class Credentials(Protocol):
 
 class FixedCredentials:
     """A token, a password, a client certificate, or nothing: the same for ever."""
+
+    waits_for = ""
 
     def __init__(self, authorization: str | None, tls: ssl.SSLContext | None) -> None:
         self._credential = Credential(authorization, tls)
@@ -52,6 +59,8 @@ class FixedCredentials:
 class TokenFileCredentials:
     """A token in a file that somebody rotates, as the kubelet does for service accounts."""
 
+    waits_for = ""
+
     def __init__(self, path: Path, tls: ssl.SSLContext | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._tls = tls
@@ -63,7 +72,7 @@ class TokenFileCredentials:
         """Return the token, read again once a minute.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: the file cannot be read, or holds no token.
         """
         now = self._monotonic()
         if self._credential is None or now - self._read_at >= TOKEN_FILE_SECONDS:
@@ -78,13 +87,36 @@ class TokenFileCredentials:
 
     def _read(self) -> str:
         try:
-            return self._path.read_text().strip()
+            return read_token(self._path)
         except OSError as error:
             raise ConfigError(f"cannot read the token file {self._path}: {error.strerror}") from error
 
 
+def read_token(path: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it holds none.
+    """
+    token = read_given(path, MIB).strip()
+    if not token:
+        raise ConfigError(f"the token file {path} is empty")
+    try:
+        bearer(text := token.decode("ascii", errors="replace"))
+    except ValueError as error:
+        raise ConfigError(f"the token file {path}: {error}") from error
+    return text
+
+
 def bearer(token: str) -> str:
-    """Return the Authorization header of a bearer token."""
+    """Return the Authorization header of a bearer token.
+
+    Raises:
+        ValueError: it has a character that no header may have, such as the end of a line.
+    """
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("a token must be one line of ASCII characters, and this one has others")
     return f"Bearer {token}"
 
 

@@ -27,6 +27,10 @@ class ConfigError(KubeError):
     """The kubeconfig, the service account or an exec plugin cannot be used. Nothing was sent."""
 
 
+class PluginTimeout(ConfigError):
+    """An exec plugin gave no credential in time."""
+
+
 class ConnectionFailed(KubeError):
     """No connection came about. Nothing was sent."""
 

@@ -11,10 +11,11 @@ import msgspec
 
 from gputile.api.misfit import MisfitError, decode
 from gputile.kube.credentials import Credential, bearer
-from gputile.kube.errors import ConfigError
+from gputile.kube.errors import ConfigError, PluginTimeout
+from gputile.kube.plugin_process import MOST_BYTES, answer_of
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-PLUGIN_SECONDS = 60.0
+PLUGIN_S: Final = 60.0
 
 TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
@@ -57,7 +58,7 @@ class ExecCredentials:
     """Runs the plugin when there is no credential, when it has expired, and when it was refused; one run at a time.
 
     ``cluster`` is what the plugin is told of the cluster if it asks for it; ``tls`` makes TLS settings from a client
-    certificate and key in PEM, both empty where the plugin gives a token only.
+    certificate and key in PEM, both empty where the plugin gives a token only. The plugin has ``seconds`` to answer.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ExecCredentials:
         cluster: Mapping[str, Any],
         tls: TlsFactory,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: float = PLUGIN_S,
     ) -> None:
         if config.api_version not in VERSIONS:
             known = " and ".join(VERSIONS)
@@ -76,9 +78,15 @@ class ExecCredentials:
         self._cluster = cluster
         self._tls = tls
         self._now = now
+        self._seconds = seconds
         self._lock = asyncio.Lock()
         self._credential: Credential | None = None
         self._expires: datetime | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """The plugin, by its command."""
+        return f"the credential plugin {self._config.command}"
 
     async def current(self) -> Credential:
         """Return the credential that the plugin gave, or gives now.
@@ -107,9 +115,13 @@ class ExecCredentials:
         try:
             tls = self._tls(given.client_certificate_data, given.client_key_data)
         except (OSError, ValueError) as error:  # of ssl, whose errors are OSErrors
-            said = f"answered with a client certificate and key that cannot be used: {error}"
+            why = f": {error}" if isinstance(error, ValueError) else ""
+            said = f"answered with a client certificate and key that cannot be used{why}"
             raise ConfigError(f"exec plugin {self._config.command} {said}") from error
-        return Credential(bearer(given.token) if given.token else None, tls)
+        try:
+            return Credential(bearer(given.token) if given.token else None, tls)
+        except ValueError as error:
+            raise ConfigError(f"exec plugin {self._config.command} answered with a token of no use: {error}") from error
 
     def _environment(self) -> dict[str, str]:
         spec: dict[str, Any] = {"interactive": False}
@@ -120,28 +132,27 @@ class ExecCredentials:
         return {**os.environ, **extra, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
     async def _run(self) -> bytes:
-        command = self._config.command
-        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        named = f"exec plugin {self._config.command}"
+        command = [self._config.command, *(self._config.args or ())]
         try:
-            process = await asyncio.create_subprocess_exec(
-                command, *self._config.args or (), env=self._environment(), stdin=null, stdout=pipe, stderr=pipe
-            )
+            answer = await answer_of(command, self._environment(), self._seconds)
         except OSError as error:
             hint = f"; {self._config.install_hint}" if self._config.install_hint else ""
-            raise ConfigError(f"cannot run the exec plugin {command}: {error.strerror}{hint}") from error
-        try:
-            async with asyncio.timeout(PLUGIN_SECONDS):
-                output, errors = await process.communicate()
-        except TimeoutError as error:
-            raise ConfigError(f"exec plugin {command} gave no answer within {PLUGIN_SECONDS:g} s") from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            said = errors.decode(errors="replace").strip()[-500:]
-            raise ConfigError(f"exec plugin {command} failed with status {process.returncode}: {said}")
-        return output
+            raise ConfigError(f"cannot run the {named}: {error.strerror}{hint}") from error
+        except ValueError as error:  # of a name with "=", or a text with a NUL
+            raise ConfigError(f"cannot run the {named}: its args or env cannot be given to a process") from error
+        said = f": {answer.said}" if answer.said else ""
+        if answer.too_long:
+            raise ConfigError(
+                f"{named} wrote more than {MOST_BYTES >> 20} MiB, and was ended: that is no ExecCredential"
+            )
+        if answer.status is None:
+            raise PluginTimeout(f"{named} gave no credential within {self._seconds:g} s, and was ended{said}")
+        if answer.status < 0:
+            raise ConfigError(f"{named} was ended by signal {-answer.status}{said}")
+        if answer.status:
+            raise ConfigError(f"{named} failed with status {answer.status}{said}")
+        return answer.written
 
     def _parse(self, output: bytes) -> _CredentialStatus:
         try:

@@ -5,20 +5,29 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from gputile.api.misfit import MisfitError, convert
 from gputile.kube.client_config import ClientConfigCluster, ClientConfigContext, ClientConfigUser
-from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
+from gputile.kube.credentials import (
+    Credentials,
+    FixedCredentials,
+    TokenFileCredentials,
+    basic,
+    bearer,
+    read_token,
+)
 from gputile.kube.errors import ConfigError
-from gputile.kube.exec_plugin import ExecConfig, ExecCredentials
+from gputile.kube.exec_plugin import PLUGIN_S, ExecConfig, ExecCredentials
 from gputile.kube.tls import ClusterTls
+from gputile.support.given_files import MIB, read_given
 from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 DEFAULT_NAMESPACE = "default"
 T = TypeVar("T")
+_MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
 _SECTIONS = ("clusters", "contexts", "users")
 _PATHS = {
     "clusters": ("certificate-authority",),
@@ -43,11 +52,12 @@ def load_access(
     *,
     environ: Mapping[str, str] = os.environ,
     service_account: str | Path = SERVICE_ACCOUNT,
+    plugin_s: float = PLUGIN_S,
 ) -> Access:
     """Return the access that ``kubeconfig``, else $KUBECONFIG, else ~/.kube/config, else the service account gives.
 
     ``context`` names another context than the current one of the kubeconfig. $KUBECONFIG may list several files, of
-    which the first to define something wins.
+    which the first to define something wins. An exec plugin has ``plugin_s`` seconds for its credential.
 
     Raises:
         ConfigError: there is no usable configuration, and what is the matter with it.
@@ -55,7 +65,7 @@ def load_access(
     files = _files(kubeconfig, environ)
     try:
         if files:
-            return _access(_merge(files), context)
+            return _access(_merge(files), context, plugin_s)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
     except OSError as error:
@@ -93,7 +103,7 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
 def _merge(files: list[Path]) -> dict[str, Any]:
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}}
     for file in files:
-        document = load_document(file.read_bytes())
+        document = load_document(read_given(file, _MOST_BYTES))
         if document is None:
             raise ValueError(f"{file} is empty")
         if not isinstance(document, dict):
@@ -135,7 +145,7 @@ def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str,
     return entry | {section[:-1]: inner}
 
 
-def _access(document: dict[str, Any], name: str | None) -> Access:
+def _access(document: dict[str, Any], name: str | None, plugin_s: float) -> Access:
     chosen = name or document.get("current-context")
     if not chosen:
         raise ValueError("it has no current context, and none is named")
@@ -146,7 +156,7 @@ def _access(document: dict[str, Any], name: str | None) -> Access:
     _check_server(server, context.cluster)
     return Access(
         server=server,
-        credentials=_credentials(cluster, user),
+        credentials=_credentials(cluster, user, plugin_s),
         namespace=context.namespace or DEFAULT_NAMESPACE,
         tls_server_name=cluster.tls_server_name or None,
         proxy=_usable_proxy(cluster, context.cluster) or _environment_proxy(server),
@@ -180,8 +190,8 @@ def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     cluster = ClientConfigCluster(server=server, certificate_authority=str(service_account / "ca.crt"))
     token = service_account / "token"
-    token.read_text()  # a pod without one cannot get in, and is told now
-    namespace = (service_account / "namespace").read_text()
+    read_token(token)  # a pod without one cannot get in, and is told now
+    namespace = read_given(service_account / "namespace", MIB).decode().strip()
     return Access(server, _credentials(cluster, ClientConfigUser(token_file=str(token))), namespace)
 
 
@@ -200,11 +210,11 @@ def _converted(written: Any, kind: type[T], what: str) -> T:
         raise ValueError(f"{what}: {error}") from error
 
 
-def _credentials(cluster: ClientConfigCluster, user: ClientConfigUser) -> Credentials:
+def _credentials(cluster: ClientConfigCluster, user: ClientConfigUser, plugin_s: float = PLUGIN_S) -> Credentials:
     tls = ClusterTls(cluster)
     if user.exec:
         plugin = _converted(user.exec, ExecConfig, "exec of the user")
-        return ExecCredentials(plugin, _told_to_plugin(cluster, tls), tls.with_pem)
+        return ExecCredentials(plugin, _told_to_plugin(cluster, tls), tls.with_pem, seconds=plugin_s)
     if user.auth_provider:
         raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
     context = tls.of_user(user)

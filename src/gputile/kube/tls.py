@@ -6,8 +6,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, NoReturn
 
 from gputile.kube.client_config import ClientConfigCluster, ClientConfigUser
+from gputile.support.files import read_whole
+from gputile.support.given_files import MIB, read_given
+
+_MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 
 
 class ClusterTls:
@@ -22,7 +27,7 @@ class ClusterTls:
         self.authority_data = cluster.certificate_authority_data or ""  # PEM in base64, as kubeconfigs hold it
         if not self.authority_data and cluster.certificate_authority:
             with _of("certificate-authority", cluster.certificate_authority):
-                self.authority_data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()
+                self.authority_data = base64.b64encode(read_given(cluster.certificate_authority, _MOST_BYTES)).decode()
 
     def of_user(self, user: ClientConfigUser) -> ssl.SSLContext | None:
         """Return the settings with the client certificate of ``user``, if it has one."""
@@ -34,7 +39,9 @@ class ClusterTls:
             context = self._context()
             if context:
                 with _of("client-certificate, client-key", user.client_certificate, user.client_key or ""):
-                    context.load_cert_chain(user.client_certificate, user.client_key)
+                    for file in filter(None, (user.client_certificate, user.client_key)):
+                        read_whole(Path(file), _MOST_BYTES)  # OpenSSL would read a device for ever
+                    context.load_cert_chain(user.client_certificate, user.client_key, _no_pass_phrase)
             return context
         return self._context()
 
@@ -52,7 +59,7 @@ class ClusterTls:
                 for file, content in zip(files, (certificate, key), strict=True):
                     file.touch(mode=0o600)
                     file.write_text(content)
-                context.load_cert_chain(*files)
+                context.load_cert_chain(*files, _no_pass_phrase)
         return context
 
     def _context(self) -> ssl.SSLContext | None:
@@ -65,6 +72,15 @@ class ClusterTls:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+class _EncryptedKey(ValueError):
+    """A private key that needs a pass phrase."""
+
+
+def _no_pass_phrase() -> NoReturn:
+    """Refuse a key that is encrypted; OpenSSL would ask the terminal for the pass phrase, and wait for ever."""
+    raise _EncryptedKey("the key is protected by a pass phrase: give one without (openssl pkey -in KEY -out NEW)")
 
 
 @contextmanager
@@ -80,6 +96,8 @@ def _of(fields: str, *files: str) -> Iterator[None]:
     except ssl.SSLError as error:
         why = f": {error.reason}" if error.reason else ""
         raise ValueError(f"{named}: no PEM that can be used{why}") from error
+    except _EncryptedKey as error:
+        raise ValueError(f"{named}: {error}") from error
     except OSError as error:
         raise ValueError(f"{named}: {error.strerror or error}") from error
 

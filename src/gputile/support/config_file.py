@@ -8,12 +8,13 @@ from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.support.files import read_whole
+from gputile.support.given_files import MIB, read_given
 from gputile.support.yaml_loader import DocumentError, load_document
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
-_MOST_BYTES = 4 * 1024 * 1024  # a ConfigMap has 1 MiB at most
+MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 
 
 class ConfigFile:
@@ -43,7 +44,7 @@ class ConfigFile:
         if self._path is None:
             return
         try:
-            content = read_whole(self._path, _MOST_BYTES)
+            content = read_whole(self._path, MOST_BYTES)
             if content == self._content:
                 return
             self._content = content
@@ -74,7 +75,7 @@ def read(path: Path) -> Configuration:
         ConfigurationError: it cannot be read, is no YAML, or is not valid.
     """
     try:
-        return _decoded(path.read_bytes())
+        return _decoded(read_given(path, MOST_BYTES))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from error
 

@@ -1,8 +1,11 @@
 """An API server that is slow, or silent: who waits is told, and not for ever."""
 
+import json
 import os
 import pty
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -45,6 +48,52 @@ def test_nothing_is_shown_where_no_terminal_is(silent: str) -> None:
     command = arguments("main", "inspect", "--kubeconfig", silent, "--request-timeout", "1500ms")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "waiting" not in done.stderr + done.stdout
+
+
+def with_plugin(directory: Path, script: str) -> str:
+    """Return a kubeconfig whose user comes from an exec plugin in the shell's language."""
+    (directory / "plugin").write_text(f"#!/bin/sh\n{script}\n")
+    (directory / "plugin").chmod(0o755)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"exec": plugin}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (directory / "config").write_text(json.dumps(document))
+    return str(directory / "config")
+
+
+@pytest.mark.requirement("B4")
+def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
+    config = with_plugin(tmp_path, "sleep 100")
+    command = arguments("main", "inspect", "--kubeconfig", config, "--request-timeout", "2s")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    note, error = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert note == f"note: waiting for the credential plugin {tmp_path}/plugin"
+    assert error == (
+        f"error: cannot read the cluster: exec plugin {tmp_path}/plugin gave no credential within 2 s, and was ended; "
+        "run it by itself to see what it waits for, or give it more time with --request-timeout"
+    )
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_credential_plugin_too(tmp_path: Path, number: int) -> None:
+    config = with_plugin(tmp_path, f"trap '' INT TERM HUP\necho $$ > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\n"
+                                   "sleep 100")  # fmt: skip
+    with subprocess.Popen(arguments("main", "inspect", "--kubeconfig", config), stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "pid").exists() and process.poll() is None:
+            pass
+        process.send_signal(number)
+        assert process.wait() == -number
+        assert process.stderr is not None
+        assert process.stderr.read() in (b"", f"note: waiting for the credential plugin {tmp_path}/plugin\n".encode())
+    plugin = Path("/proc", (tmp_path / "pid").read_text().strip())
+    while plugin.exists() and "Z (zombie)" not in (plugin / "status").read_text():
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Kubeconfigs are read as kubectl reads them; what cannot be used is refused with its name."""
 
+import asyncio
 import base64
 import contextlib
 import json
+import os
+import signal
 import stat
 import sys
 from datetime import UTC, datetime
@@ -11,13 +14,16 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import Access, load_access
+from gputile.support import given_files
 from tests.localcluster.certificates import Authority
+from tests.oddfiles import ODD
 
 V1 = "client.authentication.k8s.io/v1"
 
@@ -221,6 +227,55 @@ def test_any_kubeconfig_can_be_used_or_is_told_off(
         load_access(path, environ={})
 
 
+ODD_FILES = [("device", "larger than"), ("directory", "directory"), ("pipe", "pipe"), ("huge", "than")]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize(("kind", "why"), ODD_FILES)
+@pytest.mark.parametrize("field", ["tokenFile", "client-certificate", "client-key", "certificate-authority", "config"])
+async def test_whatever_stands_in_a_files_place_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, kind: str, why: str
+) -> None:
+    """A device has no end, and nobody writes to the pipe."""
+    monkeypatch.setattr(given_files.read_given, "__defaults__", (0.05,))
+    pair = Authority(tmp_path).client("client", "gputile")
+    ODD[kind](tmp_path / "odd")
+    user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)} if "client" in field else {}
+    cluster = {field: "odd"} if field == "certificate-authority" else {}
+    given = document(user if cluster else user | {field: "odd"}, **cluster)
+    said = "a device" if kind == "device" and "client" in field else why
+    path = tmp_path / "odd"
+    if field != "config":
+        path = tmp_path / "config"
+        path.write_text(yaml.safe_dump(given))
+    with pytest.raises(ConfigError, match=rf"odd.*{said}"):
+        await credential(load_access(path, environ={}))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("token", [b"a\nb", b"\xff\xfe", b"", b"a\x00b", "é".encode()])
+async def test_a_file_that_holds_no_token_is_named(tmp_path: Path, token: bytes) -> None:
+    (tmp_path / "token").write_bytes(token)
+    with pytest.raises(ConfigError, match=r"the token file .*token"):
+        await credential(load(tmp_path, document({"tokenFile": "token"})))
+
+
+def test_a_token_cannot_add_a_header(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config: .*one line of ASCII"):
+        load(tmp_path, document({"token": "a\r\nX: y"}))
+
+
+def test_a_key_with_a_pass_phrase_does_not_ask_the_terminal(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).client("client", "gputile")
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    encrypted = serialization.BestAvailableEncryption(b"secret")
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
+    (tmp_path / "locked").write_bytes(key.private_bytes(*form))
+    with pytest.raises(ConfigError, match=r"client-key \(.*locked\): the key is protected by a pass phrase"):
+        load(tmp_path, document({"client-certificate": str(pair.certificate), "client-key": "locked"}))
+
+
 def test_no_configuration_at_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="KUBECONFIG"):
         load_access(environ={"HOME": str(tmp_path)})
@@ -297,6 +352,78 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
     assert found.tls is not None
 
 
+HOSTILE = {
+    "stdout": ("exec yes", "wrote more than 1 MiB, and was ended"),
+    "stderr": ("exec yes nnnnn >&2", "no credential within 0.5 s, and was ended: .*nnnnn"),
+    "sleeping": ("echo see https://login >&2; sleep 100", "within 0.5 s, and was ended: see https://login"),
+    "deaf": ("trap '' TERM INT HUP; while : ; do sleep 100; done", "no credential within 0.5 s"),
+    "child": ("sleep 100 & sleep 100", "no credential within 0.5 s"),
+    "killed": ("kill -9 $$", "was ended by signal 9"),
+    "empty": ("exit 0", "no ExecCredential"),
+    "garbage": ("head -c 5000 /dev/zero", "no ExecCredential"),
+}
+
+
+def script(directory: Path, text: str) -> dict[str, Any]:
+    """An exec plugin in the shell's language; all its processes have a name of their own."""
+    (directory / "plugin").write_text(f"#!/bin/sh\nMARK={directory}; export MARK\n{text}\n")
+    (directory / "plugin").chmod(0o755)
+    return {"apiVersion": V1, "command": "./plugin"}
+
+
+def left(directory: Path) -> list[str]:
+    """Return the processes that a script has started and that still run."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"MARK={directory}".encode() in environment.read_bytes().split(b"\0"):
+                found.append(environment.parent.name)
+    return found
+
+
+async def gone(directory: Path) -> None:
+    """Return when the kernel has ended all of them; those that nobody ends make the test fail."""
+    for _ in range(500):
+        if not left(directory):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"still there: {left(directory)}")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_exec_plugin_ends_in_time_with_its_children(tmp_path: Path, name: str) -> None:
+    text, why = HOSTILE[name]
+    section = script(tmp_path, text)
+    (tmp_path / "config").write_text(yaml.safe_dump(document({"exec": section})))
+    access = load_access(tmp_path / "config", environ={}, plugin_s=0.5 if "0.5 s" in why else 60)
+    assert access.credentials.waits_for == f"the credential plugin {tmp_path / 'plugin'}"
+    with pytest.raises(ConfigError, match=f"exec plugin {tmp_path}/plugin .*{why}"):
+        await access.credentials.current()
+    await gone(tmp_path)
+
+
+@pytest.mark.anyio
+async def test_a_child_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    section = script(tmp_path, f"sleep 100 &\necho $! > {tmp_path}/child\necho '{json.dumps(answer(token='t'))}'")
+    found = await credential(load(tmp_path, document({"exec": section})))
+    assert found.authorization == "Bearer t"
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # a process that keeps logins is left alone
+
+
+@pytest.mark.anyio
+async def test_a_plugin_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    access = load(tmp_path, document({"exec": script(tmp_path, f"sleep 100 & touch {tmp_path}/begun; sleep 100")}))
+    waiting = asyncio.ensure_future(access.credentials.current())
+    while not (tmp_path / "begun").exists():  # noqa: ASYNC110  # it is another process that begins
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await gone(tmp_path)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("change", "given", "code", "why"),
@@ -308,6 +435,9 @@ async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({}, answer(), 0, "neither"),
         ({}, {"apiVersion": "other/v1", "status": {"token": "t"}}, 0, "other/v1"),
         ({}, {"token": "t"}, 0, "no ExecCredential"),
+        ({"args": ["a\0b"]}, answer(token="t"), 0, "args or env cannot be given"),
+        ({"env": [{"name": "A=B", "value": ""}]}, answer(token="t"), 0, "args or env cannot be given"),
+        ({}, answer(token="a\nb"), 0, "token of no use: a token must be one line"),
         ({}, answer(clientCertificateData="hi", clientKeyData="hi"), 0, "certificate and key that cannot be used"),
     ],
 )

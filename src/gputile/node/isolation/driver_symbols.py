@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.isolation.library import library_path
+from gputile.support.given_files import MIB, read_given
 
 # ELF-64: gabi.xinuos.com, "Object Files".
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DYNAMIC_SYMBOLS: Final = 11
+_MOST_BYTES: Final = 1024 * MIB  # a driver has 100
 _UNDEFINED: Final = 0
 _FUNCTION: Final = re.compile(r"cu[A-Z]\w+")
 
@@ -29,7 +31,7 @@ def functions(driver: Path) -> list[str]:
         NotADriver: it is no such file.
     """
     try:
-        found = sorted({name for name in _exported(driver.read_bytes()) if _FUNCTION.fullmatch(name)})
+        found = sorted({name for name in _exported(read_given(driver, _MOST_BYTES)) if _FUNCTION.fullmatch(name)})
     except OSError as error:
         raise NotADriver(f"{driver} cannot be read: {error.strerror or error}") from error
     except (struct.error, ValueError, IndexError, OverflowError) as error:

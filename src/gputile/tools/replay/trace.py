@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.inventory import MOST_GPUS
+from gputile.support.given_files import MIB, read_given
 
 Int64 = npt.NDArray[np.int64]
 
@@ -22,7 +23,7 @@ RANKS_FILE = "openb_pod_list_{}.noderank.csv"
 
 INFLATION = 1.3
 """Demand that arrives, as a multiple of the cluster's GPUs."""
-MOST_BYTES = 256 * 1024**2
+MOST_BYTES = 256 * MIB
 """Of one file."""
 MOST_ARRIVALS = 2_000_000
 _LARGEST = 10**12
@@ -241,9 +242,7 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise TraceError(f"{path}: it is larger than {MOST_BYTES // 1024**2} MiB")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_given(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise TraceError(f"{path}: it cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

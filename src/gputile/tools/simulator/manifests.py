@@ -8,10 +8,11 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 from gputile.api.misfit import MisfitError, convert
 from gputile.api.wording import below, kind_of
+from gputile.support.given_files import MIB, read_given
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
 from gputile.tools.simulator.object_count import excess, too_many
 
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 64 * MIB
 STDIN_TWICE = "the standard input is named twice, and can be read once"
 SUFFIXES = (".yaml", ".yml", ".json")
 # Where null is an amount of 0, as for the API server: in every kind, and in some.
@@ -159,8 +160,7 @@ def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
             if not files:
                 raise ManifestError(f"{path}: the directory holds no {', '.join(SUFFIXES)} file")
         for file in files:
-            with file.open("rb") as stream:
-                yield str(file), _bounded(str(file), stream)
+            yield str(file), read_given(file, MOST_BYTES)
     except FileNotFoundError as error:
         if "://" in path:
             rule = "an address is not read: save what is there to a file, or pipe it in and name -"
@@ -177,15 +177,11 @@ def _standard_input(stdin: BinaryIO | None) -> bytes:
     if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
         raise ManifestError("standard input: it is closed")
     try:
-        return _bounded("standard input", stdin or sys.stdin.buffer)
+        data = (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
     except OSError as error:
         raise ManifestError(f"standard input: {error.strerror or error}") from error
-
-
-def _bounded(file: str, stream: BinaryIO) -> bytes:
-    data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise ManifestError(f"{file}: it is larger than {MOST_BYTES // 1024**2} MiB")
+        raise ManifestError(f"standard input: it is larger than {MOST_BYTES // MIB} MiB")
     return data
 
 
