@@ -4,6 +4,7 @@ msgspec decides whether a value fits a type, and says why not in Python's words.
 ``type_check`` compares the value with the type anew and names every mistake.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,12 +13,28 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gputile.api.json_size import has_more_items
+from gputile.api.wording import below
 
 MOST_FOUND: Final = 20
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
 
 _MOST_COMPARED: Final = 16_384  # items of JSON
+# What msgspec says, and what people say.
+_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")  # of a character outside the BMP
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_MISSING: Final = re.compile("Object missing required field `(.*)`")
+_EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
+_KINDS: Final = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+    "datetime": "a time",
+}
 
 T = TypeVar("T")
 
@@ -68,7 +85,7 @@ def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") 
 def misfits_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any) -> list[Misfit]:
     """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised.
 
-    JSON of very many items is not compared with ``kind``, since that holds up an event loop: msgspec's words tell then.
+    JSON of very many items is not compared with ``kind``, since that holds up an event loop: the first mistake is told.
     """
     raw = text.encode(errors="replace") if isinstance(text, str) else bytes(text)
     if isinstance(error, msgspec.ValidationError) and has_more_items(raw, _MOST_COMPARED):
@@ -80,16 +97,28 @@ def misfits_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any
     except UnicodeError:
         return [Misfit("", "it is not UTF-8 text")]
     except msgspec.MsgspecError as malformed:
-        return [Misfit("", f"it is not JSON: {_lowered(str(malformed).removeprefix('JSON is malformed: '))}")]
+        return [Misfit("", _malformed(str(malformed), raw))]
     return _misfits(error, value, kind)
 
 
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _malformed(said: str, raw: bytes) -> str:
+    """Return why ``raw`` is not JSON; msgspec said it in its words, with the place."""
+    if not raw.strip():
+        return "it is empty, and no JSON"
+    if "surrogate" in said or ("truncated" in said and _HALF.search(raw)):
+        return r"it is not JSON: an escape such as \ud800 without its other half is not text"
+    if "truncated" in said:
+        return "it is not JSON: it ends in the middle"
+    place = _BYTE.search(said)
+    if place is None:
+        return "it is not JSON"
+    at = int(place[1])
+    character = raw[at : at + 1].decode("ascii", errors="replace")
+    return f"it is not JSON: {character!r} cannot stand at byte {at}" if character else "it is not JSON"
 
 
 def _misfits(error: Exception, value: Any, kind: Any) -> list[Misfit]:
-    """Return what is wrong; in msgspec's words where the comparison finds nothing, as of a type that checks itself."""
+    """Return what is wrong; as far as msgspec tells it where the comparison finds nothing."""
     if isinstance(error, RecursionError):
         return [Misfit("", "it is nested too deep")]
     found: list[Misfit] = []
@@ -102,4 +131,13 @@ def _misfits(error: Exception, value: Any, kind: Any) -> list[Misfit]:
 
 def _in_its_words(error: Exception) -> Misfit:
     said, _, where = str(error).partition(" - at `$")
-    return Misfit(where.rstrip("`").lstrip("."), str(error.__cause__ or said))
+    path = where.rstrip("`").lstrip(".")
+    if error.__cause__ is not None:
+        return Misfit(path, str(error.__cause__))
+    missing, expected = _MISSING.fullmatch(said), _EXPECTED.match(said)
+    if missing is not None:
+        return Misfit(below(path, missing[1]), "Required value")
+    if expected is None:
+        return Misfit(path, "its value is not one that may stand there")
+    found = f", is {_KINDS[expected[2]]}" if expected[2] in _KINDS else ""
+    return Misfit(path, f"must be {' or '.join(_KINDS.get(each, each) for each in expected[1].split(' | '))}{found}")

@@ -22,11 +22,11 @@ T = TypeVar("T")
 class Progress:
     """A context in which the line shows once ``after`` seconds have gone by; the end takes it away.
 
-    ``total`` is how many steps there are, 0 where nobody knows. Where standard error is no terminal, ``piped`` has a
-    note say there once what goes on.
+    ``total`` is how many steps there are, 0 where nobody knows. Where standard error is no terminal, a note
+    says once what goes on, after ``piped`` seconds; None: nothing does.
     """
 
-    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: bool = False) -> None:
+    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: float | None = None) -> None:
         self._what = inert(what)
         self._piped = piped
         self._total = total
@@ -37,7 +37,7 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if sys.stderr is not None and (self._piped or sys.stderr.isatty()):
+        if sys.stderr is not None and (self._piped is not None or sys.stderr.isatty()):
             show = self._show if sys.stderr.isatty() else self._note
             self._thread = threading.Thread(target=show, daemon=True)
             self._thread.start()
@@ -55,7 +55,7 @@ class Progress:
         self._done = done
 
     def _note(self) -> None:
-        if not self._ended.wait(self._after):
+        if not self._ended.wait(self._piped):
             _write(f"note: {self._what}\n")
 
     def _show(self) -> None:

@@ -76,7 +76,7 @@ def isolation(
             f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
         )
     try:
-        with _temporary_root(), tidy(kill_children), Progress(WORK, after=SAY_AFTER_S, piped=True):
+        with _temporary_root(), tidy(kill_children), Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S):
             if fake_driver:
                 memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
             else:

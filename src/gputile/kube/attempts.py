@@ -1,6 +1,7 @@
 """When a request is sent again: a GET that failed for now, and any request whose credential was refused."""
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,11 +18,15 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """A GET is sent at most ``number`` times, with ``backoff`` between, or as long as the API server asks for."""
+    """A GET is sent at most ``number`` times, with ``backoff`` between, or as long as the API server asks for.
+
+    Where it asks for more than ``longest_wait_s``, that is the end.
+    """
 
     number: int = 4
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.1, longest=2.0))
     clock: Clock = SYSTEM_CLOCK
+    longest_wait_s: float = math.inf
 
     async def of(self, send: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what ``send`` returns, called again while the API server is unreachable, overloaded or failing.
@@ -35,6 +40,8 @@ class Attempts:
             except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
                 log.info("trying again: %s", error)
                 seconds = max(self.backoff.delay(attempt), error.retry_after)
+                if seconds >= self.longest_wait_s:
+                    raise
             await self.clock.sleep(seconds)
         return await send()
 

@@ -78,16 +78,19 @@ class Page(NamedTuple, Generic[T]):
     metadata: ListMeta
     objects: Sequence[T]
     unreadable: Sequence[UnreadableObject]
+    kind: str = ""
 
 
 class _ListOf(msgspec.Struct, Generic[T]):
     metadata: ListMeta
     items: list[T] | None = None
+    kind: str = ""
 
 
 class _RawList(msgspec.Struct):
     metadata: ListMeta
     items: list[msgspec.Raw] | None = None
+    kind: str = ""
 
 
 class _WatchEventHead(msgspec.Struct, Generic[T], gc=False):
@@ -121,16 +124,14 @@ class ObjectDecoder(Generic[T]):
             whole = self._list.decode(body)
         except UNREADABLE:
             return self._page_by_item(body)
-        return Page(whole.metadata, whole.items or (), ())
+        return Page(whole.metadata, whole.items or (), (), whole.kind)
 
     def _page_by_item(self, body: bytes) -> Page[T]:
         try:
             raw = decode(body, self._raw_list)
         except MisfitError as error:
-            start = body[:60].decode(errors="replace")
-            raise BadAnswer(
-                f"the answer is no list of an API server ({error}; it begins {start!r}): is the server one?"
-            ) from error
+            begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
+            raise BadAnswer(f"the answer is no list of an API server ({error}{begins}): is the server one?") from error
         objects: list[T] = []
         unreadable: list[UnreadableObject] = []
         for item in raw.items or ():
@@ -138,7 +139,7 @@ class ObjectDecoder(Generic[T]):
                 objects.append(decode(item, self._object))
             except MisfitError as error:
                 unreadable.append(_unreadable(_identity(item), error))
-        return Page(raw.metadata, objects, unreadable)
+        return Page(raw.metadata, objects, unreadable, raw.kind)
 
     def line(self, line: bytes, request: str) -> WatchLine[T]:
         """Decode one line of the watch that ``request`` (its path) opened.

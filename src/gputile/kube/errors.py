@@ -114,6 +114,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
+_LONG_S = 5.0  # of a pause that is worth telling
 _LONGEST_TARGET = 200  # characters of a redirect's target that are shown
 _STATUS = msgspec.json.Decoder(Status)
 
@@ -141,6 +142,8 @@ def status_error(method: str, path: str, status: int, said: Status, retry_after:
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:
         parts.append(said.message)
+    if retry_after > _LONG_S:
+        parts.append(f"it asks to be left alone for {retry_after:,.0f} s")
     remedy = _remedy(status, method, path)
     if remedy:
         parts.append(remedy)

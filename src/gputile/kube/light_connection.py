@@ -7,7 +7,6 @@ time-out ends. It also takes an answer that is cut off in its first line for an 
 """
 
 import asyncio
-import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +16,25 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gputile.kube.answer_bounds import (
+    MOST_ANSWER_BYTES,
+    MOST_HEAD_BYTES,
+    TooLongAnswer,
+    compressed,
+    endless_head,
+    too_long,
+)
 from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
-from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error, redirected
+from gputile.kube.errors import AnswerLost, BadAnswer, ConnectionFailed, api_error, redirected
+from gputile.kube.failures import reason_of
 from gputile.kube.kubeconfig import Access
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
 
 _CHUNK: Final = 1 << 18
+_BEGINNING: Final = 60
+_SWITCHING: Final = 101  # protocols
 _ATTEMPTS: Final = Attempts()
 
 
@@ -41,8 +51,31 @@ class _Answer:
         self.body = bytearray()
         self.retry_after = 0.0
         self.location = ""
+        self.encoding = ""
+        self.beginning = b""
+        self.received = 0
         self.complete = False
         self._began = self._framed = False
+
+    def take(self, data: bytes, most_bytes: int) -> None:
+        """Take the bytes that came.
+
+        Raises:
+            TooLongAnswer: there are more than an answer may have.
+            httptools.HttpParserError: they are no answer.
+        """
+        self.beginning = self.beginning or data[:_BEGINNING]
+        self.received += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            if self.parser.get_status_code() != _SWITCHING:
+                raise
+            self.complete = True  # what comes after the head is of another protocol
+        if not self._began and self.received > MOST_HEAD_BYTES:
+            raise TooLongAnswer(endless_head())
+        if self.received > most_bytes + MOST_HEAD_BYTES:
+            raise TooLongAnswer(too_long(most_bytes))
 
     @property
     def ends_with_connection(self) -> bool:
@@ -56,11 +89,13 @@ class _Answer:
             self.retry_after = float(value)
         elif name == b"location":
             self.location = value.decode("latin-1")
+        elif name == b"content-encoding":
+            self.encoding = value.decode("latin-1").strip().lower()
         self._framed |= name in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        """Take note that the body comes now."""
-        self._began = True
+        """Take note that the body comes now, unless what has come is about an answer that is still to come."""
+        self._began = self.parser.get_status_code() >= 200
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
@@ -74,8 +109,9 @@ class _Answer:
 class LightConnection:
     """Keep-alive connections to one API server, without a proxy; an async context manager."""
 
-    def __init__(self, access: Access, *, attempts: Attempts = _ATTEMPTS) -> None:
+    def __init__(self, access: Access, *, attempts: Attempts = _ATTEMPTS, most_bytes: int = MOST_ANSWER_BYTES) -> None:
         self._access = access
+        self._most_bytes = most_bytes
         self._attempts = attempts
         self._idle: list[_Streams] = []
         place = urlsplit(access.server)
@@ -128,6 +164,10 @@ class LightConnection:
 
     def _body_of(self, request: ApiRequest, answer: _Answer) -> bytes:
         status, body = answer.parser.get_status_code(), bytes(answer.body)
+        if status == _SWITCHING:
+            raise BadAnswer(f"{request}: the server answers in another protocol than HTTP: is it an API server?")
+        if answer.encoding not in ("", "identity"):
+            raise BadAnswer(f"{request}: {compressed(answer.encoding)}")
         if status < 300:
             return body
         if status < 400:
@@ -145,11 +185,8 @@ class LightConnection:
                 )
         except TimeoutError as error:
             raise ConnectionFailed(f"{place}: it took longer than {CONNECT_SECONDS:g} s") from error
-        except ssl.SSLCertVerificationError as error:
-            raise ConnectionFailed(f"{place}: {error}") from error
         except OSError as error:
-            number, said = error.errno or 0, error.strerror or str(error)
-            raise ConnectionFailed(f"{place}: {os.strerror(number) if number > 0 else said}") from error
+            raise ConnectionFailed(f"{place}: {reason_of(error)}") from error
         except UnicodeError as error:
             raise ConnectionFailed(f"{place}: this is no name of a host") from error
         return _Streams(reader, writer)
@@ -161,6 +198,7 @@ class LightConnection:
             f"Host: {self._host_header}",
             f"User-Agent: gputile/{VERSION}",
             f"Accept: {JSON}",
+            "Accept-Encoding: identity",
             *([f"Authorization: {credential.authorization}"] if credential.authorization else ()),
         ]
         answer, begun, keep = _Answer(), False, False
@@ -172,11 +210,14 @@ class LightConnection:
                 if not data:
                     break
                 begun = True
-                answer.parser.feed_data(data)
+                answer.take(data, self._most_bytes)
             keep = answer.complete and answer.parser.should_keep_alive()
         except ConnectionError:
             if begun:
                 raise
+        except httptools.HttpParserError as error:
+            begins = f": it begins {answer.beginning.decode(errors='replace')!r}" if answer.received else ""
+            raise AnswerLost(f"{request}: the connection broke: this is no HTTP{begins}") from error
         finally:
             if keep:
                 self._idle.append(streams)
@@ -191,9 +232,9 @@ class LightConnection:
 def _named(request: ApiRequest) -> Iterator[None]:
     try:
         yield
+    except TooLongAnswer as error:
+        raise BadAnswer(f"{request}: {error}") from error
     except TimeoutError as error:
         raise AnswerLost(f"{request}: no complete answer within {request.within:g} s") from error
-    except httptools.HttpParserError as error:
-        raise AnswerLost(f"{request}: the connection broke: this is no HTTP: {error}") from error
     except OSError as error:
-        raise AnswerLost(f"{request}: the connection broke: {error or type(error).__name__}") from error
+        raise AnswerLost(f"{request}: the connection broke: {reason_of(error)}") from error

@@ -1,13 +1,15 @@
 """Inputs that nobody should give: every command answers with an error in words, soon, and never with a traceback."""
 
+import gzip
 import json
 import os
 import random
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -325,6 +327,85 @@ def test_api_servers_that_answer_anything(name: str, answering: tuple[str, list[
         judged(
             [*words, "--kubeconfig", kubeconfig, "--request-timeout", "700ms"], wrong=name not in ("items of nothing",)
         )
+
+
+def flood(head: bytes, part: bytes) -> Answer:
+    """An answer that goes on until the other side has had enough."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        with suppress(OSError):
+            handler.wfile.write(head)
+            while True:
+                handler.wfile.write(part)
+
+    return answer
+
+
+def pages(items: list[Any]) -> Answer:
+    """Pages that each name a new one."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = json.dumps({"kind": "List", "metadata": {"continue": uuid.uuid4().hex}, "items": items}).encode()
+        plain(200, body)(handler)
+
+    return answer
+
+
+OK: Final = b"HTTP/1.1 200 OK\r\n"
+LIST: Final = b'{"kind":"NodeList","apiVersion":"v1","metadata":{},"items":['
+TOO_LONG: Final = "the answer is longer than 128 MiB, which no API server sends for a page: is the server one?"
+HEADERS: Final = "the answer has more than 1 MiB of headers: is the server an API server?"
+LIES: Final[dict[str, tuple[Answer, int, str]]] = {
+    "space": (flood(OK + b"\r\n", b" " * (1 << 20)), 2, TOO_LONG),
+    "chunks": (
+        flood(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * (1 << 20) + b"\r\n"),
+        2,
+        TOO_LONG,
+    ),
+    "json": (flood(OK + b"\r\n" + LIST, b'{"metadata":{"name":"n"}},' * 40_000), 2, TOO_LONG),
+    "headers": (flood(OK, b"X-A: b\r\n" * 10_000), 2, HEADERS),
+    "header": (flood(OK + b"X-A: ", b"b" * (1 << 20)), 2, HEADERS),
+    "continue": (flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000), 2, HEADERS),
+    "many fields": (plain(200, LIST + b"{}," * 5_000_000 + b"{}]}"), 2, "more than 5,000,000 fields and entries"),
+    "empty pages": (pages([]), 2, "the list goes on after 100 pages with 0 objects, 100 of them empty"),
+    "gzip": (plain(200, gzip.compress(LIST + b"]}"), **{"Content-Encoding": "gzip"}), 2, "is compressed ('gzip')"),
+    "another protocol": (raw(b"HTTP/1.1 101 Switching\r\n\r\n"), 2, "the server answers in another protocol than HTTP"),
+    "another kind": (
+        plain(200, LIST.replace(b"Node", b"Secret") + b"]}"),
+        2,
+        'the answer is of kind "SecretList", and no list of',
+    ),
+    "empty": (plain(200, b""), 2, "(it is empty, and no JSON): is the server one?"),
+    "half": (plain(200, LIST), 2, "(it is not JSON: it ends in the middle; it begins '{"),
+    "half a character": (
+        plain(200, LIST + b'{"metadata":{"name":"\\ud800"}}]}'),
+        2,
+        "without its other half is not text",
+    ),
+    "nested": (plain(200, b"[" * 100_000), 2, "(must be a mapping, is a list; it begins"),
+    "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "it asks to be left alone for 3,600 s"),
+    "ssh": (raw(b"SSH-2.0-x\r\n"), 1, "this is no HTTP: it begins 'SSH-2.0-x"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_api_servers_that_lie_end_in_a_gibibyte_and_in_words(name: str, answering: tuple[str, list[Answer]]) -> None:
+    """A real process, which the kernel gives a GiB; the message is the last line, and none of a parser's."""
+    kubeconfig, answers = answering
+    answer, code, said = LIES[name]
+    answers.append(answer)
+    words = ["inspect", "--config", "/dev/null", "--kubeconfig", kubeconfig, "--request-timeout", "2m"]
+    command = ["prlimit", f"--as={1 << 30}", *arguments("main", *words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    *_, last = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "")
+    assert last.startswith("error: cannot read the cluster: ")
+    assert said in last
+    assert not [word for word in RAW if word in done.stderr]
+
+
+RAW: Final = ("Traceback", "Expected `", "got `", "callback error", "Pause on", "data was truncated", "surrogate pair")
 
 
 def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
