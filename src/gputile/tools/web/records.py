@@ -13,12 +13,12 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """One GPU. ``total`` and ``used`` are MiB that can be given away and that are booked, ``percent`` of compute."""
+    """One GPU. ``total`` is MiB that can be given away, ``booked`` those that are booked; ``percent`` is of compute."""
 
     index: int
     total: int
     model: str = ""
-    used: int = 0
+    booked: int = 0
     percent: int = 0
     pods: int = 0
     healthy: bool = True

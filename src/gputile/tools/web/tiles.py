@@ -46,7 +46,7 @@ def node_tile(ledger: Ledger, row: int, node: Node | None, pods: Mapping[str, Po
             index=gpu.index,
             total=int(arrays.total[row, i]),
             model=gpu.model,
-            used=int(arrays.used[row, i]),
+            booked=int(arrays.used[row, i]),
             percent=int(arrays.percent[row, i]),
             pods=int(arrays.pods[row, i]),
             healthy=gpu.healthy,

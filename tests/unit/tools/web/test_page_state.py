@@ -107,7 +107,7 @@ def test_what_a_tile_says() -> None:
     assert node.silent
     assert node.taints == ("nvidia.com/gpu=present:NoSchedule",)
     assert node.problems == ("GPU 1 is unhealthy", "NoNews: for 5 minutes")
-    assert [(gpu.total, gpu.used, gpu.percent, gpu.pods, gpu.healthy) for gpu in node.gpus] == [
+    assert [(gpu.total, gpu.booked, gpu.percent, gpu.pods, gpu.healthy) for gpu in node.gpus] == [
         (15 * GIB, 4 * GIB, 30, 1, True),
         (15 * GIB, 0, 0, 0, False),
     ]

@@ -14,7 +14,7 @@ TILES = [
         "b",
         mode="cgpu",
         serves="memory",
-        gpus=(GpuTile(0, 16 * GIB, used=4 * GIB, pods=1), GpuTile(1, 16 * GIB, healthy=False)),
+        gpus=(GpuTile(0, 16 * GIB, booked=4 * GIB, pods=1), GpuTile(1, 16 * GIB, healthy=False)),
         pods=(PodTile("ns", "small", (TileShare(0, 4 * GIB),)),),
         problems=("GPU 1 is unhealthy",),
     ),
@@ -22,7 +22,7 @@ TILES = [
         "a",
         mode="core_mem",
         serves="memory",
-        gpus=(GpuTile(0, 16 * GIB, "NVIDIA A10", used=12 * GIB, percent=50, pods=2),),
+        gpus=(GpuTile(0, 16 * GIB, "NVIDIA A10", booked=12 * GIB, percent=50, pods=2),),
         pods=(
             PodTile("ns", "large", (TileShare(0, 8 * GIB, 30),)),
             PodTile("ns", "kept", (TileShare(0, 4 * GIB, 20),), reserved=True),

@@ -31,7 +31,7 @@ TEAM = Rights(namespaces=frozenset({"mine"}))
 SECRET = PodTile("theirs", "secret", (TileShare(0, 1024, 30),), "secret-work", created=5, problem="secret is lost")
 OPEN = PodTile("mine", "open", (TileShare(0, 2048),), "work", created=7)
 NODE = NodeTile(
-    "n", "cgpu", gpus=(GpuTile(0, 8192, used=3072),), pods=(SECRET, OPEN), problems=("theirs/secret waits",)
+    "n", "cgpu", gpus=(GpuTile(0, 8192, booked=3072),), pods=(SECRET, OPEN), problems=("theirs/secret waits",)
 )
 PENDING = [PendingPod("theirs", "secret", "1 GiB"), PendingPod("mine", "open", "1 GiB")]
 

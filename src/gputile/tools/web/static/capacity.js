@@ -24,7 +24,7 @@ export function capacityOf(nodes, model) {
         }
         continue;
       }
-      const hole = Math.max(0, gpu.total - (gpu.used ?? 0));
+      const hole = Math.max(0, gpu.total - (gpu.booked ?? 0));
       capacity.free += hole;
       if (!hole) continue;
       capacity.shares += 1;

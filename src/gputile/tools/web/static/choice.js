@@ -37,12 +37,12 @@ function byName(a, b) {
 
 function fullness(node) {
   const facts = factsOf(node);
-  return facts.total ? facts.used / facts.total : 0;
+  return facts.total ? facts.booked / facts.total : 0;
 }
 
 function freeMemory(node) {
   const facts = factsOf(node);
-  return facts.total - facts.used;
+  return facts.total - facts.booked;
 }
 
 const ORDERS = {

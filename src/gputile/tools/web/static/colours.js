@@ -25,7 +25,7 @@ export class Colours {
   }
 
   of(pod, gpu, now) {
-    if (this.by === "use") return bucketOf(USES, gpu && gpu.total ? (gpu.used ?? 0) / gpu.total : 0);
+    if (this.by === "use") return bucketOf(USES, gpu && gpu.total ? (gpu.booked ?? 0) / gpu.total : 0);
     if (this.by === "age") return bucketOf(AGES, pod.created ? now - pod.created : Infinity);
     return this.ofGroup(this.by === "workload" ? workloadOf(pod) : pod.namespace);
   }

@@ -147,7 +147,7 @@ function drawNow() {
 function drawSummary(totals) {
   const facts = [
     ["GPUs in use", `${totals.busy}`, `of ${totals.gpus}`, totals.gpus ? totals.busy / totals.gpus : 0],
-    ["Memory booked", `${amountText(totals.used)}`, `of ${amountText(totals.total)} GiB`, totals.total ? totals.used / totals.total : 0],
+    ["Memory booked", `${amountText(totals.booked)}`, `of ${amountText(totals.total)} GiB`, totals.total ? totals.booked / totals.total : 0],
     ["Pods on GPUs", `${totals.pods}`, totals.reserved ? `and ${totals.reserved} reserved` : `on ${totals.nodes} nodes`],
     ["Pending", `${seen.model.pending.size}`, seen.model.pending.size === 1 ? "pod asks for GPUs" : "pods ask for GPUs"],
     ["Unhealthy", `${totals.sick}`, `GPUs; ${totals.troubled} nodes with problems`],

@@ -40,12 +40,12 @@ const factsOfNode = new WeakMap(); // node records never change, so what follows
 export function factsOf(node) {
   let facts = factsOfNode.get(node);
   if (facts !== undefined) return facts;
-  facts = { total: 0, used: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, models: new Set(), namespaces: new Map(), workloads: new Map(), on: new Map(), words: "" };
+  facts = { total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, models: new Set(), namespaces: new Map(), workloads: new Map(), on: new Map(), words: "" };
   const words = [node.name, node.mode ?? ""];
   for (const gpu of node.gpus ?? []) {
     facts.gpus += 1;
     facts.total += gpu.total;
-    facts.used += Math.min(gpu.used ?? 0, gpu.total);
+    facts.booked += Math.min(gpu.booked ?? 0, gpu.total);
     if (gpu.pods) facts.busy += 1;
     if (gpu.healthy === false) facts.sick += 1;
     if (gpu.model) facts.models.add(gpu.model);
@@ -82,11 +82,11 @@ export function groupsOf(nodes, by) {
 }
 
 export function totalsOf(nodes) {
-  const totals = { nodes: 0, total: 0, used: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, troubled: 0, namespaces: new Map(), models: new Set(), modes: new Set() };
+  const totals = { nodes: 0, total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, troubled: 0, namespaces: new Map(), models: new Set(), modes: new Set() };
   for (const node of nodes) {
     const facts = factsOf(node);
     totals.nodes += 1;
-    for (const key of ["total", "used", "gpus", "busy", "sick", "pods", "reserved"]) totals[key] += facts[key];
+    for (const key of ["total", "booked", "gpus", "busy", "sick", "pods", "reserved"]) totals[key] += facts[key];
     if (node.problems || node.silent) totals.troubled += 1;
     for (const [name, mib] of facts.namespaces) totals.namespaces.set(name, (totals.namespaces.get(name) ?? 0) + mib);
     for (const model of facts.models) totals.models.add(model);

@@ -10,7 +10,7 @@ export function nodePanel(node, open, now) {
       ["Mode", node.mode || "unknown"],
       ["Takes", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : "no pods now"],
       ["Memory unit", node.unit ? `${node.unit} MiB` : "unknown"],
-      ["Booked", `${amountText(facts.used)} of ${amountText(facts.total)} GiB`],
+      ["Booked", `${amountText(facts.booked)} of ${amountText(facts.total)} GiB`],
       ["Taints", (node.taints ?? []).join(", ") || "none"],
       ["Scheduling", node.cordoned ? "off (cordoned)" : "on"],
     ]),
@@ -18,7 +18,7 @@ export function nodePanel(node, open, now) {
   if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "What is wrong"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
   for (const gpu of node.gpus ?? []) {
     const held = facts.on.get(gpu.index) ?? [];
-    parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB booked`, element("span", { "data-use-gpu": gpu.index }), `${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
+    parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB booked`, element("span", { "data-use-gpu": gpu.index }), `${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
     parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`),

@@ -118,10 +118,10 @@ export class TileGrid {
       if (percent && !pod.whole) compute.append(element("span", { class: dim ? "dim" : "", width: `${Math.min(100, percent)}%`, hue: colour.hue }));
     }
     if (sum < gpu.total) bar.append(element("div", { class: `free${sick ? " sick" : ""}`, "aria-hidden": "true" }));
-    const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.used ?? 0)}/${amountText(gpu.total)} GiB`;
+    const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
     const width = tileWidth(gpu, this.frame);
-    const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.used ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
-    const state = sick ? "✕ unhealthy" : (gpu.used ?? 0) > gpu.total ? "! overbooked" : "";
+    const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.booked ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
+    const state = sick ? "✕ unhealthy" : (gpu.booked ?? 0) > gpu.total ? "! overbooked" : "";
     const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
     return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
       element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), element("span", {}, short), state ? element("em", {}, state) : null),
