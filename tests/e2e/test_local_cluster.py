@@ -107,7 +107,10 @@ def test_the_demo_draws_the_cluster_and_ends_well() -> None:
 
 def test_the_first_page_is_executed(local: LocalCluster) -> None:
     """It leaves nothing behind, so that the tests below count their own pods only."""
-    walk(ROOT / "docs" / "guides" / "getting-started.md", local.environment, ROOT, lambda _: None)
+    try:
+        walk(ROOT / "docs" / "guides" / "getting-started.md", local.environment, ROOT, lambda _: None)
+    finally:
+        local.run("kubectl delete pods --all --now")
 
 
 def test_status_recognises_the_programs(local: LocalCluster) -> None:

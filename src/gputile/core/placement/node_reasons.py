@@ -1,6 +1,7 @@
 """Reasons of nodes in words: nodes with the same reason are named together."""
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Collection, Iterable
 
 NAMES_SHOWN = 3
 
@@ -18,11 +19,14 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
     return [told_of(alike, why) for why, alike in shown] + ([f"and {left} more"] if left > 0 else [])
 
 
-def told_of(names: Sequence[str], why: str) -> str:
+def told_of(names: Collection[str], why: str) -> str:
     """Return "NODE: why", or "4 nodes (NODE, ...): why"."""
-    return f"{names[0]}: {why}" if len(names) == 1 else f"{len(names)} nodes ({some(names)}): {why}"
+    return f"{some(names)}: {why}" if len(names) == 1 else f"{len(names)} nodes ({some(names)}): {why}"
 
 
-def some(names: Sequence[str]) -> str:
-    """Return the first few of ``names``."""
-    return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+def some(names: Collection[str]) -> str:
+    """Return the first few of ``names`` by the alphabet.
+
+    kube-scheduler names nodes in another order each time; what is said of the same nodes stays the same text.
+    """
+    return ", ".join(heapq.nsmallest(NAMES_SHOWN, names)) + (", ..." if len(names) > NAMES_SHOWN else "")
