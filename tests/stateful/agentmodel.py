@@ -166,13 +166,21 @@ class AgentsEnd(MessageChannel[FromGateway]):
 
 @dataclass
 class Living:
-    """A container that runs: where its limits are, and those that it started with; "" and None where it has none."""
+    """A container that was started. ``ended``: it was an init container, and does not run any more.
+
+    ``directory`` is where its limits are, and ``limits`` those that it started with; "" and None where it has none.
+    """
 
     pod: Pod
     container: Container
     phase: str
     directory: str
     limits: Limits | None
+    ended: bool = False
+
+    def end_init(self) -> None:
+        """An init container has done its work."""
+        self.ended = self.phase == "init"
 
 
 @dataclass
@@ -217,13 +225,16 @@ class ModelKubelet:
 
     def _runs(self, uid: str, container: str) -> bool:
         known = self.known.get(uid)
-        return known is not None and container in known.containers and known.containers[container].phase != "init"
+        return known is not None and container in known.containers and not known.containers[container].ended
 
     def restart(self, pods: list[Pod], *, forgets: bool) -> None:
         """Another kubelet, for which the containers run on; ``forgets``: it has lost its checkpoint."""
         if forgets:
             (self.directory / CHECKPOINT).unlink(missing_ok=True)
         self.known, self.pods = {**self.known, **self.pods}, {}
+        for each in self.living():
+            if self.choice.random() < 0.5:
+                each.end_init()
         self.manager = self._manager()
         self.manager.read()
         self.manager.sources_ready = False
@@ -316,6 +327,8 @@ class ModelKubelet:
         directory, limits = mounts.get(CONTAINER_DIRECTORY, ""), None
         if directory:
             limits = msgspec.json.decode((Path(directory) / LIMITS_FILE).read_bytes(), type=Limits)
+        for each in seen.containers.values():
+            each.end_init()
         seen.containers[container.name] = Living(seen.pod, container, phase, directory, limits)
         if len(seen.containers) == len(seen.pod.spec.init_containers) + len(seen.pod.spec.containers):
             seen.phase = "Running"
@@ -323,12 +336,9 @@ class ModelKubelet:
         return ""
 
     def living(self) -> list[Living]:
-        """Return the containers that run; an init container ends when the next one starts."""
-        found = []
-        for seen in {**self.known, **self.pods}.values():
-            names = list(seen.containers)
-            found += [c for c in seen.containers.values() if c.phase != "init" or c.container.name == names[-1]]
-        return found
+        """Return the containers that run."""
+        every = {**self.known, **self.pods}.values()
+        return [each for seen in every for each in seen.containers.values() if not each.ended]
 
     def list(self) -> listing_pb.ListPodResourcesResponse:
         """Return PodResources' answer."""
