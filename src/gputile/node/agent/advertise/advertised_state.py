@@ -128,8 +128,11 @@ class AdvertisedState:
         """Take in what the kubelet's checkpoint says."""
         self._records.recover(self.allocation_state)
 
-    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
-        """Return the UID and name of each container for which the kubelet's checkpoint has just these IDs."""
+    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]] | None:
+        """Return the UID and name of each container for which the kubelet's checkpoint has just these IDs.
+
+        None where it cannot be read.
+        """
         return self._records.owners(resource, ids)
 
     def _save_or_later(self) -> None:

@@ -10,7 +10,7 @@ time: the pod keeps its IDs, and ``PreStartContainer``, which the kubelet tries 
 gone. Everything else is served as the kubelet chose, and the ledger corrected.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -58,13 +58,15 @@ def unnamed(state: AllocationState, resource: str, size: int) -> bool:
 class DeviceAllocator:
     """Decides a call of the kubelet on the node's ``state`` and what the kubelet lists, None where it does not say.
 
-    ``now`` is a time of the monotonic clock in seconds, ``now_ns`` Unix time in nanoseconds.
+    ``now`` is a time of the monotonic clock in seconds, ``now_ns`` Unix time in nanoseconds. ``written`` are the UIDs
+    and names of the containers for which the kubelet's checkpoint has the IDs asked for, None where it cannot be read.
     """
 
     state: AllocationState
     listing: Listing | None
     now: float
     now_ns: int = 0
+    written: Set[tuple[str, str]] | None = None
 
     def preferred(self, resource: str, available: Iterable[str], must: Iterable[str], size: int) -> tuple[str, ...]:
         """Return the IDs that the kubelet should take."""
@@ -131,7 +133,7 @@ class DeviceAllocator:
 
     def _asking(self, resource: str, ids: tuple[str, ...]) -> ContainerCandidate | None:
         """Return who asks for just these IDs; those of an init container can only be for its own pod."""
-        state, size = self.state, len(ids)
+        state, size, again = self.state, len(ids), self._asking_again(resource, ids)
         found = [c for c in _candidates(state, self.listing, resource, size) if c.known]
         owners = {
             pod_devices.uid
@@ -142,7 +144,6 @@ class DeviceAllocator:
         own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.device_table)]
         if self.listing is None and not own:
             # Several pods may be asking for so many; only that of the init container gets its very IDs.
-            again = self._asking_again(resource, ids)
             pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
             next_ones = [
                 c
@@ -150,7 +151,16 @@ class DeviceAllocator:
                 if not runs_on(c, state.device_table)
             ]
             own = [c for c in again if not _is_init(c)] or next_ones or again
-        return next(iter((*own, *found)), None)
+        return next(iter((*(c for c in again if not self._is_written(c)), *own, *found)), None)
+
+    def _is_written(self, candidate: ContainerCandidate) -> bool:
+        """Return whether the kubelet has written down the IDs for a container that was answered with them.
+
+        It does so before it asks for the next one, such as one that takes over the IDs of an init container. Where
+        nobody can say, it is taken to have.
+        """
+        uid = candidate.pod.kubelet_uid if candidate.pod is not None else ""
+        return self.written is None or (uid, candidate.container) in self.written
 
     def _asking_again(self, resource: str, ids: tuple[str, ...]) -> list[ContainerCandidate]:
         """Return the container that was answered with just these IDs: the gateway repeats a call that an agent died of.
@@ -161,9 +171,10 @@ class DeviceAllocator:
         if state.last_uid:
             return []
         return [
-            ContainerCandidate(pod.key, devices.container, pod, request, guessed=True)
+            ContainerCandidate(pod.key, devices.container, pod, request, guessed=self.listing is None)
             for pod_devices in state.device_table.holders(resource, ids)
             if (pod := state.pod_of(pod_devices)) is not None and pod.alive
+            if self.listing is None or pod.key in self.listing
             for devices in pod_devices.devices
             if devices.resource == resource and set(devices.ids) == set(ids)
             if state.device_table.stage(devices) is DeviceStage.ANSWERED

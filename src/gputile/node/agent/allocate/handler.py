@@ -82,12 +82,13 @@ class AllocationHandler:
         """
         expected = self._state.expected is not None and self._state.expected.is_for(resource, ids, now)
         listing = None if expected else await self._lookup.look(resource, len(ids))
+        written = None if expected else self._advertised.owners(resource, ids)
         try:
-            return DeviceAllocator(self._state, listing, now, time.time_ns()).allocate(resource, ids)
+            return DeviceAllocator(self._state, listing, now, time.time_ns(), written).allocate(resource, ids)
         except AllocationConflict as error:
             if expected:
                 listing = await self._lookup.look(resource, len(ids))
-            allocator = DeviceAllocator(self._state, listing, now, time.time_ns())
+            allocator = DeviceAllocator(self._state, listing, now, time.time_ns(), written)
             granted = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return granted
@@ -127,7 +128,7 @@ class AllocationHandler:
                 raise AgentNotReady(f"the limits cannot be written: {error}") from error
 
     def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
-        owners = self._advertised.owners(resource, ids)
+        owners = self._advertised.owners(resource, ids) or frozenset()
         found = prestart(self._state, resource, ids, listing, time.time_ns())
         if any(start.mounts is None for start in found) or owners - {owner(self._state, start) for start in found}:
             self._advertised.recover()

@@ -58,7 +58,7 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
     ``pods`` are by the UID that the kubelet knows.
     """
     found: dict[str, PodDevices] = {}
-    for entry in _entries(text):
+    for entry in _entries(text) or ():
         pod = pods.get(entry.pod_uid)
         ours = entry.resource_name in MODE_RESOURCES or entry.resource_name.startswith(MIG_PREFIX)
         if pod is None or not pod.alive or not ours:
@@ -81,25 +81,27 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
     return list(found.values())
 
 
-def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]] | None:
     """Return the UID and name of each container to which the kubelet's checkpoint gives just ``ids``.
 
-    An init container and the one that takes over its IDs are two.
+    An init container and the one that takes over its IDs are two. None where the checkpoint cannot be read.
     """
-    wanted = frozenset(ids)
+    wanted, entries = frozenset(ids), _entries(text)
+    if entries is None:
+        return None
     return frozenset(
         (entry.pod_uid, entry.container_name)
-        for entry in _entries(text)
+        for entry in entries
         if entry.resource_name == resource and entry.ids == wanted
     )
 
 
-def _entries(text: bytes) -> list[_Entry]:
-    """Return what the kubelet's checkpoint has; nothing where it cannot be read."""
+def _entries(text: bytes) -> list[_Entry] | None:
+    """Return what the kubelet's checkpoint has; None where it cannot be read."""
     try:
         return msgspec.json.decode(text, type=_File).data.pod_device_entries or []
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return []
+        return None
 
 
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:

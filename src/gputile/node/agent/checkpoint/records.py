@@ -108,16 +108,19 @@ class Records:
                 _drop_stand_ins(device_table, devices)
             device_table.put(known)
 
-    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]]:
+    def owners(self, resource: str, ids: Iterable[str]) -> frozenset[tuple[str, str]] | None:
         """Return the UID and name of each container for which the kubelet's checkpoint has just these IDs.
 
-        It is written before any of them starts; nobody is returned where it cannot be read.
+        The kubelet writes down all that a container has before it asks for the next one, and before any of them starts.
+        None where the checkpoint cannot be read.
         """
         try:
             return owners_in(read_whole(self._kubelets, _MOST_BYTES), resource, ids)
+        except FileNotFoundError:
+            return frozenset()
         except OSError as error:
             self._say(error)
-            return frozenset()
+            return None
 
     def _say(self, error: OSError) -> None:
         """Say once why the kubelet's checkpoint cannot be read; there need not be one."""

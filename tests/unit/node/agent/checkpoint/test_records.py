@@ -49,6 +49,7 @@ def test_what_is_no_file_tells_nothing_and_is_said_once(
     ODD[kind](tmp_path / FILE_NAME)
     for _ in range(3):
         records.recover(state)
+        assert records.owners(GPU_MEMORY, ("g0-00000",)) is None
     (said,) = caplog.records
     assert "the kubelet's checkpoint is not read: " in said.getMessage()
     assert not list(state.device_table)
@@ -102,10 +103,10 @@ def test_a_pod_does_not_start_with_the_limits_of_the_one_before_it(tmp_path: Pat
     meta = msgspec.structs.replace(pod.pod.metadata, uid="2")
     state, records = node(Mode.CGPU, before), records_in(tmp_path)
     grant, _ = DeviceAllocator(state, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    assert not records.owners(GPU_MEMORY, ids)
+    assert records.owners(GPU_MEMORY, ids) == frozenset()
     entry = {"PodUID": "2", "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ids}}
     (tmp_path / FILE_NAME).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
-    owners = records.owners(GPU_MEMORY, ids)
+    owners = records.owners(GPU_MEMORY, ids) or frozenset()
     with pytest.raises(NotYet, match="to a container that is not known yet, not to main of pod default/a"):
         only_for(state, prestart(state, GPU_MEMORY, ids, mine, 2), owners)
     state.pods[pod.key] = replace(pod, pod=msgspec.structs.replace(pod.pod, metadata=meta))
@@ -165,5 +166,5 @@ def test_a_static_pod_is_recovered_by_the_uid_that_its_mirror_names(tmp_path: Pa
     records.recover(state)
     assert {each.uid: each.devices[0].ids for each in state.device_table} == {static.uid: ids, other.uid: others}
     found = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=others), 3)
-    (start,) = only_for(state, found, records.owners(GPU_MEMORY, ids))
+    (start,) = only_for(state, found, records.owners(GPU_MEMORY, ids) or frozenset())
     assert start.mounts == {mount.container_path: mount.host_path}

@@ -102,6 +102,16 @@ def test_an_init_container_whose_ids_are_offered_has_its_turn_again() -> None:
     assert grant.directory == "uid-a-init"
 
 
+@pytest.mark.parametrize("written", [True, False, None])
+def test_a_call_that_an_agent_died_of_is_answered_for_the_same_container(*, written: bool | None) -> None:
+    """The next container may ask for the very IDs of the init container before it, but not before those are written."""
+    pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=2),)), 0)
+    node, listing = admission(Mode.CGPU, [pod], [holding(pod, devices_of("init", SIDE, Phase.INIT))]), bare("main")
+    owners = None if written is None else frozenset({("uid-a", "init")} if written else ())
+    grant, _ = DeviceAllocator(node, listing, 0.0, 2, owners).allocate(GPU_MEMORY, SIDE)
+    assert grant.directory == ("uid-a-init" if written is False else "uid-a-main")
+
+
 def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
     """A kubelet that was killed before it started the second one has forgotten both, and leaves the first one alone."""
     pod = two_of_one_size()
