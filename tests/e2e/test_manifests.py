@@ -16,8 +16,8 @@ from gputile.tools.simulator.scenario import load_scenario
 from tests.api_rules import BESIDE, BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
-from tests.localcluster.client import Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.dry_run import answer
 from tests.manifests import (
     CRON_JOB,
     DEPLOYMENT,
@@ -38,32 +38,12 @@ APPLICATIONS = sorted((Path(__file__).resolve().parents[2] / "examples" / "appli
 CLUSTER = (
     "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n', mode: core_mem, gpus: {memory: 15GiB}}]}"
 )
-SERVED: dict[str, dict[str, Json]] = {}  # what an API server serves of each version, by kind
 
 
 @pytest.fixture(scope="module")
 def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
     with installed(control_plane) as running:
         yield running
-
-
-def answer(plane: ControlPlane, namespace: str, body: Json) -> str:
-    """Return why the API server does not take an object, "" where it does; nothing is stored."""
-    strict = {"dryRun": "All", "fieldValidation": "Strict"}
-    try:
-        plane.api.request("POST", where(plane.api, namespace, body), body, query=strict)
-    except ApiError as error:
-        return str(error)
-    return ""
-
-
-def where(api: Api, namespace: str, body: Json) -> str:
-    """Return the path at which objects of a kind are created; "unknown" stands for a kind that there is not."""
-    prefix = f"/apis/{body['apiVersion']}" if "/" in body["apiVersion"] else f"/api/{body['apiVersion']}"
-    if prefix not in SERVED:
-        SERVED[prefix] = {each["kind"]: each for each in api.get(prefix)["resources"] if "/" not in each["name"]}
-    resource = SERVED[prefix].get(body["kind"], {"name": "unknown", "namespaced": True})
-    return f"{prefix}{f'/namespaces/{namespace}' if resource['namespaced'] else ''}/{resource['name']}"
 
 
 def verdict(directory: Path, body: Json) -> str:

@@ -30,14 +30,11 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
     for i, term in enumerate(node.get(_REQUIRED, {}).get("nodeSelectorTerms", ())):
         where = f"{path}.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms[{i}]"
         yield from _expressions(where, term)
-        for j, field in enumerate(term.get("matchFields", ())):
-            for k, name in enumerate(field.get("values", ())):
-                if why := broken_subdomain(name):
-                    yield f"{where}.matchFields[{j}].values[{k}]", why
+        yield from _node_names(where, term)
     for i, weighted in enumerate(node.get(_PREFERRED, ())):
-        yield from _expressions(
-            f"{path}.affinity.nodeAffinity.{_PREFERRED}[{i}].preference", weighted.get("preference", {})
-        )
+        where, term = f"{path}.affinity.nodeAffinity.{_PREFERRED}[{i}].preference", weighted.get("preference", {})
+        yield from _expressions(where, term, any_value=True)
+        yield from _node_names(where, term)
     for kind in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(kind, {})
         for i, term in enumerate(rules.get(_REQUIRED, ())):
@@ -68,6 +65,13 @@ def broken_label_selector(path: str, selector: Json) -> Iterator[Broken]:
             yield f"{where}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
         elif operator not in ("In", "NotIn") and expression.get("values"):
             yield f"{where}.values", "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+
+
+def _node_names(path: str, term: Json) -> Iterator[Broken]:
+    for i, field in enumerate(term.get("matchFields", ())):
+        for j, name in enumerate(field.get("values", ())):
+            if why := broken_subdomain(name):
+                yield f"{path}.matchFields[{i}].values[{j}]", why
 
 
 def _of_pods(path: str, term: Json) -> Iterator[Broken]:
@@ -113,12 +117,12 @@ def _keys(path: str, owner: Json, fields: tuple[str, ...]) -> Iterator[Broken]:
             yield f"{path}.{field}", "Forbidden: must not be specified when labelSelector is not set"
 
 
-def _expressions(path: str, term: Json) -> Iterator[Broken]:
+def _expressions(path: str, term: Json, *, any_value: bool = False) -> Iterator[Broken]:
     for i, expression in enumerate(term.get("matchExpressions", ())):
         where = f"{path}.matchExpressions[{i}]"
         if why := broken_qualified_name(expression["key"]):
             yield f"{where}.key", why
-        if expression["operator"] in ("In", "NotIn"):
+        if expression["operator"] in ("In", "NotIn") and not any_value:
             for j, value in enumerate(expression.get("values", ())):
                 if why := broken_label_value(value):
                     yield f"{where}.values[{j}]", why

@@ -28,7 +28,8 @@ _MOST_RULES: Final = 20
 _MOST_CODES: Final = 255
 _CODES: Final = ("In", "NotIn")
 _ACTIONS: Final = ("Restart", "RestartAllContainers")
-_RESIZED: Final = {"resourceName": ("cpu", "memory"), "restartPolicy": ("NotRequired", "RestartContainer")}
+_RESTARTING: Final = "RestartContainer"
+_RESIZED: Final = {"resourceName": ("cpu", "memory"), "restartPolicy": ("NotRequired", _RESTARTING)}
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+", re.ASCII)
 _GRACE_PERIOD: Final = 30  # seconds that a pod has to end, where it names none
 
@@ -49,7 +50,7 @@ def broken_container(path: str, container: Json, spec: Json) -> Iterator[Broken]
     yield from broken_environment(path, container, volumes)
     yield from broken_mounts(path, container, volumes)
     yield from broken_resources(f"{path}.resources", container.get("resources", {}))
-    yield from _resizing(f"{path}.resizePolicy", container.get("resizePolicy", ()))
+    yield from _resizing(f"{path}.resizePolicy", container.get("resizePolicy", ()), spec.get("restartPolicy", ""))
     for i, claim in enumerate(container.get("resources", {}).get("claims", ())):
         if claim["name"] not in claims:
             yield f"{path}.resources.claims[{i}]", f"Not found: {shown(claim['name'])}"
@@ -66,6 +67,10 @@ def broken_init_container(path: str, container: Json) -> Iterator[Broken]:
         for field in ("lifecycle", *_PROBES):
             if field in container:
                 yield f"{path}.{field}", "Forbidden: may not be set for init containers without restartPolicy=Always"
+        for i, policy in enumerate(container.get("resizePolicy", ())):
+            if policy["restartPolicy"] == _RESTARTING:
+                rule = "must be 'NotRequired' for init containers without restartPolicy=Always"
+                yield f"{path}.resizePolicy[{i}].restartPolicy", f"Invalid value: {shown(_RESTARTING)}: {rule}"
 
 
 def broken_host_ports(path: str, containers: Sequence[Json], *, on_host: bool) -> Iterator[Broken]:
@@ -178,9 +183,13 @@ def _unsupported(value: Any, valid: Sequence[str]) -> str:
     return f"Unsupported value: {shown(str(value))}: supported values: {', '.join(map(shown, valid))}"
 
 
-def _resizing(path: str, policies: Any) -> Iterator[Broken]:
+def _resizing(path: str, policies: Any, of_pod: str) -> Iterator[Broken]:
+    """Yield what is wrong with how a container is resized; ``of_pod`` is the restartPolicy of its pod."""
     names: set[str] = set()
     for i, policy in enumerate(policies):
+        if policy["restartPolicy"] == _RESTARTING and of_pod == "Never":
+            rule = "must be 'NotRequired' when the pod's `restartPolicy` is 'Never'"
+            yield f"{path}[{i}].restartPolicy", f"Invalid value: {shown(_RESTARTING)}: {rule}"
         for field, valid in _RESIZED.items():
             if policy[field] not in valid:
                 yield f"{path}[{i}].{field}", _unsupported(policy[field], valid)

@@ -112,7 +112,7 @@ def _file(path: str, reference: Json, volumes: Mapping[str, Json]) -> Iterator[B
     name, file, key = reference["volumeName"], reference["path"], reference["key"]
     if name not in volumes:
         yield f"{path}.volumeName", f"Not found: {shown(name)}"
-    elif "emptyDir" not in volumes[name]:
+    elif "emptyDir" not in volumes[name] and len(volumes[name]) > 1:  # one without a source is an emptyDir
         yield f"{path}.volumeName", f"Invalid value: {shown(name)}: must be a volume of type emptyDir"
     if ".." in file.split("/"):
         yield f"{path}.path", f"Invalid value: {shown(file)}: must not contain '..'"

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from gputile.api.core import Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.wording import nearest, shown
-from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.admission import Admission, checked
 from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
-from gputile.tools.simulator.manifests import Manifest, ManifestError
+from gputile.tools.simulator.manifests import Manifest, ManifestError, decode
 from gputile.tools.simulator.non_workload_rules import values_are_judged
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import Json, broken_beside, broken_identity, broken_object, broken_template
@@ -102,6 +103,9 @@ class Intake:
             self._check_metadata(manifest, notes)
         if not manifest.stored:
             self._refuse(manifest, list(broken_beside(manifest)), notes)
+            if manifest.kind == "PodTemplate":
+                template = manifest.body["template"]
+                checked(manifest.origin, "template", decode(manifest.origin, "template", template, Pod))
         if not judged:
             notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
         elif manifest.kind in _LIMITING:

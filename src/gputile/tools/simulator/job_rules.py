@@ -24,7 +24,7 @@ _STATES: Final = ("False", "True", "Unknown")
 
 def broken_job_name(name: str, spec: Json) -> Iterator[Broken]:
     """Yield why pods of a Job could not be named and labelled after it."""
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _LONGEST_NAME and not spec.get("manualSelector"):
         rule = f"must be no more than {_LONGEST_NAME} characters, as a label of its pods"
         yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
     elif name and spec.get("completionMode") == "Indexed" and spec.get("completions", 1) > 0:

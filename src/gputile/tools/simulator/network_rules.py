@@ -1,5 +1,6 @@
 """What the API server demands of Ingresses and NetworkPolicies (k8s.io/kubernetes, pkg/apis/networking/validation)."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ def broken_ingress(body: Json) -> Iterator[Broken]:
 
 
 def _broken_host(host: str) -> str:
-    if parse_address(host) is not None:
+    if parse_address(re.sub(r"\b0+(?=[0-9])", "", host)) is not None:  # leading zeros are no mistake there
         return f"Invalid value: {shown(host)}: must be a DNS name, not an IP address"
     return _broken_name(host)
 

@@ -199,13 +199,14 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
         if why := broken_label_name(name) if name else "Required value":
             yield f"{where}.metadata.name", why
         yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
-    yield from _template_of("spec", _with_claimed_volumes(spec), _ALWAYS)
+    yield from _template_of("spec", _as_its_controller_makes(spec), _ALWAYS)
 
 
-def _with_claimed_volumes(spec: Json) -> Json:
+def _as_its_controller_makes(spec: Json) -> Json:
     """Return a StatefulSet's spec with the volumes that its controller adds to each pod: one for each claim template.
 
-    They come after the template's own volumes, so that the paths of these stay right.
+    They come after the template's own volumes, so that the paths of these stay right. The pods' names in DNS are the
+    controller's own, whatever the template says.
     """
     pod = (spec.get("template") or {}).get("spec")
     if not pod:
@@ -214,7 +215,8 @@ def _with_claimed_volumes(spec: Json) -> Json:
     claims = {each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", ())}
     added = sorted(claims - {each["name"] for each in own} - {""})
     volumes = [*own, *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in added)]
-    return {**spec, "template": {**spec["template"], "spec": {**pod, "volumes": volumes}}}
+    kept = {field: value for field, value in pod.items() if field not in ("hostname", "subdomain")}
+    return {**spec, "template": {**spec["template"], "spec": {**kept, "volumes": volumes}}}
 
 
 def _daemon_set(spec: Json) -> Iterator[Broken]:

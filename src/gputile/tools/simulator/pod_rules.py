@@ -107,6 +107,9 @@ def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:
     if override is not None and (len(override) > _LONGEST_HOSTNAME or broken_subdomain(override)):
         rule = f"must be an RFC 1123 subdomain of no more than {_LONGEST_HOSTNAME} characters"
         yield f"{path}.hostnameOverride", f"Invalid value: {shown(override)}: {rule}"
+    for field in ("hostNetwork", "setHostnameAsFQDN"):
+        if override is not None and spec.get(field):
+            yield f"{path}.hostnameOverride", f"Forbidden: may not be specified when {field} is true"
     yield from broken_within(path, spec, "activeDeadlineSeconds", 1)
     for i, gate in enumerate(spec.get("readinessGates", ())):
         if why := broken_qualified_name(gate["conditionType"]):
@@ -120,7 +123,7 @@ def _whole_pod(path: str, spec: Json) -> Iterator[Broken]:
         return
     broken = list(broken_resources(path, resources, whole_pod=True))
     yield from broken
-    if resources.get("claims"):
+    if "claims" in resources:
         yield f"{path}.claims", "Forbidden: claims may not be set for resources at pod-level"
     if broken:
         return

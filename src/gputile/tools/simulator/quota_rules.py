@@ -93,7 +93,8 @@ def _scopes(path: str, scopes: Any, hard: Json) -> Iterator[Broken]:
     for scope in scopes:
         yield from one_of(path, scope, _IN_SCOPE)
         for name in hard:
-            if name in _OF_QUOTAS and name not in _IN_SCOPE.get(scope, (name,)):
+            counted = name in _OF_QUOTAS or name.startswith(_HUGE_PAGES)
+            if counted and name not in _IN_SCOPE.get(scope, (name,)):
                 yield path, f"Invalid value: {shown(scope)}: unsupported scope applied to {name}"
     for pair in _OPPOSITES:
         if set(pair) <= set(scopes):

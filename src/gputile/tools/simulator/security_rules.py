@@ -14,6 +14,10 @@ _USERS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 _HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 _SYSCTL: Final = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?", re.ASCII)
 _LONGEST_SYSCTL: Final = 253
+_SYSCTLS_OF_HOST: Final = {
+    "hostIPC": re.compile(r"kernel\.(shm|msg|sem\Z)|fs\.mqueue\."),
+    "hostNetwork": re.compile(r"net\."),
+}
 _SYSTEMS: Final = ("linux", "windows")
 _RELABELLING: Final = ("MountOption", "Recursive")
 # What a pod for Windows cannot say, in its own securityContext and in a container's.
@@ -29,7 +33,7 @@ def broken_pod_security(path: str, spec: Json) -> Iterator[Broken]:
     context = spec.get("securityContext", {})
     where = f"{path}.securityContext"
     yield from _profiles(where, context)
-    yield from _sysctls(f"{where}.sysctls", context.get("sysctls", ()), on_host=bool(spec.get("hostNetwork")))
+    yield from _sysctls(f"{where}.sysctls", context.get("sysctls", ()), spec)
     for i, group in enumerate(context.get("supplementalGroups", ())):
         yield from ((f"{where}.supplementalGroups[{i}]", rule) for _, rule in broken_within("", {"": group}, "", 0))
     if context.get("seLinuxChangePolicy", "Recursive") not in _RELABELLING:
@@ -63,6 +67,8 @@ def broken_container_security(path: str, container: Json, spec: Json) -> Iterato
         if "CAP_SYS_ADMIN" in context.get("capabilities", {}).get("add", ()):
             rule = "cannot set `allowPrivilegeEscalation` to false and add the capability CAP_SYS_ADMIN"
             yield where, f"Invalid value: {rule}"
+    if container.get("volumeDevices") and spec.get("hostUsers") is False:
+        yield f"{path}.volumeDevices", "Forbidden: when `hostUsers` is false"
     yield from _on_system(where, context, spec.get("os", {}).get("name"))
     yield from broken_windows_options(f"{where}.windowsOptions", context.get("windowsOptions", {}))
 
@@ -85,15 +91,16 @@ def _profiles(path: str, context: Json) -> Iterator[Broken]:
             yield where, f"Invalid value: {shown(file)}: must be a relative path without '..'"
 
 
-def _sysctls(path: str, sysctls: Any, *, on_host: bool) -> Iterator[Broken]:
+def _sysctls(path: str, sysctls: Any, spec: Json) -> Iterator[Broken]:
     names: set[str] = set()
     for i, sysctl in enumerate(sysctls):
         name = sysctl["name"]
         if len(name) > _LONGEST_SYSCTL or not _SYSCTL.fullmatch(name):
             rule = "must be lower case letters, digits, '-' and '_', in parts between '.' or '/'"
             yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: {rule}"
-        if on_host and name.startswith(("net.", "net/")):
-            yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: may not be specified when 'hostNetwork' is true"
+        for field, shared in _SYSCTLS_OF_HOST.items():
+            if spec.get(field) and shared.match(name.replace("/", ".")):
+                yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: may not be specified when '{field}' is true"
         if name in names:
             yield f"{path}[{i}].name", f"Duplicate value: {shown(name)}"
         names.add(name)
@@ -107,9 +114,9 @@ def _system(path: str, spec: Json) -> Iterator[Broken]:
     context = spec.get("securityContext", {})
     yield from _on_system(f"{path}.securityContext", context, system)
     if system == "windows":
-        for field in (*_HOST[1:], "shareProcessNamespace", "hostUsers", "resources"):
-            if field in spec:
-                yield f"{path}.{field}", "Forbidden: cannot be set for a windows pod"
+        given = [field for field in ("shareProcessNamespace", "hostUsers", "resources") if field in spec]
+        for field in (*(field for field in _HOST[1:] if spec.get(field)), *given):
+            yield f"{path}.{field}", "Forbidden: cannot be set for a windows pod"
 
 
 def _on_system(path: str, context: Json, system: Any) -> Iterator[Broken]:
@@ -117,5 +124,5 @@ def _on_system(path: str, context: Json, system: Any) -> Iterator[Broken]:
         yield f"{path}.windowsOptions", "Forbidden: windows options cannot be set for a linux pod"
     if system == "windows":
         for field in _NOT_ON_WINDOWS:
-            if field in context:
+            if field in context and (field, context[field]) != ("sysctls", []):
                 yield f"{path}.{field}", "Forbidden: cannot be set for a windows pod"

@@ -215,7 +215,9 @@ def _csi(path: str, source: Json) -> Iterator[Broken]:
     if why := broken_subdomain(driver.lower()):
         yield f"{path}.driver", why
     if "nodePublishSecretRef" in source:
-        yield from broken_required(f"{path}.nodePublishSecretRef", source["nodePublishSecretRef"], "name")
+        name = source["nodePublishSecretRef"].get("name", "")
+        if why := broken_subdomain(name) if name else "Required value":
+            yield f"{path}.nodePublishSecretRef.name", why
 
 
 def _image(path: str, source: Json) -> Iterator[Broken]:
