@@ -53,8 +53,11 @@ def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
     if "maxFailedIndexes" in spec:
         if "backoffLimitPerIndex" not in spec:
             yield f"{path}.backoffLimitPerIndex", "Required value: when maxFailedIndexes is specified"
-        if spec["maxFailedIndexes"] > spec.get("completions", spec["maxFailedIndexes"]):
-            most = f"must be less than or equal to completions ({spec['completions']})"
+        # A Job that says neither how many pods it has nor how many at a time has one.
+        alone = path == "spec" and "parallelism" not in spec
+        completions = spec.get("completions", 1 if alone else spec["maxFailedIndexes"])
+        if spec["maxFailedIndexes"] > completions:
+            most = f"must be less than or equal to completions ({completions})"
             yield f"{path}.maxFailedIndexes", f"Invalid value: {spec['maxFailedIndexes']}: {most}"
     elif "backoffLimitPerIndex" in spec and spec.get("completions", 0) > _MANY_COMPLETIONS:
         yield f"{path}.maxFailedIndexes", f"Required value: when completions is above {_MANY_COMPLETIONS}"

@@ -19,6 +19,7 @@ from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec
 from gputile.tools.simulator.rollout_rules import (
     broken_daemon_set_rollout,
     broken_deployment_rollout,
+    broken_revision,
     broken_stateful_set_rollout,
 )
 
@@ -60,6 +61,7 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
             metadata = body.get("metadata", {})
             yield from broken_job_name(_stored_name(metadata), body["spec"])
             yield from _generated(metadata.get("name", ""), body["spec"])
+        yield from broken_revision(manifest.kind, body.get("metadata", {}).get("annotations", {}))
         yield from _KINDS[manifest.kind](body["spec"])
 
 

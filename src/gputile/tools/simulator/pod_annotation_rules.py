@@ -91,8 +91,8 @@ def _contradicted(path: str, annotations: Mapping[str, str], spec: Json) -> Iter
             yield from _differs(f"{where}.seccompProfile", written, own)
             if spec.get("os", {}).get("name") != "windows":
                 # the API server gives a pod's container the annotation's profile before it compares; not a template's
-                armor = own if "appArmorProfile" in own or path == "spec" else context
                 written = annotations.get(_APP_ARMOR + container["name"])
+                armor = own if "appArmorProfile" in own or (path == "spec" and written) else context
                 yield from _differs(f"{where}.appArmorProfile", written, armor)
 
 

@@ -131,7 +131,15 @@ def _limits(path: str, limit: Json) -> Iterator[Broken]:
     if kind == "PersistentVolumeClaim" and not {"min", "max"} & given.get("storage", {}).keys():
         yield path, "Required value: either minimum or maximum storage value is required"
     for name, amounts_of in given.items():
-        yield from _ordered(path, name, amounts_of)
+        yield from _ordered(path, name, _completed(amounts_of) if kind == "Container" else amounts_of)
+
+
+def _completed(amounts: Mapping[str, Fraction]) -> Mapping[str, Fraction]:
+    """Return the amounts for containers of a resource with those that an API server takes for the missing ones."""
+    default = {"default": amounts["max"]} if "max" in amounts else {}
+    own = {**default, **amounts}
+    request = own.get("default", own.get("min"))
+    return own if request is None else {"defaultRequest": request, **own}
 
 
 def _ordered(path: str, name: str, amounts: Mapping[str, Fraction]) -> Iterator[Broken]:

@@ -1,5 +1,6 @@
 """What the API server demands of how workloads replace their pods."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,6 +11,19 @@ from gputile.tools.simulator.number_rules import broken_least, broken_share, is_
 Json = Mapping[str, Any]
 _DEADLINE: Final = 600  # seconds that a rollout may take, where none is named
 _KEPT: Final = ("Retain", "Delete")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_REVISIONS: Final = {
+    "DaemonSet": ("deprecated.daemonset.template.generation", _NUMBER),
+    "Deployment": ("deprecated.deployment.rollback.to", re.compile(r"(\+?[0-9]{1,18})?", re.ASCII)),
+}
+
+
+def broken_revision(kind: str, annotations: Mapping[str, str]) -> Iterator[Broken]:
+    """Yield what is wrong with the annotation in which a workload of ``kind`` keeps a number of an older version."""
+    name, pattern = _REVISIONS.get(kind, ("", _NUMBER))
+    written = annotations.get(name)
+    if written is not None and not pattern.fullmatch(written):
+        yield f"metadata.annotations[{shown(name)}]", f"Invalid value: {shown(written)}: must be a whole number"
 
 
 def broken_deployment_rollout(spec: Json) -> Iterator[Broken]:

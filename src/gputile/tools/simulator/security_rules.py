@@ -19,7 +19,7 @@ _SYSCTLS_OF_HOST: Final = {
     "hostNetwork": re.compile(r"net\."),
 }
 _SYSTEMS: Final = ("linux", "windows")
-_RELABELLING: Final = ("MountOption", "Recursive")
+_RELABELLING: Final = ("Recursive",)
 # What a pod for Windows cannot say, in its own securityContext and in a container's.
 _NOT_ON_WINDOWS: Final = (
     *("appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsUser", "seLinuxOptions"),
