@@ -27,6 +27,17 @@ nodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]
         ("simulate --cluster c -f -", "<&-", 2, "error: standard input: it is closed"),
         ("simulate --cluster c -f -", "0>/dev/null", 2, "error: standard input: Bad file descriptor"),
         ("simulate --cluster c", "| true", 0, ""),
+        *(
+            (words, ">&-", 1, "error: cannot write the output: Bad file descriptor")
+            for words in ("--help", "simulate --help", "selftest --help", "selftest isolation -h")
+        ),
+        *(
+            (words, streams, 1, f"error: cannot write to standard output: {why}")
+            for words in ("version", "version -o json", "schema", "simulate --cluster c -o yaml")
+            for streams, why in ((">&-", "Bad file descriptor"), (">/dev/full", "No space left on device"))
+        ),
+        ("simulate --cluster nope", "2>&-", 2, ""),
+        ("simulate --cluster nope", "<&- >&- 2>&-", 2, ""),
         ("--version", ">&-", 1, "error: cannot write the output: Bad file descriptor"),
         ("top --cluster c --config d", ">&-", 1, "error: cannot write to standard output: Bad file descriptor"),
     ],

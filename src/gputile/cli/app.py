@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gputile.cli.command import Command
+from gputile.cli.usage import PlainUsage
 from gputile.version import VERSION
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -75,7 +76,7 @@ class _Commands(Mapping[str, Any]):
         return len(self._entries)
 
 
-class _Sections(TyperGroup):
+class _Sections(PlainUsage, TyperGroup):
     """A group whose help and completion name its commands without importing them."""
 
     sections: ClassVar[Mapping[str, Mapping[str, Entry]]]

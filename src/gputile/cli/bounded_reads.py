@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gputile.api.json_size import has_more_items
 from gputile.cli.options import Reach
 from gputile.cli.output import fail
-from gputile.cli.progress import Progress
+from gputile.cli.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.kube.answer_bounds import MOST_ANSWER_BYTES
 from gputile.kube.attempts import Attempts
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, KubeError, PluginTimeout
@@ -27,7 +27,6 @@ _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m":
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _FOR_EVER_S: Final = 1e9
 _SAY_AFTER_S: Final = 1.0
-_SAY_AFTER_PIPED_S: Final = 5.0
 _MOST_BYTES: Final = 2 << 30  # of all answers together: 150,000 pods, as many as Kubernetes supports, have 1.5 GiB
 _MOST_ITEMS: Final = 5_000_000  # of JSON, in one answer: a page of 500 pods has 250,000, and a node's images are 250
 
@@ -85,7 +84,7 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()
     async with connection_to(access, longest_wait_s=seconds) as connection:
-        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=_SAY_AFTER_PIPED_S):
+        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
             yield BoundedReads(connection, access.server, seconds)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from gputile.cli.configuration import assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, fail, note
+from gputile.cli.progress import SAY_AFTER_PIPED_S, Progress
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
@@ -79,7 +80,8 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
     from gputile.tools.simulator.scenario import load_scenario
 
     try:
-        scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
+        with Progress(f"reading {', '.join(source.files)}", piped=SAY_AFTER_PIPED_S):
+            scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     for text in told_together(scenario.notes):

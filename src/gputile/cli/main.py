@@ -82,12 +82,30 @@ def _interruptible() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _fill_streams() -> None:
+    """Put something in the place of standard streams that were closed, which takes no writing and gives nothing.
+
+    Else a file or a connection that is opened gets the number of the stream. Python writes nothing to a closed standard
+    output, and says nothing of that.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.set_blocking(number, True)  # a parent may have left it otherwise, and much output would be cut
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # it is there until the end
+
+
 def _run(program: "Callable[[], Any]") -> None:
-    """Run a program; where its output cannot be written, say so in a line."""
+    """Run a program; where its output cannot be written, or memory is short, say so in a line."""
+    _fill_streams()
     try:
         program()
     except BrokenPipeError:
         sys.exit(NOT_WRITTEN)  # a reader that has seen enough is no error
+    except MemoryError:
+        sys.exit("error: there is not enough memory for this")
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise

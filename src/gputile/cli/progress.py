@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from gputile.tools.views.terminal_text import inert
 
 AFTER_S = 2.0
+SAY_AFTER_PIPED_S = 5.0
 EVERY_S = 0.2
 T = TypeVar("T")
 

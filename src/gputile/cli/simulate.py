@@ -10,7 +10,7 @@ from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_for
 from gputile.cli.decisions import DecisionFormat, SimulationResult, write_result
 from gputile.cli.options import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note
-from gputile.cli.progress import Progress, counted
+from gputile.cli.progress import SAY_AFTER_PIPED_S, Progress, counted
 from gputile.cli.simulate_options import (
     AdmissionSwitch,
     ClusterFiles,
@@ -149,13 +149,14 @@ def _read(
     from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
 
     try:
-        return read_scenario(
-            ScenarioFiles(cluster, files),
-            nodes=live.nodes if live is not None else (),
-            groups=live.groups if live is not None else None,
-            configured_mib=given.unit_mib if given is not None else None,
-            namespace=namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),
-        )
+        with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
+            return read_scenario(
+                ScenarioFiles(cluster, files),
+                nodes=live.nodes if live is not None else (),
+                groups=live.groups if live is not None else None,
+                configured_mib=given.unit_mib if given is not None else None,
+                namespace=namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),
+            )
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
 
@@ -190,8 +191,9 @@ def _make_pods(
             intake, admission=dataclasses.replace(intake.admission, unsafe=live.unsafe_namespaces)
         )
     try:
-        expansion = make_pods(scenario, intake)
-        more = load_pods(fit, scenario, intake) if fit else []
+        with Progress("Making pods of the manifests"):
+            expansion = make_pods(scenario, intake)
+            more = load_pods(fit, scenario, intake) if fit else []
         if files and not expansion.pods:
             scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
         if live is not None:

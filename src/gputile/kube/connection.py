@@ -29,6 +29,7 @@ JSON_PATCH = "application/json-patch+json"
 _ATTEMPTS = Attempts()
 _MOST_CONNECTIONS = 64
 _PART = 1 << 20
+_PROTOCOL = "what came is no complete answer of HTTP"
 _MOST_OF_A_REFUSAL = 1 << 20  # bytes; a Status has some KiB
 
 
@@ -202,7 +203,8 @@ def _named(request: ApiRequest) -> Iterator[None]:
     except TimeoutError as error:
         raise AnswerLost(f"{what}: no complete answer within {request.within:g} s") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise AnswerLost(f"{what}: the connection broke: {error or type(error).__name__}") from error
+        why = reason_of(error) if isinstance(error, OSError) else _PROTOCOL
+        raise AnswerLost(f"{what}: the connection broke: {why}") from error
 
 
 def _watchful_socket(address: tuple[Any, ...]) -> socket.socket:

@@ -92,12 +92,20 @@ def _named(files: list[Path]) -> str:
 
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
-        return [Path(kubeconfig).expanduser()]
+        return [_with_home(kubeconfig)]
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
         return [each for each in named if each.is_file()] or named
-    home = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
+    home = _with_home(environ.get("HOME", "~")) / ".kube" / "config"
     return [home] if home.is_file() else []
+
+
+def _with_home(path: str | Path) -> Path:
+    """Return the path with the home directory that "~" stands for; as it is where nobody has that home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _merge(files: list[Path]) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Viewers:
         try:
             return decoder.decode(answer)
         except msgspec.MsgspecError as error:
-            raise BadAnswer(f"POST {path}: {error}") from error
+            raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
 
     def _forget(self, now_s: float) -> None:
         """Forget sessions that have ended, and the oldest where there are too many."""
