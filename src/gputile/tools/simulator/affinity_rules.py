@@ -48,6 +48,33 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
     yield from _spread(f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", ()))
 
 
+def broken_own_labels(path: str, labels: Mapping[str, str], spec: Json) -> Iterator[Broken]:
+    """Yield rules of the spec at ``path`` that name a label twice once the pod's own ``labels`` are filled in.
+
+    A cluster adds the values of matchLabelKeys to the selector when it makes a pod. So an API server may take a
+    template, and refuse each of its pods.
+    """
+    for i, constraint in enumerate(spec.get("topologySpreadConstraints", ())):
+        yield from _named_twice(f"{path}.topologySpreadConstraints[{i}]", labels, constraint)
+    affinity = spec.get("affinity", {})
+    for kind in ("podAffinity", "podAntiAffinity"):
+        rules = affinity.get(kind, {})
+        for i, term in enumerate(rules.get(_REQUIRED, ())):
+            yield from _named_twice(f"{path}.affinity.{kind}.{_REQUIRED}[{i}]", labels, term)
+        for i, weighted in enumerate(rules.get(_PREFERRED, ())):
+            where = f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm"
+            yield from _named_twice(where, labels, weighted["podAffinityTerm"])
+
+
+def _named_twice(path: str, labels: Mapping[str, str], rule: Json) -> Iterator[Broken]:
+    selector = rule.get("labelSelector", {})
+    named = [*selector.get("matchLabels", ()), *(each["key"] for each in selector.get("matchExpressions", ()))]
+    for i, key in enumerate(rule.get("matchLabelKeys", ())):
+        if named.count(key) + (key in labels) > 1:
+            said = f"Invalid value: {shown(key)}: exists in both matchLabelKeys and labelSelector"
+            yield f"{path}.matchLabelKeys[{i}]", said
+
+
 def broken_selector(path: str, selector: Json) -> Iterator[Broken]:
     """Yield what is wrong with the labels that a selector names."""
     yield from broken_labels(f"{path}.matchLabels", selector.get("matchLabels", {}))

@@ -85,7 +85,7 @@ class Manifest:
     def stored(self) -> bool:
         """Whether an API server has stored the object already, or it is described as what runs in a cluster."""
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
-        if isinstance(metadata, dict) and (metadata.get("uid") or metadata.get("resourceVersion")):
+        if isinstance(metadata, dict) and metadata.get("uid"):
             return True
         return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
 

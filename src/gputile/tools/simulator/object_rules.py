@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.affinity_rules import broken_label_selector
+from gputile.tools.simulator.affinity_rules import broken_label_selector, broken_own_labels
 from gputile.tools.simulator.claim_rules import broken_claim
 from gputile.tools.simulator.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.fields import Broken
@@ -54,8 +54,7 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         yield ("spec.containers" if manifest.kind == "Pod" else "spec"), "Required value"
     elif manifest.kind == "Pod":
         yield from broken_pod_spec("spec", body["spec"])
-        annotations = body.get("metadata", {}).get("annotations", {})
-        yield from broken_pod_annotations("metadata.annotations", annotations, body["spec"])
+        yield from _of_both("", body)
     else:
         if manifest.kind == "Job":
             metadata = body.get("metadata", {})
@@ -69,20 +68,25 @@ def broken_beside(manifest: Manifest) -> Iterator[Broken]:
     """Yield what is wrong with an object of a kind that makes no pods, as it stands beside those that do."""
     yield from broken_identity(manifest.kind, manifest.body.get("metadata", {}))
     if manifest.kind == "PodTemplate":
-        template = manifest.body.get("template", {})
-        if not template.get("spec"):
-            yield "template.spec.containers", "Required value"
-        yield from broken_template("template", template)
+        yield from broken_template("template", manifest.body.get("template", {}))
     else:
         yield from broken_values(manifest.kind, manifest.body)
 
 
 def broken_template(path: str, template: Json) -> Iterator[Broken]:
     """Yield what is wrong with the template of pods that stands at ``path``."""
+    if not template.get("spec"):
+        yield f"{path}.spec.containers", "Required value"
     yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
     yield from broken_pod_spec(f"{path}.spec", template.get("spec", {}))
-    annotations = template.get("metadata", {}).get("annotations", {})
-    yield from broken_pod_annotations(f"{path}.metadata.annotations", annotations, template.get("spec", {}))
+    yield from _of_both(f"{path}.", template)
+
+
+def _of_both(prefix: str, pod: Json) -> Iterator[Broken]:
+    """Yield where the metadata and the spec of a pod or a template do not go together."""
+    metadata, spec = pod.get("metadata", {}), pod.get("spec", {})
+    yield from broken_pod_annotations(f"{prefix}metadata.annotations", metadata.get("annotations", {}), spec)
+    yield from broken_own_labels(f"{prefix}spec", metadata.get("labels", {}), spec)
 
 
 def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
@@ -101,6 +105,9 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")
+    version = metadata.get("resourceVersion", "")
+    if version.isdecimal() and int(version):
+        yield "metadata.resourceVersion", "Forbidden: should not be set on objects to be created: leave it out"
     yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
 
 
@@ -123,10 +130,9 @@ def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[B
     if template is None:
         yield f"{path}.template", "Required value"
         return
-    if not template.get("spec"):
-        yield f"{path}.template.spec.containers", "Required value"
-        return
     yield from broken_template(f"{path}.template", template)
+    if not template.get("spec"):
+        return
     if policies == _ALWAYS and "activeDeadlineSeconds" in template["spec"]:
         where = f"{path}.template.spec.activeDeadlineSeconds"
         yield where, "Forbidden: pods that are always started again have no deadline; a Job's may have one"

@@ -180,7 +180,7 @@ class _Expander:
         steps = template_path(kind)
         written: Any = manifest.body
         for step in steps:
-            written = written[step]
+            written = written.get(step, {})
         template = self._template(origin, ".".join(steps), written, owner.namespace)
         make = _Maker(kind, owner, template, common_labels(kind, owner, template, workload.spec.manual_selector))
         work = _Work(workload.spec, make, self._nodes, lambda text: self.expansion.notes.append(Note(text, origin)))
@@ -251,7 +251,13 @@ class _Expander:
         return owner
 
     def _template(self, origin: Origin, path: str, template: Mapping[str, Any], namespace: str) -> Pod:
-        """Return the stored form that all pods of a template share."""
+        """Return the stored form that all pods of a template share.
+
+        Raises:
+            ManifestError: the template, which may be of an object that is stored and not judged, has no pods.
+        """
+        if not template.get("spec"):
+            raise origin.error(f"{path}.spec.containers", "Required value")
         metadata = template.get("metadata", {}) | {"namespace": namespace}
         return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
 

@@ -16,10 +16,26 @@ from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import broken_fields
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.validation import Validation
 from gputile.tools.simulator.workloads import expand
 from tests.api_rules import BREAKING, TAKEN
-from tests.manifests import DEPLOYMENT, FORBIDDEN, JOB, POD, REFUSED, RICH, VALID, Case, Json, changed, ids
+from tests.manifests import (
+    CRON_JOB,
+    DEPLOYMENT,
+    FORBIDDEN,
+    JOB,
+    MEM,
+    POD,
+    REFUSED,
+    REPLICATION_CONTROLLER,
+    RICH,
+    VALID,
+    Case,
+    Json,
+    changed,
+    ids,
+)
 
 from .builders import load_text, node, write
 
@@ -222,6 +238,33 @@ def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> No
     (pod,) = (expansion := expand(manifests, [])).pods
     assert (pod.spec.node_name, "gputile.io/allocation" in pod.metadata.annotations) == ("n", True)
     assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [True]
+
+
+@pytest.mark.parametrize("amount", [{MEM: 1}, {}], ids=["GPU", "none"])
+@pytest.mark.parametrize("port", [{"hostPort": 80}, {}], ids=["port", "network"])
+def test_two_pods_of_a_node_do_not_have_one_port_of_it(tmp_path: Path, port: Json, amount: Json) -> None:
+    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.ports", [{"containerPort": 80, **port}])
+    body = changed(body, "spec.template.spec.hostNetwork", not port)
+    body = changed(body, "spec.template.spec.containers.0.resources.limits", amount)
+    assert simulate(tmp_path, json.dumps(changed(body, "spec.replicas", 1)), "-o", "wide") == (0, "")
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, json.dumps(body))]
+    result = run.invoke(app, ["simulate", *files, "-o", "json"])
+    placed, refused = json.loads(result.stdout)["decisions"]
+    assert (result.exit_code, placed["node"], refused["node"]) == (3, "n", None)
+    assert "1 node(s) didn't have free ports for the requested pod ports (n)" in refused["reason"]
+
+
+@pytest.mark.parametrize("body", [DEPLOYMENT, JOB, REPLICATION_CONTROLLER, CRON_JOB], ids=lambda body: body["kind"])
+def test_a_stored_object_without_a_template_cannot_be_judged(tmp_path: Path, body: Json) -> None:
+    path = ".".join(template_path(body["kind"]))
+    stored = changed(changed(body, "metadata.uid", "a-b"), path, {})
+    assert f"{path}.spec.containers: Required value" in verdict(tmp_path, stored)
+
+
+def test_a_version_without_a_uid_is_no_stored_object(tmp_path: Path) -> None:
+    versioned = changed(POD, "metadata.resourceVersion", "5")
+    assert "metadata.resourceVersion: Forbidden: should not be set" in verdict(tmp_path, versioned)
+    assert verdict(tmp_path, changed(versioned, "metadata.uid", "a-b")) == ""
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,26 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
 
 
 @pytest.mark.parametrize(
+    "template", [{}, {"metadata": {"labels": {"app": "x"}}}, {"spec": None}, {"spec": {}}], ids=str
+)
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (PYTORCH, "spec.pytorchReplicaSpecs.Worker.template"),
+        (JOB_SET, "spec.replicatedJobs.1.template.spec.template"),
+        (GROUPS, "spec.leaderWorkerTemplate.workerTemplate"),
+        (of_kind("ray.io/v1", "RayCluster", RAY), "spec.workerGroupSpecs.0.template"),
+        (of_kind("argoproj.io/v1alpha1", "Rollout", {}), "spec.template"),
+        (of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a"}]}), "spec.tasks.0.template"),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_a_template_without_a_pod_is_refused(tmp_path: Path, body: Json, path: str, template: Json) -> None:
+    with pytest.raises(ManifestError, match=r"emplate\.spec\.containers: Required value"):
+        expanded(tmp_path, changed(body, path, template))
+
+
+@pytest.mark.parametrize(
     ("body", "path"),
     [
         (PYTORCH, "spec.runPolicy.suspend"),
