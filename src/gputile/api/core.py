@@ -55,12 +55,28 @@ class ResourceRequirements(_Object):
     requests: ResourceList = {}
 
 
+class ContainerPort(_Object):
+    """core/v1 ContainerPort, as far as it takes a port of the node."""
+
+    host_port: int = 0
+    protocol: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
 class Container(_Object):
-    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753)."""
+    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753).
+
+    Of the ports only those that the node opens too are kept: nobody reads the others.
+    """
 
     name: str = ""
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ports:
+            self.ports = tuple(port for port in self.ports if port.host_port)
 
 
 class Toleration(_Object):
@@ -86,15 +102,61 @@ class SchedulingGate(_Object):
     name: str = ""
 
 
+class GCEDisk(_Object):
+    """core/v1 GCEPersistentDiskVolumeSource."""
+
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AWSDisk(_Object):
+    """core/v1 AWSElasticBlockStoreVolumeSource."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class ISCSIDisk(_Object):
+    """core/v1 ISCSIVolumeSource."""
+
+    iqn: str = ""
+    read_only: bool = False
+
+
+class RBDDisk(_Object):
+    """core/v1 RBDVolumeSource."""
+
+    monitors: tuple[str, ...] = ()
+    image: str = ""
+    pool: str = "rbd"
+    read_only: bool = False
+
+
+class Volume(_Object):
+    """core/v1 Volume: the sources that two pods of a node cannot always share."""
+
+    gce_persistent_disk: GCEDisk | None = None
+    aws_elastic_block_store: AWSDisk | None = None
+    iscsi: ISCSIDisk | None = None
+    rbd: RBDDisk | None = None
+
+    @property
+    def is_disk(self) -> bool:
+        """Whether it has one of these sources."""
+        sources = (self.gce_persistent_disk, self.aws_elastic_block_store, self.iscsi, self.rbd)
+        return any(source is not None for source in sources)
+
+
 class PodSpec(_Object):
     """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
 
     ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
+    Of the volumes only disks are kept that the pod names itself.
     """
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
     node_selector: dict[str, str] = {}
@@ -106,6 +168,10 @@ class PodSpec(_Object):
     priority: int | None = None
     preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.volumes:
+            self.volumes = tuple(volume for volume in self.volumes if volume.is_disk)
 
 
 class PodCondition(_Object):

@@ -1,17 +1,19 @@
 """What kube-scheduler itself would check before and beside the GPU decision, so that a what-if tells the truth.
 
-Volumes, host ports and resource claims are not looked at. What was answered once is kept, and only what has changed
+Of volumes only disks that pods name themselves are looked at, and of resource claims nothing. What was answered once is kept, and only what has changed
 since is looked at again: by spec for what concerns a node alone, by pod for what concerns other pods.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from gputile.api.core import Node, Pod, PodSpec
+from gputile.core.kube_predicates.disks import DISK_TAKEN, AttachedDisks, Disk, disks
+from gputile.core.kube_predicates.host_ports import HOST_PORTS, HostPort, TakenPorts, host_ports
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
 from gputile.core.kube_predicates.node_fit import (
     avoided_taints,
@@ -31,6 +33,18 @@ MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind furth
 _A_STEP = 256  # pods that are counted before others are let in
 
 
+class _Needs(msgspec.Struct, frozen=True, gc=False):
+    """What a pod takes of its node: amounts, and what no other pod of the node may take too."""
+
+    amounts: Amounts
+    ports: tuple[HostPort, ...]
+    disks: tuple[Disk, ...]
+
+    def repel_themselves(self) -> bool:
+        """Return whether two pods with these needs cannot be on one node."""
+        return bool(self.ports) or any(not disk.shared for disk in self.disks)
+
+
 @dataclass(slots=True)
 class _Load:
     """A node and what its pods take of it."""
@@ -38,6 +52,26 @@ class _Load:
     node: Node
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
+    ports: TakenPorts = field(default_factory=TakenPorts)
+    disks: AttachedDisks = field(default_factory=AttachedDisks)
+
+    def count(self, needs: _Needs, sign: int) -> None:
+        """Take notice of a pod that came (1), or went (-1)."""
+        for name, amount in (*needs.amounts.items(), (PODS, 1)):
+            self.used[name] = self.used.get(name, 0) + sign * amount
+        if needs.ports:
+            self.ports.count(needs.ports, sign)
+        if needs.disks:
+            self.disks.count(needs.disks, sign)
+
+    def reasons(self, needs: _Needs) -> Iterator[str]:
+        """Yield why there is no room for a pod, in the order of kube-scheduler's filters; of amounts the first."""
+        if needs.ports and self.ports.conflict(needs.ports):
+            yield HOST_PORTS
+        if lacking := insufficient(needs.amounts, self.used, self.allocatable):
+            yield lacking
+        if needs.disks and self.disks.conflict(needs.disks):
+            yield DISK_TAKEN
 
 
 @dataclass(slots=True)
@@ -45,7 +79,7 @@ class _Template:
     """What is the same for all pods of one spec: its needs, and the reason per node, as of a position in the log."""
 
     spec: PodSpec
-    needs: Amounts
+    needs: _Needs
     static: dict[str, str | None]
     reasons: dict[str, str | None]
     position: int
@@ -65,7 +99,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
     pod: Pod
     node: str
-    needs: Amounts
+    needs: _Needs
 
 
 class Kept(NamedTuple):
@@ -100,7 +134,7 @@ class Predicates:
         name = node.metadata.name
         load = self._loads[name] = _Load(node, node_allocatable(node))
         for guest in self._on_node.get(name, {}).values():
-            _count(load, guest.needs, 1)
+            load.count(guest.needs, 1)
         self._node_changed(name)
 
     def drop_node(self, name: str) -> None:
@@ -117,7 +151,7 @@ class Predicates:
         if pod.finished or uid in self._guests:
             return
         template = self._templates.get(id(pod.spec))
-        needs = template.needs if template is not None else pod_requests(pod.spec)
+        needs = template.needs if template is not None else _needs(pod.spec)
         guest = self._guests[uid] = _Guest(pod, node_name, needs)
         self._on_node.setdefault(node_name, {})[uid] = guest
         if anti_affinity_terms(pod):
@@ -162,8 +196,7 @@ class Predicates:
         load = self._loads.get(name)
         if load is None:
             return UNKNOWN_NODE
-        needs = pod_requests(pod.spec)
-        reason = static_reason(pod.spec, load.node) or insufficient(needs, load.used, load.allocatable)
+        reason = static_reason(pod.spec, load.node) or next(load.reasons(_needs(pod.spec)), None)
         if reason is not None or not self.concerns_others(pod):
             return reason
         yield from self._counted(pod)
@@ -174,7 +207,9 @@ class Predicates:
         load = self._loads.get(name)
         if load is None:
             return [UNKNOWN_NODE]
-        lacking = (insufficient({n: amount}, load.used, load.allocatable) for n, amount in self.needs(pod).items())
+        needs = self._template(pod.spec).needs
+        each_alone = (msgspec.structs.replace(needs, amounts={n: amount}) for n, amount in self.needs(pod).items())
+        lacking = (reason for each in each_alone for reason in load.reasons(each))
         broken = (check.reason(load.node.metadata.labels) for check in self._checks(pod))
         found = (*static_obstacles(pod.spec, load.node), *lacking, *broken)
         return list(dict.fromkeys(reason for reason in found if reason is not None))
@@ -207,7 +242,7 @@ class Predicates:
 
     def needs(self, pod: Pod) -> Amounts:
         """Return what the pod takes of a node, its place as a pod included."""
-        return self._template(pod.spec).needs | {PODS: 1}
+        return self._template(pod.spec).needs.amounts | {PODS: 1}
 
     def spare(self, name: str) -> Amounts:
         """Return what pods have left of a node; nothing of one that is not known."""
@@ -221,8 +256,13 @@ class Predicates:
         load = self._loads.get(name)
         if load is None:
             return 0
+        needs = self._template(pod.spec).needs
+        if load.ports.conflict(needs.ports) or load.disks.conflict(needs.disks):
+            return 0
         capacity_bound = load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)
-        for resource, amount in self._template(pod.spec).needs.items():
+        if needs.repel_themselves():
+            capacity_bound = min(capacity_bound, 1)
+        for resource, amount in needs.amounts.items():
             capacity_bound = min(
                 capacity_bound, (load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount
             )
@@ -234,7 +274,7 @@ class Predicates:
         load = self._loads.get(guest.node)
         if load is None:
             return
-        _count(load, guest.needs, sign)
+        load.count(guest.needs, sign)
         self._log(guest.node, Placed(guest.pod, load.node), sign)
 
     def _node_changed(self, name: str) -> None:
@@ -254,7 +294,7 @@ class Predicates:
         if template is None or template.position < self._base:
             nodes = [load.node for load in self._loads.values()]
             static = dict(zip(self._loads, static_reasons(spec, nodes), strict=True))
-            template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), static, {}, now)
+            template = self._templates[id(spec)] = _Template(spec, _needs(spec), static, {}, now)
             for name in self._loads:
                 self._judge(template, name)
             most = min(_MOST_TEMPLATES, MOST_ANSWERS // max(1, len(self._loads)))
@@ -278,8 +318,7 @@ class Predicates:
             return
         if name not in template.static:
             template.static[name] = static_reason(template.spec, load.node)
-        reason = template.static[name]
-        template.reasons[name] = reason or insufficient(template.needs, load.used, load.allocatable)
+        template.reasons[name] = template.static[name] or next(load.reasons(template.needs), None)
 
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""
@@ -322,6 +361,5 @@ def _broken(checks: Iterable[Check], node: Node) -> str | None:
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
 
-def _count(load: _Load, needs: Amounts, sign: int) -> None:
-    for name, amount in (*needs.items(), (PODS, 1)):
-        load.used[name] = load.used.get(name, 0) + sign * amount
+def _needs(spec: PodSpec) -> _Needs:
+    return _Needs(pod_requests(spec), host_ports(spec), disks(spec))

@@ -21,6 +21,7 @@ from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Ver
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.notes import Note
+from gputile.tools.simulator.pod_defaults import with_defaults
 from gputile.tools.simulator.priority_classes import SYSTEM_CLASSES, with_priority, written_classes
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
@@ -62,7 +63,7 @@ class Admission:
             ManifestError: it is refused; each broken rule is a line.
         """
         prefix = f"{path}." if path else ""
-        pod = with_priority(origin, prefix, pod, self.priorities, notes)
+        pod = with_priority(origin, prefix, with_defaults(pod), self.priorities, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
         admitted = checked(origin, path, decode(origin, path, pod, Pod))

@@ -14,6 +14,7 @@ import msgspec
 
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
+from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.scenario import Scenario
@@ -155,7 +156,7 @@ def _demand(pod: Pod) -> Hashable:
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b"{}"
     selector = tuple(sorted(spec.node_selector.items()))
-    return _gpu_demand(pod), tuple(sorted(pod_requests(spec).items())), selector, affinity
+    return _gpu_demand(pod), tuple(sorted(pod_requests(spec).items())), host_ports(spec), selector, affinity
 
 
 def _gpu_demand(pod: Pod) -> Hashable:
