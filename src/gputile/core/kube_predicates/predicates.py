@@ -1,7 +1,8 @@
 """What kube-scheduler itself would check before and beside the GPU decision, so that a what-if tells the truth.
 
-Of volumes only disks that pods name themselves are looked at, and of resource claims nothing. What was answered once is kept, and only what has changed
-since is looked at again: by spec for what concerns a node alone, by pod for what concerns other pods.
+Of volumes only disks that pods name themselves are looked at, and of resource claims nothing. What was answered once is
+kept, and only what has changed since is looked at again: by spec for what concerns a node alone, by pod for what
+concerns other pods.
 """
 
 from collections import OrderedDict

@@ -22,7 +22,13 @@ from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.pod_defaults import with_defaults
-from gputile.tools.simulator.priority_classes import SYSTEM_CLASSES, with_priority, written_classes
+from gputile.tools.simulator.priority_classes import (
+    SYSTEM_CLASSES,
+    PriorityClasses,
+    with_priority,
+    written_classes,
+)
+from gputile.tools.simulator.runtime_classes import with_runtime, written_runtimes
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 
@@ -32,16 +38,18 @@ class Admission:
     """The admission of a cluster with this ``configuration``.
 
     ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
-    GPUs past the ledger, as the namespaces' labels say. ``priorities`` are the values of PriorityClasses, by name.
+    GPUs past the ledger, as the namespaces' labels say. ``priorities`` and ``runtimes`` are PriorityClasses and
+    RuntimeClasses, by name.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
     enforced: bool = True
     unsafe: frozenset[str] = frozenset()
-    priorities: Mapping[str, int] = field(default_factory=lambda: SYSTEM_CLASSES)
+    priorities: PriorityClasses = field(default_factory=lambda: SYSTEM_CLASSES)
+    runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return this admission with the namespaces and PriorityClasses among ``manifests`` added.
+        """Return this admission with the namespaces and classes among ``manifests`` added.
 
         Raises:
             ManifestError: a PriorityClass cannot be used.
@@ -54,7 +62,9 @@ class Admission:
         labels = {metadata["name"]: metadata.get("labels", {}) for metadata in named}
         allowed = {name for name, found in labels.items() if _is_unsafe(found)}
         priorities = {**self.priorities, **written_classes(manifests)}
-        return replace(self, unsafe=self.unsafe - labels.keys() | allowed, priorities=priorities)
+        runtimes = {**self.runtimes, **written_runtimes(manifests)}
+        unsafe = self.unsafe - labels.keys() | allowed
+        return replace(self, unsafe=unsafe, priorities=priorities, runtimes=runtimes)
 
     def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[Note]) -> Pod:
         """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
@@ -64,6 +74,7 @@ class Admission:
         """
         prefix = f"{path}." if path else ""
         pod = with_priority(origin, prefix, with_defaults(pod), self.priorities, notes)
+        pod = with_runtime(origin, prefix, pod, self.runtimes, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
         admitted = checked(origin, path, decode(origin, path, pod, Pod))

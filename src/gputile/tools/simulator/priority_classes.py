@@ -1,27 +1,42 @@
 """The priority that a pod gets by its PriorityClass, as the API server writes it into the pod."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.manifests import Manifest, Origin
 from gputile.tools.simulator.notes import Note
 
+_PREEMPTING: Final = "PreemptLowerPriority"
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """What a PriorityClass gives to its pods; one that ``is_default`` also gives it to pods that name none."""
+
+    value: int
+    preemption: str = _PREEMPTING
+    is_default: bool = False
+
+
+PriorityClasses = Mapping[str, PriorityClass]
+
 # What every cluster has.
-SYSTEM_CLASSES: Final[Mapping[str, int]] = {
-    "system-cluster-critical": 2_000_000_000,
-    "system-node-critical": 2_000_001_000,
+SYSTEM_CLASSES: Final[PriorityClasses] = {
+    "system-cluster-critical": PriorityClass(2_000_000_000),
+    "system-node-critical": PriorityClass(2_000_001_000),
 }
 _LARGEST_OF_USERS: Final = 1_000_000_000
 
 
-def written_classes(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """Return the values of the PriorityClasses among ``manifests``, by name.
+def written_classes(manifests: Iterable[Manifest]) -> dict[str, PriorityClass]:
+    """Return the PriorityClasses among ``manifests``, by name.
 
     Raises:
         ManifestError: one has no value that an API server takes.
     """
-    found: dict[str, int] = {}
+    found: dict[str, PriorityClass] = {}
     for manifest in manifests:
         if manifest.kind != "PriorityClass" or manifest.group != "scheduling.k8s.io":
             continue
@@ -31,22 +46,24 @@ def written_classes(manifests: Iterable[Manifest]) -> dict[str, int]:
         if value > _LARGEST_OF_USERS:
             raise manifest.origin.error("value", f"Forbidden: {value}: must be no more than {_LARGEST_OF_USERS}")
         if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
-            found[metadata["name"]] = value
+            preemption, default = manifest.body.get("preemptionPolicy"), manifest.body.get("globalDefault") is True
+            policy = preemption if isinstance(preemption, str) and preemption else _PREEMPTING
+            found[metadata["name"]] = PriorityClass(value, policy, default)
     return found
 
 
 def with_priority(
-    origin: Origin, prefix: str, pod: Mapping[str, Any], classes: Mapping[str, int], notes: list[Note]
+    origin: Origin, prefix: str, pod: Mapping[str, Any], classes: PriorityClasses, notes: list[Note]
 ) -> Mapping[str, Any]:
-    """Return ``pod`` with the priority of its class; ``prefix`` stands before the paths of its fields.
+    """Return ``pod`` with what its class gives it; ``prefix`` stands before the paths of its fields.
 
     A class that is not in ``classes`` counts as 0, and a note says so.
 
     Raises:
-        ManifestError: the pod says another priority than its class.
+        ManifestError: the pod says another priority or preemption policy than its class.
     """
     spec = pod.get("spec", {})
-    name = spec.get("priorityClassName")
+    name = spec.get("priorityClassName") or _default(classes)
     if not name:
         return pod
     if name not in classes:
@@ -54,7 +71,15 @@ def with_priority(
             said = f"no file has the PriorityClass {shown(name)}: its value counts as 0 here"
             notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
         return pod
-    if spec.get("priority", classes[name]) != classes[name]:
-        rule = f"it is {spec['priority']}, and the PriorityClass {shown(name)} has {classes[name]}: leave it out"
-        raise origin.error(f"{prefix}spec.priority", f"Forbidden: {rule}")
-    return {**pod, "spec": {**spec, "priority": classes[name]}}
+    given = {"priority": classes[name].value, "preemptionPolicy": classes[name].preemption}
+    for field, value in given.items():
+        if spec.get(field, value) != value:
+            rule = f"it is {spec[field]}, and the PriorityClass {shown(name)} has {value}: leave it out"
+            raise origin.error(f"{prefix}spec.{field}", f"Forbidden: {rule}")
+    return {**pod, "spec": {**spec, "priorityClassName": name, **given}}
+
+
+def _default(classes: PriorityClasses) -> str:
+    """Return the name of the class of pods that name none, of several the one of the lowest value; "" for none."""
+    found = [(each.value, name) for name, each in classes.items() if each.is_default]
+    return min(found)[1] if found else ""

@@ -58,3 +58,27 @@ def test_another_priority_than_that_of_the_class_is_refused(tmp_path: Path) -> N
 def test_a_class_without_a_value_that_can_be_used_is_refused(tmp_path: Path, value: object, rule: str) -> None:
     with pytest.raises(ManifestError, match=rule):
         loaded(tmp_path, POD, changed(CLASS, "value", value))
+
+
+@pytest.mark.parametrize(("of_the_class", "of_the_pod"), [(None, "Never"), ("Never", "PreemptLowerPriority")])
+def test_another_preemption_policy_than_that_of_the_class_is_refused(
+    tmp_path: Path, of_the_class: str | None, of_the_pod: str
+) -> None:
+    urgent, pod = changed(CLASS, "preemptionPolicy", of_the_class), of_class(POD, "urgent")
+    (stored,) = loaded(tmp_path, pod, urgent).pending
+    assert stored.spec.preemption_policy == (of_the_class or "PreemptLowerPriority")
+    with pytest.raises(ManifestError, match=rf"spec\.preemptionPolicy: Forbidden: it is {of_the_pod}"):
+        loaded(tmp_path, changed(pod, "spec.preemptionPolicy", of_the_pod), urgent)
+
+
+def test_pods_that_name_no_class_get_the_default_one(tmp_path: Path) -> None:
+    default, higher = changed(CLASS, "globalDefault", True), changed(CLASS, "metadata.name", "higher")
+    higher = changed(changed(higher, "value", 9), "globalDefault", True)
+    scenario = loaded(tmp_path, POD, default, higher)
+    assert [pod.spec.priority for pod in scenario.pending] == [7]
+    with pytest.raises(ManifestError, match=r"spec\.preemptionPolicy: Forbidden"):
+        loaded(
+            tmp_path,
+            changed(POD, "spec.preemptionPolicy", "PreemptLowerPriority"),
+            changed(default, "preemptionPolicy", "Never"),
+        )
