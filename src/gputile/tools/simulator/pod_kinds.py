@@ -31,11 +31,20 @@ class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, 
 
 
 class Count(_TableSection, frozen=True):
-    """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added."""
+    """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added.
+
+    It is no less than what stands at ``least``, and no more than what stands at ``most``, where these are there.
+    """
 
     path: Annotated[Path, msgspec.Meta(description="Where the number stands in the object.")]
     default: Annotated[int, msgspec.Meta(description="The number where nothing stands there.")] = 1
     plus: Annotated[int, msgspec.Meta(description="What is added to it.")] = 0
+    least: Annotated[str, msgspec.Meta(description="Where a number stands that it is no less than.")] = ""
+    most: Annotated[str, msgspec.Meta(description="Where a number stands that it is no more than.")] = ""
+
+    def paths(self) -> Iterator[str]:
+        """Yield where its numbers stand."""
+        yield from filter(None, (self.path, self.least, self.most))
 
 
 class PodsOfKind(_TableSection, frozen=True):
@@ -223,8 +232,7 @@ def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
 def _check(origin: Origin, table: KindsTable) -> None:
     for i, kind in enumerate(table.kinds):
         for j, rule in enumerate(kind.pods):
-            for count in rule.count:
-                path = count if isinstance(count, str) else count.path
+            for path in (path for count in rule.count for path in _count(count).paths()):
                 if path.split(".").count(_EACH) > rule.template.split(".").count(_EACH):
                     where = f"kinds[{i}].pods[{j}].count"
                     raise origin.error(where, f"{shown(path)} has more '*' than the template's path")
@@ -274,18 +282,37 @@ def _called(key: Step, entry: Any) -> str:
 def _product(origin: Origin, body: Json, rule: PodsOfKind, keys: Sequence[Step]) -> int:
     total = 1
     for each in rule.count:
-        count = Count(path=each) if isinstance(each, str) else each
-        value, path = _bound(body, count.path, keys)
-        if value is None:
-            value = count.default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise origin.error(path, f"must be a whole number, is {kind_of(value)}")
-        if not 0 <= value <= MOST_PODS_OF_A_TEMPLATE:
+        count = _count(each)
+        value = _number(origin, body, count.path, keys, count.default)
+        least = _number(origin, body, count.least, keys, 0)
+        most = _number(origin, body, count.most, keys, max(value, least))
+        if least > most:
+            path, what = _bound(body, count.most, keys)[1], count.least.rpartition(".")[2]
+            raise origin.error(path, f"{most} is less than {what}, {least}: how many pods there are cannot be judged")
+        value = min(max(value, least), most)
+        if value > MOST_PODS_OF_A_TEMPLATE:
+            path = _bound(body, count.path, keys)[1]
             raise origin.error(path, f"{str(value)[:30]} is not in 0 to {MOST_PODS_OF_A_TEMPLATE:,}")
         total *= max(0, value + count.plus)
     if total > MOST_PODS_OF_A_TEMPLATE:
         raise origin.error("", f"{total:,} pods of one template are more than {MOST_PODS_OF_A_TEMPLATE:,}")
     return total
+
+
+def _count(written: Path | Count) -> Count:
+    return Count(path=written) if isinstance(written, str) else written
+
+
+def _number(origin: Origin, body: Json, path: str, keys: Sequence[Step], default: int) -> int:
+    """Return the number at a path whose "*" are ``keys``, ``default`` where nothing stands there."""
+    value, where = _bound(body, path, keys) if path else (None, "")
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise origin.error(where, f"must be a whole number, is {kind_of(value)}")
+    if value < 0:
+        raise origin.error(where, f"{str(value)[:30]} is not in 0 to {MOST_PODS_OF_A_TEMPLATE:,}")
+    return value
 
 
 def _bound(body: Any, path: str, keys: Sequence[Step]) -> tuple[Any, str]:
