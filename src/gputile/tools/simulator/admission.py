@@ -79,8 +79,9 @@ class Admission:
             pod = self._reviewed(origin, prefix, pod, notes)
         admitted = checked(origin, path, decode(origin, path, pod, Pod))
         scheduler = admitted.spec.scheduler_name
-        if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name) and asks_for_gpu(admitted):
-            said = f"{scheduler[:80]} is believed to ask gputile which GPU the pod gets"
+        if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
+            gpu = ", and to ask gputile which GPU the pod gets" if asks_for_gpu(admitted) else ""
+            said = f"{scheduler[:80]} is believed to decide as kube-scheduler does{gpu}"
             notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
         return admitted
 

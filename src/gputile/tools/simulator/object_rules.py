@@ -36,6 +36,11 @@ _NAMES: Final = {
     **dict.fromkeys(_NAMED_BY_LABELS, broken_label_name),
 }
 _LONGEST_CRON_JOB: Final = 52
+# The API server takes longer names of these kinds, and refuses what their controllers then make.
+_LONGEST_OF_OWNER: Final = {
+    "Deployment": (242, "its ReplicaSet adds up to 11 characters, and a name has no more than 253"),
+    "StatefulSet": (52, "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"),
+}
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
 _GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
@@ -102,6 +107,10 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     if kind == "CronJob" and len(stored) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
         yield where, f"Invalid value: {shown(stored)}: {rule}"
+    most, why = _LONGEST_OF_OWNER.get(kind, (len(stored), ""))
+    if len(stored) > most:
+        said = f"a {kind} whose name has more than {most} characters never makes a pod: {why}"
+        yield where, f"Invalid value: {shown(stored)}: {said}"
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")

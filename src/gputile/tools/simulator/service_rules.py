@@ -17,6 +17,7 @@ from gputile.tools.simulator.number_rules import broken_port, one_of
 
 Json = Mapping[str, Any]
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+_NODE_PORTS: Final = range(30000, 32768)  # where --service-node-port-range says nothing else
 _LONGEST_AFFINITY: Final = 86400  # seconds
 _HEADLESS: Final = "None"
 _RANGES: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
@@ -56,6 +57,8 @@ def _ports(spec: Json, kind: str) -> Iterator[Broken]:
         yield from _port(path, port, several=len(ports) > 1)
         if port.get("nodePort") and kind == "ClusterIP":
             yield f"{path}.nodePort", "Forbidden: may not be used when `type` is 'ClusterIP'"
+        else:
+            yield from _node_port(f"{path}.nodePort", port.get("nodePort", 0))
         keys = {"name": port.get("name"), "port": (protocol, port["port"])}
         if port.get("nodePort"):
             keys["nodePort"] = (protocol, port["nodePort"])
@@ -63,6 +66,13 @@ def _ports(spec: Json, kind: str) -> Iterator[Broken]:
             if key and key in taken[field]:
                 yield f"{path}.{field}", f"Duplicate value: {shown(str(port[field]))}"
             taken[field].add(key)
+
+
+def _node_port(path: str, number: int) -> Iterator[Broken]:
+    """Yield that a node opens no such port for Services; 0 lets the API server choose one."""
+    if number and number not in _NODE_PORTS:
+        rule = f"provided port is not in the default range {_NODE_PORTS[0]}-{_NODE_PORTS[-1]}"
+        yield path, f"Invalid value: {number}: {rule}"
 
 
 def _port(path: str, port: Json, *, several: bool) -> Iterator[Broken]:
@@ -175,8 +185,8 @@ def _traffic(spec: Json, kind: str) -> Iterator[Broken]:
     if port and not (kind == "LoadBalancer" and policy == "Local"):
         rule = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
         yield "spec.healthCheckNodePort", f"Invalid value: {port}: {rule}"
-    elif port:
-        yield from broken_port("spec.healthCheckNodePort", port)
+    else:
+        yield from _node_port("spec.healthCheckNodePort", port)
     if "internalTrafficPolicy" in spec:
         yield from one_of("spec.internalTrafficPolicy", spec["internalTrafficPolicy"], ("Cluster", "Local"))
     if "trafficDistribution" in spec:

@@ -22,6 +22,7 @@ from gputile.tools.simulator.workloads import expand
 from tests.api_rules import BREAKING, TAKEN
 from tests.manifests import (
     CRON_JOB,
+    DAEMON_SET,
     DEPLOYMENT,
     FORBIDDEN,
     JOB,
@@ -30,6 +31,7 @@ from tests.manifests import (
     REFUSED,
     REPLICATION_CONTROLLER,
     RICH,
+    STATEFUL_SET,
     VALID,
     Case,
     Json,
@@ -122,6 +124,36 @@ def test_what_is_written_is_read_as_kubectl_reads_it(tmp_path: Path, text: str, 
         ("v1", "Service", {"spec": {}}, "spec.ports: Required value"),
         ("v1", "Service", {"spec": {"clusterIP": "None"}}, ""),
         ("v1", "Service", {"spec": {"ports": [{"port": 0}]}}, "spec.ports[0].port: Invalid value: 0"),
+        ("v1", "Service", {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 0}]}}, ""),
+        ("v1", "Service", {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30000}]}}, ""),
+        ("v1", "Service", {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 32767}]}}, ""),
+        (
+            "v1",
+            "Service",
+            {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 29999}]}},
+            "spec.ports[0].nodePort: Invalid value: 29999: provided",
+        ),
+        (
+            "v1",
+            "Service",
+            {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 70000}]}},
+            "the default range 30000-32767",
+        ),
+        ("v1", "Service", {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": -1}]}}, "Invalid value: -1"),
+        (
+            "v1",
+            "Service",
+            {
+                "spec": {
+                    "type": "LoadBalancer",
+                    "externalTrafficPolicy": "Local",
+                    "ports": [{"port": 80}],
+                    "healthCheckNodePort": 80,
+                }
+            },
+            "spec.healthCheckNodePort: Invalid value: 80: provided port is not in the default range",
+        ),
+        ("v1", "Service", {"spec": {"sessionAffinityConfig": {"clientIP": {}}, "ports": [{"port": 80}]}}, ""),
         ("v1", "Service", {"spec": {"ports": [{"port": 1}, {"port": 2}]}}, "spec.ports[0].name: Required value"),
         ("v1", "Service", {"spec": {"ports": [{"port": 1, "name": "a.b"}]}}, "spec.ports[0].name: Invalid value"),
         ("v1", "PersistentVolumeClaim", {"spec": {"accessModes": ["ReadWriteOnce"]}}, '["storage"]: Required value'),
@@ -177,11 +209,15 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scheduler", "noted"), [("", False), ("default-scheduler", False), ("ours", False), ("other", True)]
 )
-def test_another_scheduler_is_believed_to_ask_gputile(tmp_path: Path, scheduler: str, noted: bool) -> None:
-    manifests = load_text(tmp_path, json.dumps(changed(POD, "spec.schedulerName", scheduler))).manifests
+@pytest.mark.parametrize("gpu", [True, False])
+def test_another_scheduler_is_believed_to_decide_alike(tmp_path: Path, scheduler: str, noted: bool, gpu: bool) -> None:
+    body = changed(POD, "spec.schedulerName", scheduler)
+    body = body if gpu else changed(body, "spec.containers.0.resources", {})
+    manifests = load_text(tmp_path, json.dumps(body)).manifests
     notes = expand(manifests, [], Intake(Admission(Configuration(scheduler_name="ours")))).notes
-    said = ["spec.schedulerName: other is believed to ask gputile which GPU the pod gets"] if noted else []
-    assert [note.text for note in notes] == said
+    said = "spec.schedulerName: other is believed to decide as kube-scheduler does"
+    said += ", and to ask gputile which GPU the pod gets" if gpu else ""
+    assert [note.text for note in notes] == [said] * noted
 
 
 def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
@@ -240,12 +276,42 @@ def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> No
     assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "prefix", "said"),
+    [
+        (STATEFUL_SET, "a" * 52, "", ""),
+        (
+            STATEFUL_SET,
+            "a" * 53,
+            "",
+            "a StatefulSet whose name has more than 52 characters never makes a pod: the label",
+        ),
+        (STATEFUL_SET, "", "a" * 46 + "-", ""),
+        (STATEFUL_SET, "", "a" * 47 + "-", "metadata.generateName: Invalid value"),
+        (DEPLOYMENT, "a" * 242, "", ""),
+        (DEPLOYMENT, "a" * 243, "", "a Deployment whose name has more than 242 characters never makes a pod: its"),
+        (DEPLOYMENT, "", "a" * 253, ""),
+        (DAEMON_SET, "a" * 253, "", ""),
+        (REPLICATION_CONTROLLER, "a" * 253, "", ""),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else str(value)[-9:],
+)
+def test_a_name_leaves_room_for_what_controllers_add(
+    tmp_path: Path, body: Json, name: str, prefix: str, said: str
+) -> None:
+    named = changed(body, "metadata", {"name": name} if name else {"generateName": prefix})
+    found = verdict(tmp_path, named)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
 @pytest.mark.parametrize("amount", [{MEM: 1}, {}], ids=["GPU", "none"])
 @pytest.mark.parametrize("port", [{"hostPort": 80}, {}], ids=["port", "network"])
 def test_two_pods_of_a_node_do_not_have_one_port_of_it(tmp_path: Path, port: Json, amount: Json) -> None:
     body = changed(DEPLOYMENT, "spec.template.spec.containers.0.ports", [{"containerPort": 80, **port}])
     body = changed(body, "spec.template.spec.hostNetwork", not port)
     body = changed(body, "spec.template.spec.containers.0.resources.limits", amount)
+    body = changed(body, "spec.template.spec.tolerations", [{"operator": "Exists"}])
     assert simulate(tmp_path, json.dumps(changed(body, "spec.replicas", 1)), "-o", "wide") == (0, "")
     files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, json.dumps(body))]
     result = run.invoke(app, ["simulate", *files, "-o", "json"])
