@@ -13,6 +13,7 @@ from gputile.tools.simulator.non_workload_rules import values_are_judged
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import Json, broken_beside, broken_identity, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
+from gputile.tools.simulator.quotas import has_scopes
 from gputile.tools.simulator.validation import Validation
 
 # Kubernetes' own kinds that make pods, and the group that they are in today.
@@ -33,7 +34,8 @@ _MOST_SHOWN: Final = 20
 _FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields are"
 _NAME_ONLY: Final = "this kind is not checked, only its metadata is"
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
-_LIMITING: Final = ("LimitRange", "ResourceQuota")
+_OF_PODS_ONLY: Final = "of what it counts, only pods of the files and their requests are judged"
+_ONE_POD_ONLY: Final = "ReadWriteOncePod: whether only one pod has it at a time is not judged"
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 
 
@@ -108,8 +110,12 @@ class Intake:
                 checked(manifest.origin, "template", decode(manifest.origin, "template", template, Pod))
         if not judged:
             notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
-        elif manifest.kind in _LIMITING:
+        elif manifest.kind == "LimitRange" or (manifest.kind == "ResourceQuota" and has_scopes(manifest)):
             notes.append(Note(_NOT_APPLIED, manifest.origin))
+        elif manifest.kind == "ResourceQuota":
+            notes.append(Note(_OF_PODS_ONLY, manifest.origin))
+        elif "ReadWriteOncePod" in manifest.body.get("spec", {}).get("accessModes", ()):
+            notes.append(Note(_ONE_POD_ONLY, manifest.origin))
 
     def _check_metadata(self, manifest: Manifest, notes: list[Note]) -> None:
         written = (manifest.nulls or manifest.body).get("metadata") or {}
