@@ -142,3 +142,13 @@ def test_pods_printed_from_the_cluster_count_once(server: FakeApiServer, kubecon
     ]
     placed, _ = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
     assert placed == ["other"]
+
+
+def test_ports_of_pods_that_run_are_taken(server: FakeApiServer, kubeconfig: str) -> None:
+    there(server, "other")
+    opened = [{"containerPort": 80, "hostPort": 8080}]
+    (container,) = server.store["/api/v1/pods"]["other"]["spec"]["containers"]
+    container["ports"] = opened
+    body = changed(POD, "spec.containers.0.ports", opened)
+    assert simulated(server, kubeconfig, body, code=3)[0] == ["w"]
+    assert simulated(server, kubeconfig, changed(body, "spec.containers.0.ports.0.hostPort", 8081))[0] == ["w"]

@@ -176,3 +176,14 @@ def test_how_many_more_gangs_fit(tmp_path: Path) -> None:
     fit = fit_more(simulation, more, lambda: 1, lambda _: None)
     assert (fit.copies, fit.nodes) == (1, {"s1": 2})
     assert fit.stopped_by.startswith("default/m0: gang g: 2 pods that start together wait: there is room for 1")
+
+
+def test_a_gang_does_not_take_one_port_of_a_node_twice(tmp_path: Path) -> None:
+    opened = pods(2, in_gang(2)).replace("image: i,", "image: i, ports: [{containerPort: 80, hostPort: 80}],")
+    found = outcomes(tmp_path, opened)
+    assert placed(found) == []
+    assert found["m1"].reason == (
+        "gang g: 2 pods that start together wait: there is room for 1; "
+        "1 node(s) didn't have free ports for the requested pod ports"
+    )
+    assert placed(outcomes(tmp_path, opened.replace("hostPort: 80", "hostPort: 0"))) == ["m0", "m1"]
