@@ -466,7 +466,7 @@ def _remedy(gang: Gang) -> str:
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
         f"{_together(gang)} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
-        "kube-scheduler bound none of them; its own events on the pods say why (volumes, host ports); others may use "
+        "kube-scheduler bound none of them; its own events on the pods say why (volumes, say); others may use "
         "the GPUs for as long, then the pods are planned again"
     )
 
