@@ -131,7 +131,7 @@ class RBDDisk(_Object):
     read_only: bool = False
 
 
-class Volume(_Object):
+class DiskVolume(_Object):
     """core/v1 Volume: the sources that two pods of a node cannot always share."""
 
     gce_persistent_disk: GCEDisk | None = None
@@ -156,7 +156,7 @@ class PodSpec(_Object):
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[DiskVolume, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
     node_selector: dict[str, str] = {}

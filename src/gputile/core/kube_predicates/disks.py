@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gputile.api.core import PodSpec, Volume
+from gputile.api.core import DiskVolume, PodSpec
 
 DISK_TAKEN: Final = "node(s) had no available disk"
 
@@ -21,7 +21,7 @@ def disks(spec: PodSpec) -> tuple[Disk, ...]:
     return tuple(disk for volume in spec.volumes for disk in _disks(volume))
 
 
-def _disks(volume: Volume) -> Iterator[Disk]:
+def _disks(volume: DiskVolume) -> Iterator[Disk]:
     if (gce := volume.gce_persistent_disk) is not None:
         yield Disk("gce", (gce.pd_name,), gce.read_only)
     if (aws := volume.aws_elastic_block_store) is not None:
