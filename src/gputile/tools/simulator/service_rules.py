@@ -185,8 +185,9 @@ def _traffic(spec: Json, kind: str) -> Iterator[Broken]:
     if port and not (kind == "LoadBalancer" and policy == "Local"):
         rule = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
         yield "spec.healthCheckNodePort", f"Invalid value: {port}: {rule}"
-    else:
-        yield from _node_port("spec.healthCheckNodePort", port)
+    elif port:
+        where = "spec.healthCheckNodePort"
+        yield from list(broken_port(where, port)) or _node_port(where, port)
     if "internalTrafficPolicy" in spec:
         yield from one_of("spec.internalTrafficPolicy", spec["internalTrafficPolicy"], ("Cluster", "Local"))
     if "trafficDistribution" in spec:
