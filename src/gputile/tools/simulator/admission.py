@@ -19,6 +19,7 @@ from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.refusal import AdmissionRefusal
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
+from gputile.tools.simulator.limit_ranges import Limits, with_limits, written_limits
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.pod_defaults import with_defaults
@@ -39,7 +40,7 @@ class Admission:
 
     ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
     GPUs past the ledger, as the namespaces' labels say. ``priorities`` and ``runtimes`` are PriorityClasses and
-    RuntimeClasses, by name.
+    RuntimeClasses, by name, and ``limits`` what LimitRanges say of containers, by namespace.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -47,9 +48,10 @@ class Admission:
     unsafe: frozenset[str] = frozenset()
     priorities: PriorityClasses = field(default_factory=lambda: SYSTEM_CLASSES)
     runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return this admission with the namespaces and classes among ``manifests`` added.
+        """Return this admission with the namespaces, classes and LimitRanges among ``manifests`` added.
 
         Raises:
             ManifestError: a PriorityClass cannot be used.
@@ -64,7 +66,8 @@ class Admission:
         priorities = {**self.priorities, **written_classes(manifests)}
         runtimes = {**self.runtimes, **written_runtimes(manifests)}
         unsafe = self.unsafe - labels.keys() | allowed
-        return replace(self, unsafe=unsafe, priorities=priorities, runtimes=runtimes)
+        limits = {**self.limits, **written_limits(manifests)}
+        return replace(self, unsafe=unsafe, priorities=priorities, runtimes=runtimes, limits=limits)
 
     def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[Note]) -> Pod:
         """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
@@ -73,7 +76,8 @@ class Admission:
             ManifestError: it is refused; each broken rule is a line.
         """
         prefix = f"{path}." if path else ""
-        pod = with_priority(origin, prefix, with_defaults(pod), self.priorities, notes)
+        pod = with_limits(origin, prefix, with_defaults(pod), self.limits)
+        pod = with_priority(origin, prefix, pod, self.priorities, notes)
         pod = with_runtime(origin, prefix, pod, self.runtimes, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)

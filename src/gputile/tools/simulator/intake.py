@@ -35,6 +35,7 @@ _FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields 
 _NAME_ONLY: Final = "this kind is not checked, only its metadata is"
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "of what it counts, only pods of the files and their requests are judged"
+_OF_CONTAINERS_ONLY: Final = "of what it bounds, only single containers are judged, without ratios"
 _ONE_POD_ONLY: Final = "ReadWriteOncePod: whether only one pod has it at a time is not judged"
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 
@@ -110,7 +111,9 @@ class Intake:
                 checked(manifest.origin, "template", decode(manifest.origin, "template", template, Pod))
         if not judged:
             notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
-        elif manifest.kind == "LimitRange" or (manifest.kind == "ResourceQuota" and has_scopes(manifest)):
+        elif manifest.kind == "LimitRange":
+            notes.append(Note(_OF_CONTAINERS_ONLY, manifest.origin))
+        elif manifest.kind == "ResourceQuota" and has_scopes(manifest):
             notes.append(Note(_NOT_APPLIED, manifest.origin))
         elif manifest.kind == "ResourceQuota":
             notes.append(Note(_OF_PODS_ONLY, manifest.origin))

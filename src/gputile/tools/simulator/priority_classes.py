@@ -28,13 +28,14 @@ SYSTEM_CLASSES: Final[PriorityClasses] = {
     "system-node-critical": PriorityClass(2_000_001_000),
 }
 _LARGEST_OF_USERS: Final = 1_000_000_000
+_RESERVED: Final = "system-"  # the names of further classes cannot begin so
 
 
 def written_classes(manifests: Iterable[Manifest]) -> dict[str, PriorityClass]:
     """Return the PriorityClasses among ``manifests``, by name.
 
     Raises:
-        ManifestError: one has no value that an API server takes.
+        ManifestError: one has no value that an API server takes, or there are two defaults.
     """
     found: dict[str, PriorityClass] = {}
     for manifest in manifests:
@@ -47,6 +48,9 @@ def written_classes(manifests: Iterable[Manifest]) -> dict[str, PriorityClass]:
             raise manifest.origin.error("value", f"Forbidden: {value}: must be no more than {_LARGEST_OF_USERS}")
         if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
             preemption, default = manifest.body.get("preemptionPolicy"), manifest.body.get("globalDefault") is True
+            if default and any(each.is_default for each in found.values()):
+                rule = f"Forbidden: {_default(found)} is already marked as default: only one default can exist"
+                raise manifest.origin.error("globalDefault", rule)
             policy = preemption if isinstance(preemption, str) and preemption else _PREEMPTING
             found[metadata["name"]] = PriorityClass(value, policy, default)
     return found
@@ -60,13 +64,17 @@ def with_priority(
     A class that is not in ``classes`` counts as 0, and a note says so.
 
     Raises:
-        ManifestError: the pod says another priority or preemption policy than its class.
+        ManifestError: the pod says another priority or preemption policy than its class, or no cluster can have it.
     """
     spec = pod.get("spec", {})
     name = spec.get("priorityClassName") or _default(classes)
     if not name:
         return pod
     if name not in classes:
+        if name.startswith(_RESERVED):
+            raise origin.error(
+                f"{prefix}spec.priorityClassName", f"Forbidden: there can be no PriorityClass {shown(name)}"
+            )
         if "priority" not in spec:
             said = f"no file has the PriorityClass {shown(name)}: its value counts as 0 here"
             notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
@@ -80,6 +88,5 @@ def with_priority(
 
 
 def _default(classes: PriorityClasses) -> str:
-    """Return the name of the class of pods that name none, of several the one of the lowest value; "" for none."""
-    found = [(each.value, name) for name, each in classes.items() if each.is_default]
-    return min(found)[1] if found else ""
+    """Return the name of the class of pods that name none; "" for none."""
+    return next((name for name, each in classes.items() if each.is_default), "")

@@ -186,7 +186,7 @@ def test_objects_beside_the_workloads_are_checked_too(
         ("v1", "Endpoints", "this kind is not checked, only its metadata is"),
         ("kueue.x-k8s.io/v1beta1", "LocalQueue", "this kind is not checked, only its metadata is"),
         ("v1", "ConfigMap", ""),
-        ("v1", "LimitRange", "it is checked, and not applied to the pods"),
+        ("v1", "LimitRange", "of what it bounds, only single containers are judged, without ratios"),
         ("v1", "ResourceQuota", "of what it counts, only pods of the files and their requests are judged"),
     ],
 )

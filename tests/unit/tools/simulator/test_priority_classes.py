@@ -72,13 +72,19 @@ def test_another_preemption_policy_than_that_of_the_class_is_refused(
 
 
 def test_pods_that_name_no_class_get_the_default_one(tmp_path: Path) -> None:
-    default, higher = changed(CLASS, "globalDefault", True), changed(CLASS, "metadata.name", "higher")
-    higher = changed(changed(higher, "value", 9), "globalDefault", True)
-    scenario = loaded(tmp_path, POD, default, higher)
-    assert [pod.spec.priority for pod in scenario.pending] == [7]
+    default = changed(CLASS, "globalDefault", True)
+    assert [pod.spec.priority for pod in loaded(tmp_path, POD, default).pending] == [7]
+    pod = changed(POD, "spec.preemptionPolicy", "PreemptLowerPriority")
     with pytest.raises(ManifestError, match=r"spec\.preemptionPolicy: Forbidden"):
-        loaded(
-            tmp_path,
-            changed(POD, "spec.preemptionPolicy", "PreemptLowerPriority"),
-            changed(default, "preemptionPolicy", "Never"),
-        )
+        loaded(tmp_path, pod, changed(default, "preemptionPolicy", "Never"))
+
+
+def test_there_is_one_default(tmp_path: Path) -> None:
+    default = changed(CLASS, "globalDefault", True)
+    with pytest.raises(ManifestError, match="PriorityClass/other: globalDefault: Forbidden: urgent is already marked"):
+        loaded(tmp_path, POD, default, changed(default, "metadata.name", "other"))
+
+
+def test_a_class_that_no_cluster_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r'spec\.priorityClassName: Forbidden: there can be no .* "system-mine"'):
+        loaded(tmp_path, of_class(POD, "system-mine"))

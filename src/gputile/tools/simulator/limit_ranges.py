@@ -1,0 +1,83 @@
+"""What LimitRanges of a pod's namespace write into its containers, and what they refuse (admission plugin LimitRanger).
+
+Bounds of whole pods and ratios of limits to requests are not judged.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.quantity import parse_quantity
+from gputile.api.wording import shown
+from gputile.tools.simulator.fields import broken_fields
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin
+from gputile.tools.simulator.quota_rules import broken_limit_range
+
+Json = Mapping[str, Any]
+Limits = Mapping[str, Sequence[Json]]
+_KIND: Final = "LimitRange"
+
+
+def written_limits(manifests: Iterable[Manifest]) -> dict[str, list[Json]]:
+    """Return the limits of containers in the LimitRanges among ``manifests``, by namespace.
+
+    Those that an API server would refuse are left out.
+    """
+    found: dict[str, list[Json]] = {}
+    for manifest in manifests:
+        if (manifest.kind, manifest.api_version) != (_KIND, "v1"):
+            continue
+        body = manifest.body
+        if broken_fields(kubernetes_kinds().kinds["v1"][_KIND], body) or any(broken_limit_range(body)):
+            continue
+        namespace = body.get("metadata", {}).get("namespace") or "default"
+        limits = (each for each in body.get("spec", {}).get("limits", ()) if each["type"] == "Container")
+        found.setdefault(namespace, []).extend(limits)
+    return found
+
+
+def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
+    """Return ``pod`` with the default limits and requests of its namespace; ``prefix`` stands before its fields.
+
+    Raises:
+        ManifestError: a container is below a least or above a most amount; each one is a line.
+    """
+    applied = limits.get(pod["metadata"]["namespace"], ())
+    if not applied:
+        return pod
+    spec = dict(pod["spec"])
+    for limit in applied:
+        for kind in ("initContainers", "containers"):
+            if kind in spec:
+                spec[kind] = [_completed(container, limit) for container in spec[kind]]
+    broken = [
+        str(origin.error(f"{prefix}spec.{kind}[{i}].resources.{path}", f"Forbidden: {rule}"))
+        for limit in applied
+        for kind in ("initContainers", "containers")
+        for i, container in enumerate(spec.get(kind, ()))
+        for path, rule in _broken(container["resources"], limit)
+    ]
+    if broken:
+        raise ManifestError("\n".join(broken))
+    return {**pod, "spec": spec}
+
+
+def _completed(container: Json, limit: Json) -> Json:
+    """Return a container with what it lacks; a limit without a request is one already."""
+    most = {**limit.get("max", {}), **limit.get("default", {})}
+    least = {**limit.get("min", {}), **most, **limit.get("defaultRequest", {})}
+    resources = container.get("resources", {})
+    limits, own = resources.get("limits", {}), {**resources.get("limits", {}), **resources.get("requests", {})}
+    completed = {"limits": {**most, **limits}, "requests": {**least, **own}}
+    return {**container, "resources": {**resources, **completed}}
+
+
+def _broken(resources: Json, limit: Json) -> Iterator[tuple[str, str]]:
+    for bound, beyond in (("min", -1), ("max", 1)):
+        for name, written in limit.get(bound, {}).items():
+            for field in ("limits", "requests"):
+                given = resources[field].get(name, written)
+                if (parse_quantity(given) - parse_quantity(written)) * beyond > 0:
+                    word = "minimum" if beyond < 0 else "maximum"
+                    said = f"{word} {name} usage per Container is {written}, but it is {given}"
+                    yield f"{field}[{shown(name)}]", said
