@@ -42,17 +42,19 @@ def written_classes(manifests: Iterable[Manifest]) -> dict[str, PriorityClass]:
         if manifest.kind != "PriorityClass" or manifest.group != "scheduling.k8s.io":
             continue
         metadata, value = manifest.body.get("metadata"), manifest.body.get("value", 0)
+        name = metadata.get("name") if isinstance(metadata, dict) else None
         if isinstance(value, bool) or not isinstance(value, int):
             raise manifest.origin.error("value", "must be a whole number")
-        if value > _LARGEST_OF_USERS:
+        if value > _LARGEST_OF_USERS and not (manifest.stored and name in SYSTEM_CLASSES):
             raise manifest.origin.error("value", f"Forbidden: {value}: must be no more than {_LARGEST_OF_USERS}")
-        if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
-            preemption, default = manifest.body.get("preemptionPolicy"), manifest.body.get("globalDefault") is True
-            if default and any(each.is_default for each in found.values()):
-                rule = f"Forbidden: {_default(found)} is already marked as default: only one default can exist"
-                raise manifest.origin.error("globalDefault", rule)
-            policy = preemption if isinstance(preemption, str) and preemption else _PREEMPTING
-            found[metadata["name"]] = PriorityClass(value, policy, default)
+        if not isinstance(name, str) or name in SYSTEM_CLASSES:
+            continue
+        if (default := manifest.body.get("globalDefault") is True) and _default(found) not in ("", name):
+            rule = f"Forbidden: {_default(found)} is already marked as default: only one default can exist"
+            raise manifest.origin.error("globalDefault", rule)
+        preemption = manifest.body.get("preemptionPolicy")
+        policy = preemption if isinstance(preemption, str) and preemption else _PREEMPTING
+        found[name] = PriorityClass(value, policy, default)
     return found
 
 

@@ -88,3 +88,11 @@ def test_there_is_one_default(tmp_path: Path) -> None:
 def test_a_class_that_no_cluster_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r'spec\.priorityClassName: Forbidden: there can be no .* "system-mine"'):
         loaded(tmp_path, of_class(POD, "system-mine"))
+
+
+def test_the_classes_of_a_cluster_may_be_in_the_files(tmp_path: Path) -> None:
+    printed = changed(
+        changed(CLASS, "metadata", {"name": "system-node-critical", "uid": "a-b"}), "value", 2_000_001_000
+    )
+    pods = loaded(tmp_path, of_class(POD, "system-node-critical"), printed).pending
+    assert [pod.spec.priority for pod in pods] == [2_000_001_000]
