@@ -35,16 +35,26 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
             held = state.device_table.get(pod.uid)
             devices = held.container_devices(container, resource) if held else None
             certain = devices is not None and frozenset(devices.ids) == ids
-            if not (certain and _only_holder(state, pod, resource, ids)) and _ours(resource, ids):
-                _take_over(state, listing, _ListedDevices(pod, container, resource, ids), now_ns)
+            named = _ListedDevices(pod, container, resource, ids)
+            if not (certain and _only_holder(state, listing, named)) and _ours(resource, ids):
+                _take_over(state, listing, named, now_ns)
 
 
-def _only_holder(state: AllocationState, pod: KnownPod, resource: str, ids: frozenset[str]) -> bool:
-    """Return whether no other UID has the IDs that may be this pod: a stand-in, the former pod of its name, or a pod
-    that nobody knew.
+def _only_holder(state: AllocationState, listing: Listing, listed: "_ListedDevices") -> bool:
+    """Return whether no other UID has the IDs wrongly.
+
+    It does if it may be this pod: a stand-in, the former pod of its name, or a pod that nobody knew. And it does if the
+    kubelet lists it without them, and it was not let start with them.
     """
-    holders = state.device_table.holders(resource, ids)
-    return not any((other.key == pod.key or not other.identified) and other.uid != pod.uid for other in holders)
+    for other in state.device_table.holders(listed.resource, listed.ids):
+        if other.uid == listed.pod.uid:
+            continue
+        if other.key == listed.pod.key or not other.identified:
+            return False
+        shown = listing.get(other.key)
+        if shown is not None and not shown.has(listed.resource, listed.ids) and not _runs_with(state, other, listed):
+            return False
+    return True
 
 
 def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:
@@ -93,10 +103,11 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         other = listing.get(former.key)
         if former.key != pod.key and other is not None and other.has(listed.resource, listed.ids):
             continue  # the kubelet has given them to both
-        if own_answer and former.key != pod.key and former.identified and _runs_with(state, former, listed):
+        mistaken = own_answer and former.key != pod.key and former.identified
+        if mistaken and _runs_with(state, former, listed):
             continue  # the kubelet has forgotten that, and has given them to another
         answered = _answered_as(former, listed)
-        if answered is not None:
+        if answered is not None and not mistaken:
             directory, mounts = answered.directory, answered.mounts
         if former.uid == own.uid:
             own = own.only(tuple(each for each in own.devices if each.container or each is not answered))

@@ -398,3 +398,18 @@ def test_an_init_container_of_which_nothing_is_known_is_looked_for_before_its_id
     starts = prestart(here, GPU_MEMORY, ids, listing, 4)
     assert {each.directory for each in starts} == {start.directory, first.directory}
     assert {owner(here, each) for each in starts} == {("uid-a", "main"), ("uid-a", "init")}
+
+
+@pytest.mark.requirement("M4")
+@pytest.mark.parametrize("started", [False, True])
+def test_what_was_taken_for_another_pods_is_taken_back_once_the_kubelet_lists_it(*, started: bool) -> None:
+    """Of two static pods that nobody knew, one was answered as a container of the other."""
+    ids = (encode(0, 0), encode(0, 1))
+    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
+    both = listed(GPU_MEMORY, a=ids, b=ids)
+    sync_with_listing(here, both, 1)
+    if started:
+        here.device_table.let_start("uid-b-main")
+    sync_with_listing(here, listed(GPU_MEMORY, a=ids, b=()), 2)
+    assert {each.uid for each in here.device_table} == ({"uid-a", "uid-b"} if started else {"uid-a"})
+    assert here.device_table.directory_for("uid-a", "main") == "uid-a-main"
