@@ -137,7 +137,8 @@ class AllocationState:
                 continue
             pod = self.pod_of(pod_devices)
             shown = listing.get(pod_devices.key) if listing is not None else None
-            alive = pod.alive if pod is not None else shown is not None and pod_devices.key not in self.pods
+            there = shown is not None or (pod_devices.identified and self.still_to_come(pod_devices.key))
+            alive = pod.alive if pod is not None else there and pod_devices.key not in self.pods
             if not alive or (listing is not None and self.has_left(pod_devices.key, listing)):
                 self.device_table.apply(pod_devices, DeviceEvent.POD_GONE)
             elif listing is not None and (event := self.loss(pod_devices)) is not None:

@@ -113,7 +113,11 @@ class AllocationHandler:
             if holders.isdisjoint(shown_for(self._lookup.latest, resource, frozenset(ids))):
                 listing = await self._lookup.list(NEEDED_WITHIN_S)
             try:
-                for start in self._starting(resource, ids, listing):
+                before = tuple(self._state.device_table)
+                starting = self._starting(resource, ids, listing)
+                if tuple(self._state.device_table) != before:
+                    self._advertised.save()  # the next agent must know whose the container is, too
+                for start in starting:
                     await self._files.start(start, self._state)
             except NotYet as error:
                 self._compare.wish()

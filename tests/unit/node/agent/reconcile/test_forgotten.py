@@ -112,6 +112,18 @@ def test_a_call_that_an_agent_died_of_is_answered_for_the_same_container(*, writ
     assert grant.directory == ("uid-a-init" if written is False else "uid-a-main")
 
 
+def test_a_kubelet_that_has_just_started_gives_nothing_of_a_pod_that_it_has_not_come_to() -> None:
+    """Nor does the agent know the pod: the API server does not answer it, and it has just started too."""
+    pod, next_one = booked(simple_pod("a", container(mem=2)), 0), booked(simple_pod("b", container(mem=2)), 0)
+    node = admission(Mode.CGPU, [next_one], [holding(pod, devices_of("main", SIDE))], "uid-a-main")
+    listing = {"default/b": ListedPod("default", "b", {"main": {}})}
+    node.heard(listing, 2.0, settled=False)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
+    assert not set(ids) & set(SIDE)
+    DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
+    assert "uid-a-main" in node.directories()
+
+
 def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
     """A kubelet that was killed before it started the second one has forgotten both, and leaves the first one alone."""
     pod = two_of_one_size()
