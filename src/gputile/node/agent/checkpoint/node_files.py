@@ -10,7 +10,7 @@ older one writes nothing more; what it had answered is read from the kubelet's c
 
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 import msgspec
@@ -168,9 +168,14 @@ class NodeFiles:
         write_whole(path / SHARE_FILE, content)
         return True
 
-    def keep_only(self, directories: Iterable[str]) -> None:
-        """Remove the directories of allocations that are gone, and whose processes are."""
+    def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> None:
+        """Remove the directories of allocations that are gone, and whose processes are.
+
+        What a container of one of ``pods``, by their UIDs, was let start with stays, even if no checkpoint tells of it.
+        """
         kept = {*directories, *(name for name in self.usage.names() if self.usage.is_held(name))}
+        others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
+        kept |= {name for name in others if (limits := self.limits(name)) is not None and limits.uid in pods}
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -77,7 +77,8 @@ class DriftCheck:
         found, conflict = await self._compare(listing, synced=synced)
         self._correct_limits()
         if synced:
-            self._store.keep_only(self._state.directories())
+            alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
+            self._store.keep_only(self._state.directories(), alive)
             self._state.device_table.started = self._store.started()
         # The next round looks again for the pods of devices that nobody has identified.
         identified = all(pod_devices.identified for pod_devices in self._state.device_table)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.allocate.answer import LIMITS_FILE
+from gputile.node.agent.allocate.answer import LIMITS_FILE, Limits
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.node_files import BOOT_FILE, NodeFiles, StateError
@@ -97,3 +97,14 @@ def test_a_checkpoint_stays_where_the_next_one_cannot_be_written(tmp_path: Path)
     with pytest.raises(IsADirectoryError):
         files.save(Checkpoint(mode="share", unit_mib=128))
     assert files.load() == saved
+
+
+@pytest.mark.requirement("B1")
+def test_a_directory_stays_as_long_as_the_pod_whose_limits_it_has(tmp_path: Path) -> None:
+    """Whatever its name, and even if neither the agent's nor the kubelet's checkpoint tells of it any more."""
+    store = files_in(tmp_path)
+    for directory, uid in (("one", "1"), ("two", "2")):
+        store.write_limits(directory, Limits("default", "a", uid, "main", "share", 1024, ()))
+    (store.allocations / "three").mkdir()
+    store.keep_only([], {"1"})
+    assert [path.name for path in store.allocations.iterdir()] == ["one"]
