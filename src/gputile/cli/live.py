@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
@@ -18,6 +18,7 @@ from gputile.kube.listing import Reading, list_all, list_pages
 if TYPE_CHECKING:
     from gputile.tools.simulator.gangs import PodGroups
 
+_MOST_TOLD: Final = 20
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
@@ -58,8 +59,11 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
                 _configuration(connection, given, installed_in),
             )
             unread = (
-                *(f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable),
-                *(f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable),
+                *_told("nodes", [f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable]),
+                *_told(
+                    "pods",
+                    [f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable],
+                ),
             )
             read = Live(list(nodes.objects), list(pods.objects), *found, namespace=connection.namespace, unread=unread)
             if not groups:
@@ -83,6 +87,12 @@ def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
                 return []
 
     return read_or_leave(read())
+
+
+def _told(what: str, sentences: list[str]) -> list[str]:
+    """Return the first of the sentences, and how many more of the kind there are."""
+    more = len(sentences) - _MOST_TOLD
+    return [*sentences[:_MOST_TOLD], *([f"{more:,} more {what} cannot be read"] if more > 0 else ())]
 
 
 async def _configuration(

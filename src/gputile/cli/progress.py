@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from gputile.tools.views.terminal_text import inert
 
 AFTER_S = 2.0
-SAY_AFTER_PIPED_S = 5.0
+SAY_AFTER_PIPED_S = 8.0  # within the ten seconds after which silence is taken for a hang
 EVERY_S = 0.2
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Progress:
 
 def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Yield ``steps``, and show how many of them are done."""
-    with Progress(what, total) as progress:
+    with Progress(what, total, piped=SAY_AFTER_PIPED_S) as progress:
         for number, step in enumerate(steps, 1):
             yield step
             progress.at(number)

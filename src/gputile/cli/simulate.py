@@ -191,7 +191,7 @@ def _make_pods(
             intake, admission=dataclasses.replace(intake.admission, unsafe=live.unsafe_namespaces)
         )
     try:
-        with Progress("Making pods of the manifests"):
+        with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(fit, scenario, intake) if fit else []
         if files and not expansion.pods:
@@ -254,5 +254,5 @@ def _some(names: list[str]) -> str:
 def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
     from gputile.tools.simulator.whatif import fit_more
 
-    with Progress("Fitting copies:") as progress:
+    with Progress("Fitting copies:", piped=SAY_AFTER_PIPED_S) as progress:
         return fit_more(simulation, pods, time.time_ns, progress.at)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from gputile.kube.errors import ConfigError
 from gputile.support.given_files import MIB, read_given
 
+_SILENT_S = 0.5  # of a pipe in its place; several requests read it
 TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
 
 
@@ -99,7 +100,7 @@ def read_token(path: Path) -> str:
         OSError: the file cannot be read.
         ConfigError: it holds none.
     """
-    token = read_given(path, MIB).strip()
+    token = read_given(path, MIB, _SILENT_S).strip()
     if not token:
         raise ConfigError(f"the token file {path} is empty")
     try:

@@ -115,6 +115,8 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     429: TooManyRequests,
 }
 _LONG_S = 5.0  # of a pause that is worth telling
+_LONGEST_MESSAGE = 4000  # characters of what a server says
+_FOR_EVER_S = 1e9
 _LONGEST_TARGET = 200  # characters of a redirect's target that are shown
 _STATUS = msgspec.json.Decoder(Status)
 
@@ -141,9 +143,9 @@ def status_error(method: str, path: str, status: int, said: Status, retry_after:
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:
-        parts.append(said.message)
+        parts.append(said.message[:_LONGEST_MESSAGE])
     if retry_after > _LONG_S:
-        parts.append(f"it asks to be left alone for {retry_after:,.0f} s")
+        parts.append(f"it asks to be left alone for {min(retry_after, _FOR_EVER_S):,.0f} s")
     remedy = _remedy(status, method, path)
     if remedy:
         parts.append(remedy)

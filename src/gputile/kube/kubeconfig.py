@@ -21,7 +21,7 @@ from gputile.kube.credentials import (
 from gputile.kube.errors import ConfigError
 from gputile.kube.exec_plugin import PLUGIN_S, ExecConfig, ExecCredentials
 from gputile.kube.tls import ClusterTls
-from gputile.support.given_files import MIB, read_given
+from gputile.support.given_files import MIB, is_file, read_given
 from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -95,9 +95,9 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
         return [_with_home(kubeconfig)]
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
-        return [each for each in named if each.is_file()] or named
+        return [each for each in named if is_file(each)] or named
     home = _with_home(environ.get("HOME", "~")) / ".kube" / "config"
-    return [home] if home.is_file() else []
+    return [home] if is_file(home) else []
 
 
 def _with_home(path: str | Path) -> Path:

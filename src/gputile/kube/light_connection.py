@@ -68,7 +68,7 @@ class _Answer:
         self.received += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if self.parser.get_status_code() != _SWITCHING:
                 raise
             self.complete = True  # what comes after the head is of another protocol
@@ -215,7 +215,7 @@ class LightConnection:
         except ConnectionError:
             if begun:
                 raise
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             begins = f": it begins {answer.beginning.decode(errors='replace')!r}" if answer.received else ""
             raise AnswerLost(f"{request}: the connection broke: this is no HTTP{begins}") from error
         finally:

@@ -1,34 +1,39 @@
 """Files that people name: read up to a bound, whatever stands there.
 
-A pipe is a file too, as a shell makes one of ``<(...)``. Only one that nobody opens for writing is an error.
+A pipe is a file too, as a shell makes one of ``<(...)``. Only one that nobody writes to is an error.
 """
 
 import errno
 import os
 import select
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gputile.support.files import UnusableFileError
 
 MIB: Final = 1 << 20
-OPENED_WITHIN_S: Final = 10.0
+SILENT_S: Final = 10.0
 _PART: Final = 1 << 20
 
 
-def read_given(path: str | Path, most: int, opened_within_s: float = OPENED_WITHIN_S) -> bytes:
+def read_given(path: str | Path, most: int, silent_s: float = SILENT_S, *, patient: bool = False) -> bytes:
     """Return what is in a file, a pipe or a device; it may have ``most`` bytes, which are whole MiB.
 
+    ``patient`` is who waits for a pipe as long as a process has it open for writing, however long nothing comes.
+
     Raises:
-        OSError: it is not there, cannot be read, is larger, or is a pipe that nobody opens for writing in
-            ``opened_within_s`` seconds; ``strerror`` says it in words.
+        OSError: it is not there, cannot be read, is larger, or nothing came from it for ``silent_s`` seconds;
+            ``strerror`` says it in words.
         ValueError: ``path`` cannot be the name of a file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        content = b"" if found.st_size > most else _read(descriptor, path, most + 1, opened_within_s)
+        is_pipe = stat.S_ISFIFO(found.st_mode)
+        reader = _Reader(descriptor, str(path), silent_s, is_pipe, patient and is_pipe)
+        content = b"" if found.st_size > most else reader.read(most + 1)
         if found.st_size > most or len(content) > most:
             raise UnusableFileError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
         return content
@@ -36,23 +41,47 @@ def read_given(path: str | Path, most: int, opened_within_s: float = OPENED_WITH
         os.close(descriptor)
 
 
-def _read(descriptor: int, path: str | Path, most: int, opened_within_s: float) -> bytes:
-    events = select.poll()
-    events.register(descriptor, select.POLLIN)
-    is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-    writer = not is_pipe or bool(events.poll(opened_within_s * 1000))  # a word of one that has left counts too
-    content = bytearray()
-    while len(content) < most:
-        try:
-            part = os.read(descriptor, min(_PART, most - len(content)))
-        except BlockingIOError:
-            writer = True  # it has the pipe open, and has written nothing yet
-            events.poll()
-            continue
-        if not part:
-            break
-        content += part
-    if not writer and not content:
-        why = f"it is a pipe that nobody has opened for writing within {opened_within_s:g} s"
-        raise UnusableFileError(errno.EAGAIN, why, str(path))
-    return bytes(content)
+def is_file(path: Path) -> bool:
+    """Return whether a regular file is there; no name is too long to ask."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    descriptor: int
+    path: str
+    silent_s: float
+    is_pipe: bool
+    patient: bool
+
+    def read(self, most: int) -> bytes:
+        """Return the bytes up to the end, ``most`` at most."""
+        content = bytearray()
+        written = not self.is_pipe or self._comes()  # a pipe that nobody has opened ends at once, too
+        while len(content) < most:
+            try:
+                part = os.read(self.descriptor, min(_PART, most - len(content)))
+            except BlockingIOError:
+                written = True
+                if not self._comes() and not self.patient:
+                    raise self._silent() from None
+                continue
+            if not part:
+                break
+            content += part
+        if not written and not content:
+            raise self._silent()
+        return bytes(content)
+
+    def _comes(self) -> bool:
+        """Wait for bytes or the end; return whether one of them has come."""
+        events = select.poll()
+        events.register(self.descriptor, select.POLLIN)
+        return bool(events.poll(self.silent_s * 1000))
+
+    def _silent(self) -> UnusableFileError:
+        what = "it is a pipe that nobody writes to" if self.is_pipe else "it is no file with an end"
+        return UnusableFileError(errno.EAGAIN, f"{what}: nothing came for {self.silent_s:g} s", self.path)

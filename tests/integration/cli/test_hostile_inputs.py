@@ -371,6 +371,11 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "empty pages": (pages([]), 2, "the list goes on after 100 pages with 0 objects, 100 of them empty"),
     "gzip": (plain(200, gzip.compress(LIST + b"]}"), **{"Content-Encoding": "gzip"}), 2, "is compressed ('gzip')"),
     "another protocol": (raw(b"HTTP/1.1 101 Switching\r\n\r\n"), 2, "the server answers in another protocol than HTTP"),
+    "another protocol at once": (
+        raw(b"HTTP/1.1 101 x\r\nUpgrade: SPDY/3.1\r\nConnection: Upgrade\r\n\r\n\x80\x03\x00\x01"),
+        2,
+        "the server answers in another protocol than HTTP",
+    ),
     "another kind": (
         plain(200, LIST.replace(b"Node", b"Secret") + b"]}"),
         2,
@@ -385,8 +390,28 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     ),
     "nested": (plain(200, b"[" * 100_000), 2, "(must be a mapping, is a list; it begins"),
     "much later": (plain(429, b"{}", **{"Retry-After": "3600"}), 1, "it asks to be left alone for 3,600 s"),
+    "a long refusal": (plain(403, b'{"message":"' + b"m" * 5_000_000 + b'"}'), 1, "mmm; if RBAC refused it, grant"),
     "ssh": (raw(b"SSH-2.0-x\r\n"), 1, "this is no HTTP: it begins 'SSH-2.0-x"),
 }
+
+
+def test_ten_thousand_objects_that_cannot_be_read_are_told_in_a_page(answering: tuple[str, list[Answer]]) -> None:
+    kubeconfig, answers = answering
+    answers.append(plain(200, LIST.replace(b"NodeList", b"List") + b"5," * 9_999 + b"5]}"))
+    result = judged(["simulate", "--from-cluster", "--config", "/dev/null", "--kubeconfig", kubeconfig], wrong=True)
+    assert len(result.stderr.splitlines()) == 43
+    assert "9,980 more pods cannot be read" in result.stderr
+
+
+def test_a_name_that_is_too_long_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "a" * 300
+    for words in (["replay", "--trace", long], ["inspect", "--kubeconfig", long], ["inspect", "--cluster", long]):
+        judged(words, wrong=True)
+    monkeypatch.setenv("KUBECONFIG", f"{long}:{long}")
+    judged(["inspect"], wrong=True)
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", f"/{long}")
+    judged(["inspect"], wrong=True)
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -401,6 +426,7 @@ def test_api_servers_that_lie_end_in_a_gibibyte_and_in_words(name: str, answerin
     *_, last = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (code, "")
     assert last.startswith("error: cannot read the cluster: ")
+    assert len(done.stderr) < 5000
     assert said in last
     assert not [word for word in RAW if word in done.stderr]
 

@@ -1,6 +1,7 @@
 """Files that people name: whatever stands there is read to a bound, or refused in words."""
 
 import os
+import pty
 import threading
 import time
 from pathlib import Path
@@ -18,13 +19,13 @@ pytestmark = pytest.mark.requirement("B4")
 def test_whatever_stands_there_ends_soon_and_in_words(tmp_path: Path, kind: str) -> None:
     ODD[kind](tmp_path / "x")
     with pytest.raises(OSError, match=r".") as raised:
-        read_given(tmp_path / "x", MIB, opened_within_s=0.05)
+        read_given(tmp_path / "x", MIB, silent_s=0.05)
     assert raised.value.strerror
     assert (
         raised.value.strerror
         in {
             "directory": "Is a directory",
-            "pipe": "it is a pipe that nobody has opened for writing within 0.05 s",
+            "pipe": "it is a pipe that nobody writes to: nothing came for 0.05 s",
             "link to itself": "Too many levels of symbolic links",
             "huge": "it is larger than 1 MiB",
             "device": "it is larger than 1 MiB",
@@ -57,7 +58,7 @@ def test_a_pipe_is_read_to_its_end_however_late_that_comes(tmp_path: Path, parts
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert read_given(tmp_path / "x", MIB, opened_within_s=5) == b"".join(parts)
+    assert read_given(tmp_path / "x", MIB, silent_s=5) == b"".join(parts)
     writer.join()
 
 
@@ -71,5 +72,21 @@ def test_who_has_a_pipe_open_may_take_longer_than_who_opens_none(tmp_path: Path)
 
     late = threading.Timer(0.3, write)
     late.start()
-    assert read_given(tmp_path / "x", MIB, opened_within_s=0.05) == b"late"
+    assert read_given(tmp_path / "x", MIB, silent_s=0.05, patient=True) == b"late"
     late.join()
+
+
+def test_a_pipe_that_is_open_and_silent_is_not_waited_for_by_others(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    writing = os.open(tmp_path / "x", os.O_RDWR)
+    with pytest.raises(UnusableFileError, match="nobody writes to"):
+        read_given(tmp_path / "x", MIB, silent_s=0.05)
+    os.close(writing)
+
+
+def test_what_is_neither_file_nor_pipe_and_stays_silent_is_not_waited_for() -> None:
+    ours, theirs = pty.openpty()
+    with pytest.raises(UnusableFileError, match="no file with an end"):
+        read_given(os.ttyname(theirs), MIB, silent_s=0.05, patient=True)
+    os.close(ours)
+    os.close(theirs)

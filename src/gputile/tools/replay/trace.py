@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.inventory import MOST_GPUS
-from gputile.support.given_files import MIB, read_given
+from gputile.support.given_files import MIB, is_file, read_given
 
 Int64 = npt.NDArray[np.int64]
 
@@ -223,7 +223,7 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
 
 def _sequence(path: Path, seed: int) -> Int64 | None:
     """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
-    if not path.is_file():
+    if not is_file(path):
         return None
     found = None
     for number, line in enumerate(_text(path).splitlines(), 1):
@@ -250,7 +250,7 @@ def _text(path: Path) -> str:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
-    if not path.is_file():
+    if not is_file(path):
         raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
 
     try:

@@ -160,7 +160,7 @@ def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
             if not files:
                 raise ManifestError(f"{path}: the directory holds no {', '.join(SUFFIXES)} file")
         for file in files:
-            yield str(file), read_given(file, MOST_BYTES)
+            yield str(file), read_given(file, MOST_BYTES, patient=True)
     except FileNotFoundError as error:
         if "://" in path:
             rule = "an address is not read: save what is there to a file, or pipe it in and name -"
