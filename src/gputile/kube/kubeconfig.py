@@ -162,6 +162,8 @@ def _access(document: dict[str, Any], name: str | None, plugin_s: float) -> Acce
     user = _entry(document, "users", context.user, ClientConfigUser) if context.user else ClientConfigUser()
     server = cluster.server.rstrip("/")
     _check_server(server, context.cluster)
+    if not (cluster.tls_server_name or "").isprintable():
+        raise ValueError(f"tls-server-name of cluster {context.cluster!r} is no name of a host")
     return Access(
         server=server,
         credentials=_credentials(cluster, user, plugin_s),
@@ -187,7 +189,7 @@ def _usable_proxy(cluster: ClientConfigCluster, name: str) -> str | None:
 def _is_url(text: str) -> bool:
     try:
         url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        return text.isprintable() and url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:  # a port out of range, a bracket that is not closed
         return False
 

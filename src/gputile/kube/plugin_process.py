@@ -14,7 +14,7 @@ MOST_BYTES: Final = 1 << 20  # a token has some KiB, a certificate with its key 
 _KEPT_BYTES: Final = 4096  # of what it says on stderr, the end
 _LATE_S: Final = 1.0  # for what a process has written before it ended, where a child keeps its output open
 _ENDED_S: Final = 2.0  # until the kernel has ended a process
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)

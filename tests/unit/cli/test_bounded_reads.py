@@ -80,10 +80,10 @@ def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Pat
 
 
 @pytest.mark.requirement("B4")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_ends_the_credential_plugin_too(tmp_path: Path, number: int) -> None:
-    config = with_plugin(tmp_path, f"trap '' INT TERM HUP\necho $$ > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\n"
-                                   "sleep 100")  # fmt: skip
+    lines = ["trap '' INT TERM HUP QUIT", f"echo $$ > {tmp_path}/new", f"mv {tmp_path}/new {tmp_path}/pid", "sleep 100"]
+    config = with_plugin(tmp_path, "\n".join(lines))
     with subprocess.Popen(arguments("main", "inspect", "--kubeconfig", config), stderr=subprocess.PIPE) as process:
         while not (tmp_path / "pid").exists() and process.poll() is None:
             pass

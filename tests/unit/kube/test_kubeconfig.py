@@ -160,8 +160,20 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
         ({"server": "https://a", "certificate-authority-data": "w7w="}, {}, "certificate"),
         *(
             ({"server": server}, {}, "not a URL such as https://HOST:PORT")
-            for server in ("", "https://[", "https://a:99999", "https://a:0", "https://a:b", "ftp://a", "a:6443", "//a")
+            for server in (
+                "",
+                "https://a\0b",
+                "https://a/\x1b",
+                "https://[",
+                "https://a:99999",
+                "https://a:0",
+                "https://a:b",
+                "ftp://a",
+                "a:6443",
+                "//a",
+            )
         ),
+        ({"server": "https://a", "tls-server-name": "\0"}, {}, "tls-server-name of cluster 'c' is no name of a host"),
         ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "authority-data: must be base64"),
         ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, "certificate-authority: no PEM"),
         ({"server": "https://a", "certificate-authority": "/absent"}, {}, r"authority \(/absent\): No such file"),
