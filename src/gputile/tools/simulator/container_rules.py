@@ -31,6 +31,7 @@ _ACTIONS: Final = ("Restart", "RestartAllContainers")
 _RESTARTING: Final = "RestartContainer"
 _RESIZED: Final = {"resourceName": ("cpu", "memory"), "restartPolicy": ("NotRequired", _RESTARTING)}
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+", re.ASCII)
+_OF_PODS: Final = ("spec.containers[", "spec.initContainers[")  # where they stand in a pod that is no template
 _GRACE_PERIOD: Final = 30  # seconds that a pod has to end, where it names none
 
 
@@ -237,13 +238,13 @@ def _ports(path: str, ports: Any, *, on_host: bool) -> Iterator[Broken]:
 
 
 def _hooks(path: str, lifecycle: Json, spec: Json) -> Iterator[Broken]:
-    period = spec.get("terminationGracePeriodSeconds", _GRACE_PERIOD)
+    period, of_pod = spec.get("terminationGracePeriodSeconds", _GRACE_PERIOD), path.startswith(_OF_PODS)
     for hook in ("postStart", "preStop"):
         if hook not in lifecycle:
             continue
         yield from _handler(f"{path}.{hook}", lifecycle[hook], (*_HANDLERS, "sleep"))
         seconds = lifecycle[hook].get("sleep", {}).get("seconds", 0)
-        if not 0 <= seconds <= (period if period >= 0 else 1):  # a negative one is 1 to an API server
+        if not 0 <= seconds <= (1 if period < 0 and of_pod else period):  # a pod's negative one is 1 to an API server
             rule = f"must be 0 to terminationGracePeriodSeconds ({period})"
             yield f"{path}.{hook}.sleep.seconds", f"Invalid value: {seconds}: {rule}"
 

@@ -4,6 +4,7 @@ The rules read manifests as written, after ``fields`` has checked them. They use
 a reader. Containers, volumes and security have modules of their own.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -38,6 +39,7 @@ _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32
 _LONGEST_SEARCHES: Final = 2048
 _LONGEST_HOSTNAME: Final = 64
+_SHARED: Final = ("cpu", "memory")  # what a pod can limit as a whole
 _PREEMPTING: Final = "PreemptLowerPriority"
 
 
@@ -121,18 +123,22 @@ def _whole_pod(path: str, spec: Json) -> Iterator[Broken]:
     resources = spec.get("resources")
     if not resources:
         return
-    broken = list(broken_resources(path, resources, whole_pod=True))
+    yield from _beyond(path, spec, resources)
+    requests = {**_asked_together(spec), **resources.get("requests", {})}
+    broken = list(broken_resources(path, {**resources, "requests": requests}, whole_pod=True))
     yield from broken
     if "claims" in resources:
         yield f"{path}.claims", "Forbidden: claims may not be set for resources at pod-level"
     if broken:
         return
     for name, written in resources.get("requests", {}).items():
-        first = (_asked(each, name) for each in spec.get("initContainers", ()))
-        total = max(sum((_asked(each, name) for each in spec.get("containers", ())), Fraction(0)), *first, Fraction(0))
-        if total > parse_quantity(written):
+        if _total(spec, name) > parse_quantity(written):
             rule = "must be greater than or equal to what the containers request together"
             yield f"{path}.requests[{shown(name)}]", f"Invalid value: {shown(str(written))}: {rule}"
+
+
+def _beyond(path: str, spec: Json, resources: Json) -> Iterator[Broken]:
+    """Yield the limits of containers that are above those of the whole pod, ``resources`` at ``path``."""
     for name, written in resources.get("limits", {}).items():
         for kind in ("initContainers", "containers"):
             for i, container in enumerate(spec.get(kind, ())):
@@ -141,6 +147,26 @@ def _whole_pod(path: str, spec: Json) -> Iterator[Broken]:
                     where = f"{path.rpartition('.')[0]}.{kind}[{i}].resources.limits[{shown(name)}]"
                     rule = f"must be less than or equal to pod limits of {written}"
                     yield where, f"Invalid value: {shown(str(limit))}: {rule}"
+
+
+def _asked_together(spec: Json) -> dict[str, str]:
+    """Return what an API server takes a pod as a whole to request where it says nothing: what its containers do."""
+    totals = {name: _total(spec, name) for name in _SHARED}
+    return {
+        name: str(total) if total.denominator == 1 else f"{math.ceil(total * 1000)}m"
+        for name, total in totals.items()
+        if total
+    }
+
+
+def _total(spec: Json, name: str) -> Fraction:
+    """Return how much of a resource a pod's containers request at most at a time; sidecars go on beside the others."""
+    beside, most = Fraction(0), Fraction(0)
+    for each in spec.get("initContainers", ()):
+        asked = _asked(each, name)
+        most = max(most, beside + asked)
+        beside += asked if each.get("restartPolicy") == "Always" else 0
+    return max(most, beside + sum((_asked(each, name) for each in spec.get("containers", ())), Fraction(0)))
 
 
 def _asked(container: Json, name: str) -> Fraction:
