@@ -5,6 +5,7 @@ a reader. Containers, volumes and security have modules of their own.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
@@ -38,6 +39,8 @@ Json = Mapping[str, Any]
 _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32
 _LONGEST_SEARCHES: Final = 2048
+_LONGEST_SEARCH: Final = 253
+_SEARCH: Final = re.compile(r"(_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?\.)*_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?", re.ASCII)
 _LONGEST_HOSTNAME: Final = 64
 _SHARED: Final = ("cpu", "memory")  # what a pod can limit as a whole
 _PREEMPTING: Final = "PreemptLowerPriority"
@@ -192,7 +195,7 @@ def _names_of_hosts(path: str, spec: Json) -> Iterator[Broken]:
         yield f"{path}.dnsConfig.searches", f"Invalid value: {rule}"
     for i, search in enumerate(searches):
         name = search.removesuffix(".")
-        if search != "." and broken_subdomain(name.replace("_", "a")):
+        if search != "." and (len(name) > _LONGEST_SEARCH or not _SEARCH.fullmatch(name)):
             rule = "must be a domain of lower case letters, digits, '-', '_' and '.'"
             yield f"{path}.dnsConfig.searches[{i}]", f"Invalid value: {shown(search)}: {rule}"
     for i, option in enumerate(settings.get("options", ())):
