@@ -135,4 +135,4 @@ def test_copies_on_many_equal_nodes_cost_what_those_on_one_do() -> None:
     finally:
         sys.setprofile(None)
     assert (found.copies, chosen) == (300 * 20, 20)
-    assert found.stopped_by.startswith("default/p: fits none of 300 node(s); 300 nodes (n0, n1, n2, ...): ")
+    assert found.stopped_by.startswith("default/p: fits none of 300 node(s); 300 nodes (n0, n1, n10, ...): ")
