@@ -1,7 +1,7 @@
 """An agent whose API server goes away, lags and loses answers, and whose kubelet and predecessor die and forget.
 
 What must hold after every step: the limits of the containers that run never add up to more than a GPU has, each has
-the limits of its own pod and container, and no two have one allocation directory. When all is quiet and everybody
+the limits of its own pod and its own amounts, and no two have one allocation directory. When all is quiet and everybody
 answers, each pod runs whose GPU has room for it, nothing is kept under a stand-in, and the annotations say what the
 kubelet has given. With all pods gone nothing is left.
 """
@@ -259,7 +259,7 @@ class Node(RuleBasedStateMachine):
             shares = each.limits.gpus if each.limits is not None else ()
             if each.limits is not None:
                 uid = self.mirrored.get(each.limits.uid, each.limits.uid)
-                assert (uid, each.limits.container) == (each.pod.metadata.uid, each.container.name), each.limits
+                assert uid == each.pod.metadata.uid, each.limits
             assert sum(share.mib for share in shares) == asked, (each.pod.key, each.container.name, each.limits)
             for share in shares:
                 used[share.uuid] += share.mib

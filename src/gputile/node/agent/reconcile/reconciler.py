@@ -14,7 +14,7 @@ from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import PodDevices, stand_in
+from gputile.node.agent.allocate.pod_devices import PodDevices
 from gputile.node.agent.reconcile.allocation_annotations import allocation_of, annotations_of
 from gputile.node.agent.reconcile.listing import Listing
 
@@ -63,14 +63,18 @@ Correction = Release | Correct | Confirm | Complain
 
 
 def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
-    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone."""
+    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone.
+
+    The API server's list may be an old one. So while the kubelet, too, has not listed its pods again, only what is said
+    to be gone is.
+    """
     known = {pod.uid: pod for pod in state.pods.values()}
     found: list[Correction] = []
     if synced:
         found += [
             Release(pod_devices.uid)
             for pod_devices in state.device_table
-            if (state.settled or not stand_in(pod_devices.uid))
+            if (state.settled or pod_devices.uid in known or pod_devices.uid in state.pods.gone)
             and (pod_devices.identified or not 0 <= now_ns - pod_devices.since_ns <= UNKNOWN_FOR_NS)
             and _gone(pod_devices, known.get(pod_devices.uid), listing)
         ]

@@ -21,6 +21,7 @@ from gputile.node.agent.allocate.container_start import NotYet, limits_of_starte
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+from gputile.node.agent.allocate.pod_cache import remove_pod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict, Occupied
@@ -141,7 +142,7 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
         here.heard(after, 2.0, settled=False)
         with pytest.raises(NotYet, match="delete one of the two pods"):
             prestart(here, resource, ids, after, 3)
-    del here.pods[first.key]
+    remove_pod(here.pods, first.pod)
     after = listed(resource, b=ids)
     for found in reconcile(here, after, 3, synced=True):
         if isinstance(found, Release):

@@ -25,6 +25,7 @@ from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.checkpoint.node_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.reconcile.listing import ListedPod
 from gputile.node.agent.reconcile.listing_sync import settle
+from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -122,6 +123,18 @@ def test_a_kubelet_that_has_just_started_gives_nothing_of_a_pod_that_it_has_not_
     assert not set(ids) & set(SIDE)
     DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
     assert "uid-a-main" in node.directories()
+
+
+def test_a_pod_that_an_old_list_lacks_keeps_its_devices_while_the_kubelet_lists_nothing_either() -> None:
+    pod = booked(simple_pod("a", container(mem=2)), 0)
+    node = admission(Mode.CGPU, [], [holding(pod, devices_of("main", SIDE))], "uid-a-main")
+    node.heard({}, 2.0, settled=False)
+    assert reconcile(node, {}, 3, synced=True) == []
+    node.pods.gone[pod.uid] = None
+    assert reconcile(node, {}, 3, synced=True) == [Release(pod.uid)]
+    node.pods.gone.clear()
+    node.heard({}, 2.0, settled=True)
+    assert reconcile(node, {}, 3, synced=True) == [Release(pod.uid)]
 
 
 def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
