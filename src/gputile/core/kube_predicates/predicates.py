@@ -6,7 +6,7 @@ concerns other pods.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,14 +65,14 @@ class _Load:
         if needs.disks:
             self.disks.count(needs.disks, sign)
 
-    def reasons(self, needs: _Needs) -> Iterator[str]:
-        """Yield why there is no room for a pod, in the order of kube-scheduler's filters; of amounts the first."""
+    def reason(self, needs: _Needs) -> str | None:
+        """Return why there is no room for a pod, in the order of kube-scheduler's filters; None where there is room."""
         if needs.ports and self.ports.conflict(needs.ports):
-            yield HOST_PORTS
-        if lacking := insufficient(needs.amounts, self.used, self.allocatable):
-            yield lacking
-        if needs.disks and self.disks.conflict(needs.disks):
-            yield DISK_TAKEN
+            return HOST_PORTS
+        lacking = insufficient(needs.amounts, self.used, self.allocatable)
+        if lacking is None and needs.disks and self.disks.conflict(needs.disks):
+            return DISK_TAKEN
+        return lacking
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ class Predicates:
         load = self._loads.get(name)
         if load is None:
             return UNKNOWN_NODE
-        reason = static_reason(pod.spec, load.node) or next(load.reasons(_needs(pod.spec)), None)
+        reason = static_reason(pod.spec, load.node) or load.reason(_needs(pod.spec))
         if reason is not None or not self.concerns_others(pod):
             return reason
         yield from self._counted(pod)
@@ -209,10 +209,11 @@ class Predicates:
         if load is None:
             return [UNKNOWN_NODE]
         needs = self._template(pod.spec).needs
-        each_alone = (msgspec.structs.replace(needs, amounts={n: amount}) for n, amount in self.needs(pod).items())
-        lacking = (reason for each in each_alone for reason in load.reasons(each))
+        ports = [HOST_PORTS] if load.ports.conflict(needs.ports) else []
+        lacking = (insufficient({n: amount}, load.used, load.allocatable) for n, amount in self.needs(pod).items())
+        taken = [DISK_TAKEN] if load.disks.conflict(needs.disks) else []
         broken = (check.reason(load.node.metadata.labels) for check in self._checks(pod))
-        found = (*static_obstacles(pod.spec, load.node), *lacking, *broken)
+        found = (*static_obstacles(pod.spec, load.node), *ports, *lacking, *taken, *broken)
         return list(dict.fromkeys(reason for reason in found if reason is not None))
 
     def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
@@ -319,7 +320,7 @@ class Predicates:
             return
         if name not in template.static:
             template.static[name] = static_reason(template.spec, load.node)
-        template.reasons[name] = template.static[name] or next(load.reasons(template.needs), None)
+        template.reasons[name] = template.static[name] or load.reason(template.needs)
 
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""
