@@ -12,7 +12,7 @@
 
 struct gputile_pool;
 
-/* The pool of a device that its graphs allocate from; NULL if the limits name the device not. */
+/* The pool of a device that its graphs allocate from; NULL if the limits do not name it. */
 struct gputile_pool *gputile_graph_pool(CUdevice device);
 
 /* What a call may take from a pool. */
@@ -21,7 +21,7 @@ struct gputile_need {
     uint64_t bytes;
 };
 
-/* Make room for as much more in use: reserve what the pools, each another one, will have to grow by. On success all
+/* Reserve what the pools, all different, have to grow by to hand out `need`. On success all
  * pools stay locked until gputile_pools_leave, which counts what these have really taken; it returns false if that is
  * over the limit. */
 CUresult gputile_pools_enter(const struct gputile_need *need, int count);

@@ -1,9 +1,9 @@
 /* Keeps the account without a lock, by atomic changes of one word.
  *
- * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins
- * one moves it on by what the turn is taken to last, by the container's share of the GPU, and puts that right at the
- * end. So whatever the number of processes, they have no more than the share together, and one that is killed at any
- * point has paid for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
+ * One word in the file that the container's processes share says when its next turn may begin. A process that begins a
+ * turn moves that moment on by what the turn is taken to cost, by the container's share of the GPU, and corrects it at
+ * the end. So whatever the number of processes, they have no more than the share together, and one that is killed at
+ * any point has paid for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
  */
 #include "timeslice/account.h"
 

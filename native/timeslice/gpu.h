@@ -43,7 +43,7 @@ struct timeslice_gpu {
     int forgotten[TIMESLICE_MOST_CONTEXTS]; /* a context of this place has gone, and its event with it */
     int waiting; /* threads at the gate */
 
-    /* Guards waiting for changes; the drainer's wish. */
+    /* The mutex guards `changed`, and what the drainer is asked to do. */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool watch, draining, has_drainer;

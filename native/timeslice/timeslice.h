@@ -2,7 +2,7 @@
  *
  * `gpu` counts the GPUs of the limits file from 0, in its order; `stream` is the stream that work is submitted to,
  * NULL or CU_STREAM_LEGACY for the context's default stream, CU_STREAM_PER_THREAD for that of the calling thread.
- * The context of the submission is current. All of them may be called by any thread; none may fail.
+ * The context of the submission is current. Any thread may call `before` and `after`, and they cannot fail.
  */
 #ifndef GPUTILE_TIMESLICE_H
 #define GPUTILE_TIMESLICE_H

@@ -24,13 +24,16 @@ pytestmark = pytest.mark.requirement("B7")
 run = CliRunner()
 
 
-@pytest.mark.parametrize(("of", "heading"), [("nodes", "NODE"), ("gpus", "NODE"), ("pods", "NAMESPACE"), ("", "NODE")])
-def test_rows_once(server: FakeApiServer, kubeconfig: str, of: str, heading: str) -> None:
+@pytest.mark.parametrize(
+    ("of", "heading", "shown"),
+    [("nodes", "NODE", "3/30"), ("gpus", "NODE", "3/15"), ("pods", "NAMESPACE", "web-5d4f-a"), ("", "NODE", "3/30")],
+)
+def test_rows_once(server: FakeApiServer, kubeconfig: str, of: str, heading: str, shown: str) -> None:
     put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 0, 3))
     result = run.invoke(app, ["top", *([of] if of else []), "--kubeconfig", kubeconfig])
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(heading)
-    assert "3" in result.stdout.splitlines()[1]
+    assert shown in result.stdout.splitlines()[1]
 
 
 def test_programs_get_all_of_it(server: FakeApiServer, kubeconfig: str) -> None:

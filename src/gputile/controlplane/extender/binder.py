@@ -110,7 +110,7 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings that are under way, and resolve those without an answer; return whether all are."""
+        """Wait for the Bindings under way, and resolve those without an answer; return whether none is left."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()
@@ -203,7 +203,7 @@ class Binder:
             if found.metadata.deletion_timestamp:
                 problem = "is being deleted"
             elif decision.plan and (reservation is None or reservation.plan != decision.plan):
-                problem = f"has no place in plan {decision.plan} of its gang any more"
+                problem = f"has no place in plan {decision.plan} any more"
             else:
                 return found.metadata.resource_version
             self._ledger.apply(Forgotten(uid))

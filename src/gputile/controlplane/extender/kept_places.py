@@ -88,7 +88,7 @@ class KeptPlaces:
     # -- questions
 
     def rules(self) -> EvictionRules:
-        """Return whom the cluster lets go now."""
+        """Return the rules by which pods may be evicted now."""
         bound_pods = self._sources.bound_pods
         return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, self._sources.budgets.over_budget)
 

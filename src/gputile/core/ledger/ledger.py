@@ -34,7 +34,7 @@ from gputile.core.ledger.node_table import NodeTable
 from gputile.core.ledger.non_gpu_pods import NonGpuPods
 from gputile.core.ledger.reservations import Reservations, reserved_booking
 
-_GROUPS = 1024  # trust groups beside twice those that hold something: what is kept of those that were
+_GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten
 
 
 class LedgerError(Exception):
@@ -233,7 +233,7 @@ class Ledger:
             self._forget_groups()
 
     def _restate(self, booking: Booking) -> None:
-        """Say otherwise how sure a booking is; what it takes stays the same."""
+        """Replace a booking by one that differs only in how certain it is."""
         self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
 
     def _forget_groups(self) -> None:

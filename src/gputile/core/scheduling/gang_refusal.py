@@ -16,7 +16,7 @@ class GangRule(Enum):
     NO_PLACE = "no place is kept for the pod yet"
     PLAN_INCOMPLETE = "{kept} of the {size} places of its plan are kept so far"
     NO_FIRST_POD = "its plan has no pod to begin with"
-    OTHER_NODE = "its gang keeps GPUs of node {node} for it"
+    OTHER_NODE = "GPUs of node {node} are kept for it"
     FIRST_NOT_BOUND = "pod {pod} of its gang is bound first, and is not yet"
     NODE_GONE = "{place} is gone"
     NOT_SERVED = "{place} does not serve it any more"

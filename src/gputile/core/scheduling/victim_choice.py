@@ -5,8 +5,8 @@ no GPU has. Here each GPU is a covering problem: the pods that leave it have to 
 choices that one is taken whose most important victim is the least important; then the one with the fewest victims, the
 least cost that pods state (``controller.kubernetes.io/pod-deletion-cost``), and the least GPU time lost.
 
-A first pass judges each node by its largest pods first. A second one searches the nodes in the order of what the first
-pass found, exactly as long as ``_SEARCHED`` sets of pods are not used up. A pod of a gang leaves with its whole gang,
+A first pass judges each node by its largest pods first. A second one searches the nodes exactly, in the order of what
+the first pass found, until it has looked at ``_SEARCHED`` sets of pods. A pod of a gang leaves with its whole gang,
 unless more pods of the gang run than start together.
 """
 

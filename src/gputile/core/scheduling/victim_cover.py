@@ -159,7 +159,7 @@ class NodeCovering:
     def within_budgets(
         self, searched: int, over_budget: Callable[[Sequence[str]], Collection[str]]
     ) -> tuple[VictimChoice | None, int]:
-        """Return the best choice that violates no budget, and how many sets of pods were looked at for it."""
+        """Return the best choice that violates no PodDisruptionBudget, and how many sets of pods were looked at."""
         node, used = self, 0
         for _ in range(_BUDGET_ROUNDS):
             choice = node.solve(searched - used)

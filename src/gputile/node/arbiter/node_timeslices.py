@@ -371,7 +371,7 @@ class NodeTimeSlices:
         """
         since = min(began for uuid in self._has(name) if (began := self._gpus[uuid].since) is not None)
         return [
-            TurnCandidate((1, -1, 0, gpu.lag(account), account.name), name, (uuid,))
+            TurnCandidate((1, -1, 0, gpu.lead(account), account.name), name, (uuid,))
             for uuid, gpu, account in self._mine(name)
             if account.waiting
             and gpu.owner is not account
@@ -392,7 +392,7 @@ class NodeTimeSlices:
             return (1, -1, 0, 0, label)
         owed = all(a.share.floor > 0 and a.floor.level > 0 for _, _, a in mine)
         priority = min(a.share.priority for _, _, a in mine)
-        return (1, 0 if owed else 1, -priority, max(gpu.lag(account) for _, gpu, account in mine), label)
+        return (1, 0 if owed else 1, -priority, max(gpu.lead(account) for _, gpu, account in mine), label)
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return how long a turn lasts; 0: until somebody else wants one of its GPUs."""

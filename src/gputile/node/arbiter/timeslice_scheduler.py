@@ -237,7 +237,7 @@ class TimeSliceScheduler:
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU can be expected to be free: past its end a turn goes on for as long as it has so far."""
+        """Return when the GPU can be expected to be free: an overdue turn is taken to last as long again."""
         turn = self._turn
         if turn is None:
             return now
@@ -453,7 +453,7 @@ class TimeSliceScheduler:
             return False
         return all(self.rank(account, now) < self.rank(other, now) for other in ready)
 
-    def lag(self, account: Account) -> int:
+    def lead(self, account: Account) -> int:
         """Return how much more an account has had, for its weight, than the one of those about that has had least."""
         return account.virtual - self._virtual
 
@@ -463,4 +463,4 @@ class TimeSliceScheduler:
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)
         owed = account.share.floor > 0 and account.floor.level > 0
-        return (1, 0 if owed else 1, -account.share.priority, self.lag(account), account.name)
+        return (1, 0 if owed else 1, -account.share.priority, self.lead(account), account.name)

@@ -1,4 +1,4 @@
-"""Carries the kubelet's calls to the agent. Those that come while it is away, or went with it, wait for the next one.
+"""Carries the kubelet's calls to the agent. Calls that come while no agent runs, or that one left unanswered, wait.
 
 ``Allocate`` has no deadline in the kubelet and holds up its admission of all pods, so the waiting has one here.
 """

@@ -29,7 +29,7 @@ NO_INVENTORY: Final = Inventory(gpus=())
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its GPUs. ``machine.down`` does not take known GPUs out, only unhealthy."""
+    """The machine and the health of its GPUs. While ``machine.down`` is set, known GPUs stay and are unhealthy."""
 
     machine: ProbedMachine
     health: Health

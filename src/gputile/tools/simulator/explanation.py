@@ -20,6 +20,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule
 from gputile.core.placement.shortage import gpu_shortages
+from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.proposals import overlooked
@@ -149,13 +150,7 @@ class Subject:
 
     def _obstacle(self, pod: Pod, name: str) -> str | None:
         """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
-        steps = self.predicates.reason(pod, name)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                reason: str | None = done.value
-                return reason
+        return at_once(self.predicates.reason(pod, name))
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""

@@ -138,7 +138,7 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
 
     bench = Bench()
     bench.place("p1", "g/2")
-    assert await bench.bind("p1") == "pod default/p1 has no place in plan g/1 of its gang any more"
+    assert await bench.bind("p1") == "pod default/p1 has no place in plan g/1 any more"
     assert not bench.node_of("p1")
     held = bench.ledger.booking("p1")
     assert held is not None

@@ -94,4 +94,4 @@ class ContainerPreparation:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
         if gone := self._lingering.on(gpus, state.directories()):
-            raise AgentNotReady(f"processes of pod {gone}, which is gone, still have memory of its GPUs")
+            raise AgentNotReady(f"processes of the deleted pod {gone} still hold memory of this container's GPUs")
