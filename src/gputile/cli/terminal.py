@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 COLUMNS_OF_A_PIPE = 100  # of drawings; tables have a line for each row there
 _COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")
 _FAINT = "90"
+_MOST_DIGITS = 5  # of a number of columns: no terminal has more
 
 
 def columns() -> int | None:
     """Return how many columns there are: ``COLUMNS``, else the terminal's; None where the output is no terminal."""
-    if (told := os.environ.get("COLUMNS", "")).isdecimal() and int(told) > 0:
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdecimal() and len(told) <= _MOST_DIGITS and int(told) > 0:
         return int(told)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None

@@ -25,6 +25,7 @@ _NULLS: Final = ("", "~", "null", "Null", "NULL")
 _INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER: Final = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)", re.ASCII)
 _DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+_WIDEST: Final = 64  # bits of an integer in another base than ten
 _EXACT: Final = 1e21  # Kubernetes writes larger numbers with an exponent, which is no integer's form
 
 
@@ -295,9 +296,11 @@ def _scalar(text: str, tag: str) -> Any:
 def _integer(text: str) -> int:
     digits = text.replace("_", "").lower()
     unsigned = digits.lstrip("+-")
-    if unsigned.startswith("0") and unsigned.isdecimal() and unsigned != "0":
-        return int(digits, 8)
-    return int(digits, 0)
+    octal = unsigned.startswith("0") and unsigned.isdecimal() and unsigned != "0"
+    number = int(digits, 8 if octal else 0)
+    if number.bit_length() > _WIDEST and not (unsigned.isdecimal() and not octal):
+        raise ValueError("wider than 64 bits, which Kubernetes reads as a text")
+    return number
 
 
 def _decimal(text: str) -> int | float:

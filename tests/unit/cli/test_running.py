@@ -115,6 +115,22 @@ def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubecon
     assert "0 of its 2 pods run already; 2 that ask for something else are replaced" in said
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("topologySpreadConstraints", [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}], 3),
+        ("volumes", [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}], 0),
+    ],
+)
+def test_another_rule_of_the_template_replaces_pods_too(
+    server: FakeApiServer, kubeconfig: str, field: str, value: Json, code: int
+) -> None:
+    there(server, "w-h-a", "ReplicaSet/w-h", labels={"pod-template-hash": "h"})
+    body = changed(changed(DEPLOYMENT, "spec.replicas", 1), f"spec.template.spec.{field}", value)
+    _, said = simulated(server, kubeconfig, body, code)
+    assert "0 of its 1 pods run already; 1 that ask for something else are replaced" in said
+
+
 @pytest.mark.parametrize(("body", "owner"), [(POD, ""), (JOB, "Job/w")], ids=["Pod", "Job"])
 def test_what_cannot_be_changed_is_refused(server: FakeApiServer, kubeconfig: str, body: Json, owner: str) -> None:
     there(server, "w", owner, units=6)

@@ -64,6 +64,9 @@ def test_anchors_hold_within_one_document() -> None:
         ('{"a": "\\ud800"}', "is not text"),
         ('{"\\ud800": 1}', "is not text"),
         ("a: " + "9" * 5000, "is not a number"),
+        ("a: 0x" + "f" * 5000, "is not a number"),
+        ("a: -0b1" + "0" * 64, "is not a number"),
+        ("a: 0" + "7" * 5000, "is not a number"),
         ('{"a": ' + "9" * 5000 + "}", "digits"),
     ],
 )

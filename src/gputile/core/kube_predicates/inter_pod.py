@@ -19,6 +19,8 @@ ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
 SPREAD = "node(s) didn't match pod topology spread constraints"
 SPREAD_LABEL = f"{SPREAD} (missing required label)"
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+"""The label that the API server gives each namespace: its name. Others are not known here."""
 
 Labels = Mapping[str, str]
 
@@ -85,16 +87,29 @@ def looks_at_pods(pod: Pod) -> bool:
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Return whether ``other`` is one of the pods that ``owner``'s term speaks of.
 
-    Labels of namespaces are not known here: a namespaceSelector that is not empty selects no namespace.
+    Of the labels of namespaces only the name is known: a namespaceSelector selects as if there were no others.
     """
-    everywhere = term.namespace_selector is not None and term.namespace_selector == LabelSelector()
-    listed = term.namespaces or (() if term.namespace_selector is not None else (owner.metadata.namespace,))
-    if not everywhere and other.metadata.namespace not in listed:
+    namespace, selector = other.metadata.namespace, term.namespace_selector
+    listed = term.namespaces or (() if selector is not None else (owner.metadata.namespace,))
+    selected = selector is not None and selects(selector, {NAMESPACE_NAME_LABEL: namespace})
+    if not selected and namespace not in listed:
         return False
     own = owner.metadata.labels
-    selector = _with_keys(term.label_selector, term.match_label_keys, "In", own)
-    selector = _with_keys(selector, term.mismatch_label_keys, "NotIn", own)
-    return selects(selector, other.metadata.labels)
+    matching = _with_keys(term.label_selector, term.match_label_keys, "In", own)
+    matching = _with_keys(matching, term.mismatch_label_keys, "NotIn", own)
+    return selects(matching, other.metadata.labels)
+
+
+def needs_namespace_labels(pod: Pod) -> bool:
+    """Return whether a rule of the pod about others selects namespaces by labels that are not known."""
+    selectors = (term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod)))
+    keys = (
+        key
+        for each in selectors
+        if each is not None
+        for key in (*each.match_labels, *(requirement.key for requirement in each.match_expressions))
+    )
+    return any(key != NAMESPACE_NAME_LABEL for key in keys)
 
 
 def _with_keys(

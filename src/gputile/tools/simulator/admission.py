@@ -57,7 +57,7 @@ class Admission:
             ManifestError: a PriorityClass cannot be used.
         """
         manifests = list(manifests)
-        written = (manifest.body.get("metadata") for manifest in manifests if manifest.kind == "Namespace")
+        written = (manifest.body.get("metadata") for manifest in manifests if _is_namespace(manifest))
         named = (
             metadata for metadata in written if isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
         )
@@ -140,6 +140,10 @@ def checked(origin: Origin, path: str, pod: Pod) -> Pod:
     if (broken := broken_rule(pod.spec)) is not None:
         raise origin.error(f"{path}.spec.{broken[0]}".lstrip("."), broken[1])
     return pod
+
+
+def _is_namespace(manifest: Manifest) -> bool:
+    return (manifest.api_version, manifest.kind) == ("v1", "Namespace")
 
 
 def _is_unsafe(labels: Any) -> bool:

@@ -37,6 +37,8 @@ from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
 
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 LINKS = {"nvlink": 300, "pcie": 32}
+# NVIDIA's GPUs are shared on Linux alone.
+_KUBELET_LABELS = {"kubernetes.io/os": "linux"}
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
@@ -138,7 +140,7 @@ class _Describer:
             gpu_labels[MODE_LABEL] = mode.value
         if described.placement is not None:
             gpu_labels[PLACEMENT_LABEL] = described.placement
-        labels = {"kubernetes.io/hostname": name} | gpu_labels | described.labels
+        labels = {"kubernetes.io/hostname": name, **_KUBELET_LABELS} | gpu_labels | described.labels
         non_gpu = self._non_gpu(described)
         capacity: ResourceList = dict(non_gpu)
         allocatable: ResourceList = dict(non_gpu)

@@ -58,7 +58,10 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
         Placement | None, msgspec.Meta(description="The label ack.node.gpu.placement; absent: the node has none.")
     ] = None
     gpus: Annotated[GpuGroup | list[GpuGroup], msgspec.Meta(description="Its GPUs, or groups of equal ones.")] = []
-    labels: Annotated[dict[str, str], msgspec.Meta(description="Further labels.")] = {}
+    labels: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Further labels; kubernetes.io/os is linux unless named."),
+    ] = {}
     annotations: Annotated[dict[str, str], msgspec.Meta(description="Further annotations.")] = {}
     taints: Annotated[
         list[DescribedTaint] | None,

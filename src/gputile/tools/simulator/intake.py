@@ -14,6 +14,7 @@ from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import Json, broken_beside, broken_identity, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 from gputile.tools.simulator.quotas import has_scopes
+from gputile.tools.simulator.security_level_rules import enforced_level
 from gputile.tools.simulator.validation import Validation
 
 # Kubernetes' own kinds that make pods, and the group that they are in today.
@@ -111,6 +112,11 @@ class Intake:
                 checked(manifest.origin, "template", decode(manifest.origin, "template", template, Pod))
         if not judged:
             notes.append(Note(_FIELDS_ONLY if type_name else _NAME_ONLY, manifest.origin))
+        elif manifest.kind == "Namespace":
+            level = enforced_level(manifest.body["metadata"].get("labels", {}))
+            notes += (
+                [Note(f"its pods are not judged by the Pod Security level {level}", manifest.origin)] if level else []
+            )
         elif manifest.kind == "LimitRange":
             notes.append(Note(_OF_CONTAINERS_ONLY, manifest.origin))
         elif manifest.kind == "ResourceQuota" and has_scopes(manifest):

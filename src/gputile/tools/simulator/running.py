@@ -14,7 +14,9 @@ import msgspec
 
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
+from gputile.core.kube_predicates.disks import disks
 from gputile.core.kube_predicates.host_ports import host_ports
+from gputile.core.kube_predicates.inter_pod import hard_spread
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.scenario import Scenario
@@ -152,11 +154,13 @@ def _owners(pod: Pod) -> Iterable[Owner]:
 
 
 def _demand(pod: Pod) -> Hashable:
-    """Return a pod's requests in a form that is equal for pods with equal requests."""
+    """Return what a pod asks of a node, in a form that is equal for pods that ask for the same."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b"{}"
     selector = tuple(sorted(spec.node_selector.items()))
-    return _gpu_demand(pod), tuple(sorted(pod_requests(spec).items())), host_ports(spec), selector, affinity
+    spread = tuple((each.topology_key, each.max_skew) for each in hard_spread(pod))
+    taken = tuple(sorted(pod_requests(spec).items())), host_ports(spec), disks(spec)
+    return _gpu_demand(pod), taken, selector, affinity, spread
 
 
 def _gpu_demand(pod: Pod) -> Hashable:

@@ -9,6 +9,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API, PodGroup
 from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.api.wording import nearest
+from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
@@ -20,6 +21,7 @@ from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.workloads import Expansion, expand
 
 DEFAULT_NAMESPACE = "default"
+_NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
 
 
 @dataclass(slots=True)
@@ -121,6 +123,8 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
     scenario.manifests = []
     scenario.notes += expansion.notes
     known = {node.metadata.name for node in scenario.nodes}
+    if guessed := next((pod for pod in expansion.pods if needs_namespace_labels(pod)), None):
+        scenario.notes.append(Note(f"pod {guessed.key}: {_NAMESPACE_LABELS}"))
     for pod in expansion.pods:
         if pod.spec.node_name:
             scenario.bound.append(pod)

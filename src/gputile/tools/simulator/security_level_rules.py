@@ -13,6 +13,12 @@ _LEVELS: Final = ("privileged", "baseline", "restricted")
 _VERSION: Final = re.compile(r"latest|v1\.(0|[1-9][0-9]*)", re.ASCII)
 
 
+def enforced_level(labels: Mapping[str, str]) -> str:
+    """Return the level that a namespace's ``labels`` hold its pods to; "" where they hold them to none."""
+    level = labels.get(f"{_PREFIX}enforce", "")
+    return level if level in _LEVELS[1:] else ""
+
+
 def broken_security_levels(path: str, labels: Mapping[str, str]) -> Iterator[Broken]:
     """Yield what is wrong with a namespace's ``labels`` that name a level of pod security, or its version."""
     for mode in _MODES:

@@ -61,6 +61,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
         "aliyun.accelerator/nvidia_name": "Tesla-K80",
         "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-K80",
         "kubernetes.io/hostname": "a",
+        "kubernetes.io/os": "linux",
         "zone": "x",
     }
     assert node.status.allocatable == {

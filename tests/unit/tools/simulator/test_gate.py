@@ -17,6 +17,7 @@ from gputile.tools.simulator.fields import broken_fields
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.object_rules import template_path
+from gputile.tools.simulator.pod_kinds import PodKind, PodKinds
 from gputile.tools.simulator.validation import Validation
 from gputile.tools.simulator.workloads import expand
 from tests.api_rules import BREAKING, TAKEN
@@ -254,6 +255,27 @@ def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
     known = Intake(Admission(unsafe=frozenset({"default"})))
     assert verdict(tmp_path, visible, intake=known) == ""
     assert "[environment]" in verdict(tmp_path, NAMESPACE, visible, intake=known)
+    foreign = changed(allowed, "apiVersion", "example.com/v1")
+    kinds = PodKinds({("example.com/v1", "Namespace"): PodKind(api_version="example.com/v1", kind="Namespace")})
+    assert "[environment]" in verdict(tmp_path, foreign, visible, intake=Intake(kinds=kinds))
+
+
+@pytest.mark.parametrize(("level", "noted"), [("restricted", True), ("baseline", True), ("privileged", False)])
+def test_the_level_of_pod_security_is_not_applied(tmp_path: Path, level: str, noted: bool) -> None:
+    body = changed(NAMESPACE, "metadata.labels", {"pod-security.kubernetes.io/enforce": level})
+    found = expand(load_text(tmp_path, json.dumps(body)).manifests, [])
+    assert [each.text for each in found.notes] == [f"its pods are not judged by the Pod Security level {level}"] * noted
+
+
+@pytest.mark.parametrize(("key", "noted"), [("team", True), ("kubernetes.io/metadata.name", False)])
+def test_a_selector_of_namespaces_knows_their_names(tmp_path: Path, key: str, noted: bool) -> None:
+    selector = {"matchLabels": {key: "default"}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = [changed(changed(POD, "spec.affinity", rule), "metadata.name", name) for name in "ab"]
+    code, said = simulate(tmp_path, "\n---\n".join(map(json.dumps, pods)))
+    assert code == (0 if noted else 3), said
+    assert ("as if namespaces had no label but their name" in said) == noted
 
 
 def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> None:
