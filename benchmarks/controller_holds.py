@@ -23,7 +23,7 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.slices import in_slices
 from gputile.core.devices.allocation import encode_allocation
@@ -66,7 +66,7 @@ class Bench:
         self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self._plans = 0
         planner = GangPlanner(self.view, self._new_plan)
-        self.keeper = GangReconciler(self.view, planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
+        self.keeper = GangWriter(self.view, planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
 
     def _new_plan(self) -> str:
         self._plans += 1

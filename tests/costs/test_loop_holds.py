@@ -15,7 +15,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_reconciler import WRITES_AT_ONCE, GangReconciler
+from gputile.controlplane.controller.gang_writer import WRITES_AT_ONCE, GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
@@ -132,7 +132,7 @@ class Server:
 async def test_the_writes_of_a_gang_are_not_a_task_each() -> None:
     bench, server, before = Bench(*nodes(60)), Server(), len(asyncio.all_tasks())
     bench.gang("g", 400)
-    keeper = GangReconciler(bench.view, bench.planner, server, lambda: True, lambda: NOW * SECOND, UpdateQueue())
+    keeper = GangWriter(bench.view, bench.planner, server, lambda: True, lambda: NOW * SECOND, UpdateQueue())
     await keeper.run_round()
     assert server.written == {"hold": 400}
     assert server.most_tasks - before <= 3 * WRITES_AT_ONCE

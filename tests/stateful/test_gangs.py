@@ -28,7 +28,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane import slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
@@ -135,7 +135,7 @@ class Meanwhile:
         self._news = list(news)
         self._slice_seconds = 0.0 if news else slices.SLICE_SECONDS
 
-    async def round(self, keeper: GangReconciler) -> None:
+    async def round(self, keeper: GangWriter) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
         taking = asyncio.create_task(self.updates.run())
         try:
@@ -416,7 +416,7 @@ class Gangs(RuleBasedStateMachine):
         """
         left, ended = iter(fates), ""
         meanwhile = Meanwhile(self, news)
-        keeper = GangReconciler(
+        keeper = GangWriter(
             self.view, self.planner, self.server, meanwhile.active, lambda: self.controller_ns, meanwhile.updates
         )
 

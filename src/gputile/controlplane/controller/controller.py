@@ -19,7 +19,7 @@ from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
-from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.node_requests import NodeRequestPlanner
@@ -76,7 +76,7 @@ class Controller:
         self.election = LeaderElection(lease, self._catch_up, self._reconsider_all, self._planner.account)
         active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
-        self.gangs = GangReconciler(self.cluster_state, self._planner, writer, active, time.time_ns, self.updates)
+        self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, time.time_ns, self.updates)
         self._waiting = WaitingPods(configuration, settings.namespace)
         self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
         self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)

@@ -10,8 +10,7 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import fits, gpu_fits
-from gputile.core.placement.packing.array_scores import gpu_key
-from gputile.core.placement.policies import binpack, spread
+from gputile.core.placement.policies import binpack, packing, spread
 from gputile.core.placement.topology import best_set
 
 Float64 = npt.NDArray[np.float64]
@@ -31,7 +30,7 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
     ready = [(i, gpu) for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
     if shape.kind is RequestKind.SHARED:
         if node.info.placement == "packing" and value is not None:
-            by_worth = [(gpu_key(node, gpu, shape, value), gpu) for _, gpu in ready]
+            by_worth = [(packing.gpu_key(node, gpu, shape, value), gpu) for _, gpu in ready]
             chosen = [gpu for _, gpu in sorted(by_worth, key=lambda pair: pair[0])[: shape.gpus]]
         else:
             chosen = sorted((gpu for _, gpu in ready), key=_policy(node).gpu_key)[: shape.gpus]

@@ -18,7 +18,7 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, Round
-from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
@@ -412,7 +412,7 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     bench, acting = Bench(gpus=1), True
     bench.gang("g", 2)
     writer: Any = SilentWriter()
-    keeper = GangReconciler(bench.view, bench.planner, writer, lambda: acting, lambda: NOW * SECOND, UpdateQueue())
+    keeper = GangWriter(bench.view, bench.planner, writer, lambda: acting, lambda: NOW * SECOND, UpdateQueue())
     await keeper.run_round()
     assert keeper.waiting == 1
     acting = False

@@ -15,7 +15,6 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.changes import Rows
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement import vectorized
 from gputile.core.placement.packing.prices import WHOLE_GPU, Prices
 from gputile.core.placement.packing.scoring import (
@@ -176,18 +175,8 @@ def _stepped(change: Float64) -> Int64:
     return stepped
 
 
-def gpu_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int, int]:
-    """Order the GPUs that fit: the one whose worth falls least, then the fullest, then the lowest index."""
-    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
-    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
-        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
-    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
-    change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
-    return (-change, free, gpu.gpu.index)
-
-
 def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return keys that order the GPUs as ``gpu_key`` does; infinity for those that the pod cannot get."""
+    """Return keys that order the GPUs as ``policies.packing`` does; infinity for those that the pod cannot get."""
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 

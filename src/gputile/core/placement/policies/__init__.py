@@ -1,1 +1,1 @@
-"""The rules of ``ack.node.gpu.placement`` for one node: binpack and spread."""
+"""Which GPUs of one node a pod gets: by ``ack.node.gpu.placement`` (binpack, spread), and under packing."""

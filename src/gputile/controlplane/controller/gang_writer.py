@@ -1,4 +1,4 @@
-"""Carries out the rounds: reservations first, then the gates of reserved pods; each write is for one pod.
+"""Writes what a round of gang planning decides: reservations first, then the gates of reserved pods, a pod a write.
 
 A crash in between does no harm. While reservations of a plan are missing the extender binds none of its pods; whoever
 plans next finds the others in the API server and completes the plan, or makes a new one.
@@ -57,7 +57,7 @@ class PodWriter(Protocol):
         """Say something about a pod."""
 
 
-class GangReconciler:
+class GangWriter:
     """Runs rounds while this replica is ``active``, after every change of the cluster state.
 
     What the watches tell comes by ``updates``, and waits there while a round is planned.

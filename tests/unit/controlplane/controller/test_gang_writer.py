@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.controlplane import slices
-from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
@@ -56,10 +56,10 @@ async def _bound_at(step: int) -> bool:
             updates.put(bench.view.pod_event(Applied(member("g", 0, 2, version="2", node="n"))))
         return True
 
-    reconciler = GangReconciler(bench.view, bench.planner, BoundMeanwhile(), active, lambda: NOW * SECOND, updates)
+    gang_writer = GangWriter(bench.view, bench.planner, BoundMeanwhile(), active, lambda: NOW * SECOND, updates)
     async with asyncio.TaskGroup() as group:
         taking = group.create_task(updates.run())
-        assert placed(await reconciler.run_round()) == ["g-0", "g-1"]
+        assert placed(await gang_writer.run_round()) == ["g-0", "g-1"]
         await updates.drained()
         taking.cancel()
     (booking,) = bench.view.ledger.bookings()
@@ -76,13 +76,13 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
     bench.gang("odd", 2, born="2030-03-17T17:00:00Z")
     bench.gang("g", 2)
     bench.view.ledger.apply(PodApplied(member("odd", 1, 2, node="elsewhere")))
-    reconciler = GangReconciler(
+    gang_writer = GangWriter(
         bench.view, bench.planner, BoundMeanwhile(), lambda: True, lambda: NOW * SECOND, UpdateQueue()
     )
     with caplog.at_level(logging.ERROR):
-        assert placed(await reconciler.run_round()) == ["g-0", "g-1"]
-        assert (await reconciler.run_round()).contradictions
+        assert placed(await gang_writer.run_round()) == ["g-0", "g-1"]
+        assert (await gang_writer.run_round()).contradictions
     (said,) = [record.getMessage() for record in caplog.records]
     assert "gang default/odd: pod default/odd-1 already holds GPUs of node elsewhere" in said
     at_once(bench.view.pod_event(Applied(member("odd", 1, 2, version="2", node="elsewhere"))))
-    assert not (await reconciler.run_round()).contradictions
+    assert not (await gang_writer.run_round()).contradictions
