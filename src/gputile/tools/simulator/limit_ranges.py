@@ -40,7 +40,8 @@ def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
     """Return ``pod`` with the default limits and requests of its namespace; ``prefix`` stands before its fields.
 
     Raises:
-        ManifestError: a container is below a least or above a most amount; each one is a line.
+        ManifestError: a container is below a least or above a most amount, or requests more than the limit that it is
+            given; each one is a line.
     """
     applied = limits.get(pod["metadata"]["namespace"], ())
     if not applied:
@@ -51,11 +52,10 @@ def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
             if kind in spec:
                 spec[kind] = [_completed(container, limit) for container in spec[kind]]
     broken = [
-        str(origin.error(f"{prefix}spec.{kind}[{i}].resources.{path}", f"Forbidden: {rule}"))
-        for limit in applied
+        str(origin.error(f"{prefix}spec.{kind}[{i}].resources.{path}", rule))
         for kind in ("initContainers", "containers")
         for i, container in enumerate(spec.get(kind, ()))
-        for path, rule in _broken(container["resources"], limit)
+        for path, rule in _broken(container["resources"], applied)
     ]
     if broken:
         raise ManifestError("\n".join(broken))
@@ -72,12 +72,19 @@ def _completed(container: Json, limit: Json) -> Json:
     return {**container, "resources": {**resources, **completed}}
 
 
-def _broken(resources: Json, limit: Json) -> Iterator[tuple[str, str]]:
-    for bound, beyond in (("min", -1), ("max", 1)):
-        for name, written in limit.get(bound, {}).items():
-            for field in ("limits", "requests"):
-                given = resources[field].get(name, written)
-                if (parse_quantity(given) - parse_quantity(written)) * beyond > 0:
-                    word = "minimum" if beyond < 0 else "maximum"
-                    said = f"{word} {name} usage per Container is {written}, but it is {given}"
-                    yield f"{field}[{shown(name)}]", said
+def _broken(resources: Json, applied: Sequence[Json]) -> Iterator[tuple[str, str]]:
+    """Yield the field and what is wrong with it, of a container that has its defaults."""
+    limits, requests = resources["limits"], resources["requests"]
+    for limit in applied:
+        for bound, beyond in (("min", -1), ("max", 1)):
+            for name, written in limit.get(bound, {}).items():
+                for field, amounts in (("limits", limits), ("requests", requests)):
+                    given = amounts.get(name, written)
+                    if (parse_quantity(given) - parse_quantity(written)) * beyond > 0:
+                        word = "minimum" if beyond < 0 else "maximum"
+                        said = f"Forbidden: {word} {name} usage per Container is {written}, but it is {given}"
+                        yield f"{field}[{shown(name)}]", said
+    for name, given in requests.items():
+        if name in limits and parse_quantity(given) > parse_quantity(limits[name]):
+            said = f"must be less than or equal to {name} limit of {limits[name]}, which a LimitRange gives"
+            yield f"requests[{shown(name)}]", f"Invalid value: {given}: {said}"

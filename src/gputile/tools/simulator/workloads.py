@@ -30,6 +30,7 @@ from gputile.tools.simulator.pod_kinds import (
     with_template,
 )
 from gputile.tools.simulator.quotas import exceeded
+from gputile.tools.simulator.service_allocations import allocated_twice
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_REPLICAS = 100_000
@@ -108,7 +109,8 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
     """Return the pods of ``manifests``; ``nodes`` are those that DaemonSets put theirs on.
 
     Raises:
-        ManifestError: objects cannot be used, two have one name, or a quota is exceeded; each mistake is a line.
+        ManifestError: objects cannot be used, two want one name, address or port, or a quota is exceeded; each mistake
+            is a line.
     """
     taken = intake or Intake()
     expander = _Expander(replace(taken, admission=taken.admission.beside(manifests)), nodes, manifests)
@@ -119,7 +121,7 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
         except ManifestError as error:
             wrong += str(error).split("\n")
     if not wrong:
-        wrong += map(str, exceeded(manifests, expander.expansion.pods))
+        wrong += map(str, (*allocated_twice(manifests), *exceeded(manifests, expander.expansion.pods)))
     if wrong:
         more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))

@@ -69,6 +69,11 @@ def test_containers_get_the_defaults(
             r'\.requests\["cpu"\]: Forbidden: minimum cpu usage per',
         ),
         ({"max": {MEM: 1}}, {}, r'\.limits\["aliyun.com/gpu-mem"\]: Forbidden: maximum aliyun.com/gpu-mem usage'),
+        (
+            {"default": {"cpu": "1"}},
+            {"requests": {"cpu": "2"}},
+            r'\.requests\["cpu"\]: Invalid value: 2: must be less than or equal to cpu limit of 1, which',
+        ),
     ],
 )
 @pytest.mark.parametrize("body", [POD, DEPLOYMENT], ids=lambda body: body["kind"])
