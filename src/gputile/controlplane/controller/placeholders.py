@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gputile.api.well_known import GPU_COUNT_LABEL, NODE_TYPE_ANNOTATION, PLACEHOLDER_LABEL
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
+from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL
 
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
 _GRACE_SECONDS: Final = 60  # so much later than the controller does Kubernetes itself end a placeholder
@@ -25,7 +26,7 @@ _ON_AN_EMPTY_NODE: Final = {
     "topologyKey": "kubernetes.io/hostname",
     "labelSelector": {"matchExpressions": [{"key": "pod-template-generation", "operator": "DoesNotExist"}]},
     "namespaceSelector": {
-        "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]
+        "matchExpressions": [{"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}]
     },
 }
 
