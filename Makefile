@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 PARTS ?= stateful
 MINUTES ?= 60
 EXAMPLES ?= gputile
+KUBERNETES ?= 1.30 1.37
+VERSIONED := $(addprefix tests/e2e/test_,controlplane.py policies.py webhook.py controller.py extender.py gangs.py \
+	preemption.py quotas.py chart.py flows.py failover.py outages.py security.py web.py node.py)
 DEMO := simulate --cluster examples/cluster.yaml -f examples/workloads.yaml -f examples/teams.yaml \
 	-f examples/too-large.yaml --compare packing
 
@@ -15,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e image release docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e kubernetes image release docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,7 +50,7 @@ lint: $(STAMP) ## ruff, and lint-c: lint and formatting
 lint-c: $(STAMP) ## C: clang-format, warnings of gcc and clang, clang-tidy
 	@$(BIN)/python -m native.lint
 
-types: $(STAMP) ## mypy --strict over sources, tests and benchmarks
+types: $(STAMP) ## mypy --strict over all Python of the repository
 	@$(BIN)/mypy
 
 imports: $(STAMP) ## import-linter: imports run one way
@@ -58,6 +61,9 @@ unit: $(STAMP) ## the tests of single parts
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
+
+kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
+	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done
 
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; no registry, no daemon
 	@$(BIN)/python -m release image

@@ -25,7 +25,7 @@ from gputile.controlplane.controller.controller import Controller, ControllerSet
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
@@ -92,6 +92,9 @@ class _Server:
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        raise AssertionError(f"{namespace}/{name} is in nobody's way")
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass

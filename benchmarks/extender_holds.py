@@ -11,9 +11,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.bound_pods import BoundPods
-from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.kept_places import EvictionSources

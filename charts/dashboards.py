@@ -67,10 +67,16 @@ CLUSTER: Final = Dashboard(
     "gputile: cluster",
     (
         Panel("GPU pods", "Pods that hold GPUs.", "short", {"": "max(gputile_ledger_bookings)"}, stat=True),
-        Panel("Free GPUs", "GPUs with nothing booked.", "short", {"": "max(gputile_ledger_free_gpus)"}, stat=True),
+        Panel(
+            "Free GPUs",
+            "GPUs with nothing booked, on nodes that take pods.",
+            "short",
+            {"": "max(gputile_ledger_free_gpus)"},
+            stat=True,
+        ),
         Panel(
             "Largest hole",
-            "The most memory that is free on one GPU.",
+            "The most memory that is free on one GPU of a node that takes pods.",
             "bytes",
             {"": "max(gputile_ledger_largest_hole_bytes)"},
             stat=True,
@@ -98,12 +104,14 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "GPU memory",
-            "What there is, what pods have booked, and what is in use.",
+            "What there is, what pods have booked, and what is in use: of healthy GPUs, without time-sliced ones and "
+            "those of other device plugins.",
             "bytes",
             {
                 "total": "max(gputile_ledger_gpu_memory_bytes)",
                 "booked": "max(gputile_ledger_gpu_memory_booked_bytes)",
-                "used": "sum(gputile_agent_gpu_memory_used_bytes)",
+                "used": "sum(gputile_agent_gpu_memory_used_bytes and on (node, gpu) gputile_agent_gpu_healthy == 1 "
+                'and on (node) gputile_agent_node_info{sharing!="time-slicing"})',
             },
         ),
         Panel(
@@ -117,6 +125,16 @@ CLUSTER: Final = Dashboard(
             "By what they wait for.",
             "short",
             {"{{reason}}": f"sum by (reason) ({_active('gputile_extender_pending_pods')})"},
+        ),
+        Panel(
+            "Longest wait",
+            "How long the pod or gang has waited for GPUs that has waited longest; empty where none waits.",
+            "s",
+            {
+                "pods: {{reason}}": "time() - max by (reason) "
+                f"(({_active('gputile_extender_pending_since_timestamp_seconds')}) > 0)",
+                "gangs": "time() - max(gputile_controller_gangs_waiting_since_timestamp_seconds > 0)",
+            },
         ),
         Panel("Gangs", "By state.", "short", {"{{state}}": "sum by (state) (gputile_controller_gangs)"}),
         Panel(
@@ -150,7 +168,7 @@ CLUSTER: Final = Dashboard(
             "Certificate of the webhook",
             "How long the one that ends first is still valid.",
             "s",
-            {"left": "min(gputile_webhook_certificate_expiry_timestamp_seconds) - time()"},
+            {"left": "min(gputile_webhook_certificate_expiry_timestamp_seconds > 0) - time()"},
         ),
         Panel(
             "Nodes by mode",
@@ -250,7 +268,7 @@ NODE: Final = Dashboard(
             "Agents started",
             "Starts of the agent behind its gateway.",
             "short",
-            {"{{node}}": f"gputile_agent_starts{_OF_NODE}"},
+            {"{{node}}": f"gputile_agent_agents_started_total{_OF_NODE}"},
         ),
     ),
     {"node": "gputile_agent_node_info"},
@@ -262,11 +280,11 @@ NAMESPACE: Final = Dashboard(
     (
         Panel(
             "Memory booked and used",
-            "Limits, and what is used of them.",
+            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use.",
             "bytes",
             {
                 "{{namespace}} booked": "sum by (namespace) "
-                f"(gputile_agent_container_memory_limit_bytes{_OF_NAMESPACE})",
+                f"(gputile_agent_namespace_memory_booked_bytes{_OF_NAMESPACE})",
                 "{{namespace}} used": f"sum by (namespace) (gputile_agent_container_memory_used_bytes{_OF_NAMESPACE})",
             },
         ),
@@ -344,7 +362,8 @@ ISOLATION: Final = Dashboard(
             "bytes",
             {
                 "{{node}} {{gpu}}": "gputile_agent_gpu_memory_used_bytes - on (node, gpu) "
-                "sum by (node, gpu) (gputile_agent_container_memory_used_bytes)"
+                "(sum by (node, gpu) (gputile_agent_container_memory_used_bytes) "
+                "or 0 * sum by (node, gpu) (gputile_agent_gpu_memory_used_bytes))"
             },
         ),
         Panel(

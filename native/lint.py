@@ -34,18 +34,15 @@ def main() -> int:
     everything = [*sources, *programs, *sorted(SOURCES.glob("*/*.h"))]
     with ThreadPoolExecutor(2) as pool:
         found = [check_form(everything)]
-        found += pool.map(check, [*sources, *(path for path in programs if _flags(path))])
+        found += pool.map(check, [*sources, *programs])
     found = [each for each in found if each]
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 
 
 def _flags(path: Path) -> tuple[str, ...]:
-    """Return what a file is compiled with; those of tests that are not built upon native/ need nothing of it."""
-    if SOURCES in path.parents:
-        return (*FLAGS, f"-I{SOURCES}")
-    text = path.read_text(encoding="utf-8")
-    return (*_TEST_FLAGS, f"-I{SOURCES}") if any(f'"{group}/' in text for group in LIBRARY_GROUPS) else ()
+    """Return what a file is compiled with."""
+    return (*(FLAGS if SOURCES in path.parents else _TEST_FLAGS), f"-I{SOURCES}")
 
 
 def check_form(paths: Sequence[Path]) -> str:

@@ -32,8 +32,14 @@ _LEFT_OUT = frozenset(
         *("clusterTrustBundle", "podCertificate", "dataSource", "dataSourceRef"),
     }
 )
-# What an API server does not look at, below a field of this name: it would refuse the pods or Jobs of a template.
-_LEFT_OUT_BELOW = {"jobTemplate": {"metadata"}, "metric": {"selector"}, "template": {"metadata"}}
+# What an API server does not look at, below a field of this name: it would refuse the pods or Jobs of a template, and a
+# newer release reads how many pods of a StatefulSet may be replaced at a time.
+_LEFT_OUT_BELOW = {
+    "jobTemplate": {"metadata"},
+    "metric": {"selector"},
+    "template": {"metadata"},
+    "updateStrategy": {"maxUnavailable"},
+}
 _TEXTS = (
     *("", "a", "A", "a b", "é", "x" * 64, "x" * 254, "a/b", "/a", "../a", "a/../b", "..", "-a", "a-", "a_b", "1"),
     *("65536", "a.b", "a..b", "None", "10.0.0.1", "::1", "a\nb", "$(A)", "a=b", "50%", "http://x", ".a", "a:1", "*"),

@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, metrics, names, packages, requirements, schemas
+from docs.generator import commands, configuration, metrics, names, packages, reasons, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "commands": commands.render,
+    "condition-reasons": reasons.condition_reasons,
+    "conditions": reasons.conditions,
     "configuration": configuration.render,
+    "events": reasons.events,
+    "exit-codes": reasons.exit_codes,
     "metrics": metrics.render,
     "packages": packages.render,
     "requirements": requirements.render,

@@ -10,7 +10,7 @@ import msgspec
 from docs.generator.tables import code, table
 
 from gputile.api.old_keys import OldKeys
-from gputile.cli.schema import SCHEMAS
+from gputile.cli.commands.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")

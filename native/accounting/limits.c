@@ -53,13 +53,13 @@ static const char *take_gpu(char *word[MOST_WORDS], struct gputile_limits *limit
 
 static const char *take(int count, char *word[MOST_WORDS], struct gputile_limits *limits) {
     uint64_t mib;
-    if (count == 4 && !strcmp(word[0], "card")) return take_gpu(word, limits);
-    if (count == 2 && !strcmp(word[0], "overhead")) {
+    if (count == 4 && !strcmp(word[0], GPUTILE_LIMITS_GPU)) return take_gpu(word, limits);
+    if (count == 2 && !strcmp(word[0], GPUTILE_LIMITS_OVERHEAD)) {
         if (!number(word[1], MOST_MIB, &mib)) return "the overhead is not a number of MiB";
         limits->overhead_bytes = mib << 20;
         return NULL;
     }
-    if (count == 2 && !strcmp(word[0], "turn")) {
+    if (count == 2 && !strcmp(word[0], GPUTILE_LIMITS_SOCKET)) {
         if (strlen(word[1]) >= sizeof limits->timeslice_socket || word[1][0] != '/')
             return "the socket's path is not absolute or too long";
         strcpy(limits->timeslice_socket, word[1]);
@@ -81,9 +81,9 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
         int count = split(copy + at, size, word);
         at += size + 1;
         if (line == 0) {
-            if (count != 2 || strcmp(word[0], "gputile")) return "it is not a limits file";
+            if (count != 2 || strcmp(word[0], GPUTILE_LIMITS_NAME)) return "it is not a limits file";
             if (strcmp(word[1], GPUTILE_LIMITS_VERSION)) return "its version is not " GPUTILE_LIMITS_VERSION;
-        } else if (count == 1 && !strcmp(word[0], "end")) {
+        } else if (count == 1 && !strcmp(word[0], GPUTILE_LIMITS_END)) {
             if (at != length) return "it goes on after its end";
             return limits->count ? NULL : "it names no GPU";
         } else {

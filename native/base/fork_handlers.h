@@ -1,4 +1,5 @@
-/* What the modules of this library do around fork. Each module registers its own handlers and nobody else knows them.
+/* What the modules of this library do around fork. Each module registers its own handlers, which
+ * nobody else calls; here is only in which order they are called, since one module's may rest upon another's.
  *
  * A module registers by a pointer in a section of the library, which the linker collects into one array:
  *

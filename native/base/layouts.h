@@ -31,8 +31,16 @@ enum {
     ARBITER_WAIT = 68,
     ARBITER_MESSAGE_BYTES = 32,
 };
+#define GPUTILE_LIMITS_NAME      "gputile"
 #define GPUTILE_LIMITS_VERSION   "1"
+#define GPUTILE_LIMITS_GPU       "card"
+#define GPUTILE_LIMITS_OVERHEAD  "overhead"
+#define GPUTILE_LIMITS_SOCKET    "turn"
+#define GPUTILE_LIMITS_END       "end"
 #define GPUTILE_SHARE_FIRST_LINE "gputile-share 1"
+#define GPUTILE_SHARE_QUANTUM    "quantum"
+#define GPUTILE_SHARE_GPU        "card"
+#define GPUTILE_SHARE_END        "end"
 
 struct arbiter_message {
     uint8_t kind;

@@ -152,53 +152,51 @@ struct run {
 };
 
 /* Wait for the turn, then for room in the graphs' pools; in this order, since a turn may take long to come. */
-static CUresult begin_run(CUgraphExec exec, CUstream stream, struct run *run) {
+static CUresult begin_run(CUgraphExec exec, struct run *run) {
     struct gputile_allocation asked;
     struct sums sums = {{0}};
     run->needs.count = 0;
     CUresult result = gputile_current_gpu(&run->gpu);
     if (result != CUDA_SUCCESS) return result;
-    timeslice_before(run->gpu, stream);
+    timeslice_before(run->gpu);
     for (CUdevice device = 0; device < gputile_device_count(); device++)
         if (gputile_allocation_find(GPUTILE_EXEC, key_of(exec, device), &asked)) sums.of[device] = asked.bytes;
     result = enter(&sums, &run->needs);
-    if (result != CUDA_SUCCESS) timeslice_after(run->gpu, stream);
+    if (result != CUDA_SUCCESS) timeslice_after(run->gpu);
     return result;
 }
 
 /* A launch that outgrew its limit by the pool's grain has been submitted: the next one finds no room. */
-static CUresult end_run(const struct run *run, CUstream stream, CUresult result) {
+static CUresult end_run(const struct run *run, CUresult result) {
     leave(&run->needs);
-    timeslice_after(run->gpu, stream);
+    timeslice_after(run->gpu);
     return result;
 }
 
-static CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
-
 GPUTILE_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     struct run run;
-    CUresult result = begin_run(exec, stream, &run);
+    CUresult result = begin_run(exec, &run);
     if (result != CUDA_SUCCESS) return result;
-    return end_run(&run, stream, CALL_REAL(cuGraphLaunch, cuGraphLaunch, exec, stream));
+    return end_run(&run, CALL_REAL(cuGraphLaunch, cuGraphLaunch, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
     struct run run;
-    CUresult result = begin_run(exec, per_thread(stream), &run);
+    CUresult result = begin_run(exec, &run);
     if (result != CUDA_SUCCESS) return result;
-    return end_run(&run, per_thread(stream), CALL_REAL(cuGraphLaunch, cuGraphLaunch_ptsz, exec, stream));
+    return end_run(&run, CALL_REAL(cuGraphLaunch, cuGraphLaunch_ptsz, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
     struct run run;
-    CUresult result = begin_run(exec, stream, &run);
+    CUresult result = begin_run(exec, &run);
     if (result != CUDA_SUCCESS) return result;
-    return end_run(&run, stream, CALL_REAL(cuGraphUpload, cuGraphUpload, exec, stream));
+    return end_run(&run, CALL_REAL(cuGraphUpload, cuGraphUpload, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
     struct run run;
-    CUresult result = begin_run(exec, per_thread(stream), &run);
+    CUresult result = begin_run(exec, &run);
     if (result != CUDA_SUCCESS) return result;
-    return end_run(&run, per_thread(stream), CALL_REAL(cuGraphUpload, cuGraphUpload_ptsz, exec, stream));
+    return end_run(&run, CALL_REAL(cuGraphUpload, cuGraphUpload_ptsz, exec, stream));
 }

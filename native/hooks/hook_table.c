@@ -33,20 +33,25 @@ static const char *const known[] = {
 #include "hooks/known.def"
 };
 
-static char missing; /* its address stands for a function that the loaded driver has not */
+/* Stands for a function that the driver has not. Callers clear away the arguments by the calling conventions of all
+ * processors that CUDA runs on. */
+static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static void *real[GPUTILE_ENTRIES];
 
 void *gputile_real(enum gputile_entry entry) {
     void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);
-    if (found) return found == &missing ? NULL : found;
+    if (found) return found;
     found = gputile_driver_symbol(row[entry].symbol);
-    if (found || gputile_driver_is_loaded()) __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
+    if (!found) found = (void *)missing;
+    if (found != (void *)missing || gputile_driver_is_loaded()) __atomic_store_n(&real[entry], found, __ATOMIC_RELAXED);
     return found;
 }
 
+static bool has_real(int entry) { return gputile_real((enum gputile_entry)entry) != (void *)missing; }
+
 void *gputile_hook_of_symbol(const char *symbol) {
     for (int i = 0; i < GPUTILE_ENTRIES; i++)
-        if (!strcmp(row[i].symbol, symbol)) return gputile_real((enum gputile_entry)i) ? (void *)row[i].hook : NULL;
+        if (!strcmp(row[i].symbol, symbol)) return has_real(i) ? (void *)row[i].hook : NULL;
     return NULL;
 }
 
@@ -61,7 +66,7 @@ void *gputile_hook_of_answer(const char *name, void *answer, int version, bool p
     }
     if (best < 0) return NULL;
     /* The driver answered with a function that it does not export: what is called behind the hook. */
-    if (!gputile_real((enum gputile_entry)best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
+    if (!has_real(best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
     return (void *)row[best].hook;
 }
 

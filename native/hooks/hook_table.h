@@ -22,14 +22,11 @@ enum gputile_entry {
     GPUTILE_ENTRIES
 };
 
-/* The driver's own function, NULL if no driver is loaded or it has none of that name. */
+/* The driver's own function. Where no driver is loaded, or it has none of that name: one that takes any arguments, which
+ * it leaves alone, and answers CUDA_ERROR_NOT_FOUND. */
 void *gputile_real(enum gputile_entry entry);
-/* Call it with the arguments of the hook of the same name; CUDA_ERROR_NOT_FOUND where the driver has none. */
-#define CALL_REAL(name, symbol, ...)                                                                  \
-    ({                                                                                                \
-        __typeof__(&symbol) real_ = (__typeof__(&symbol))gputile_real(GPUTILE_ROW_##name##_##symbol); \
-        real_ ? real_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;                                            \
-    })
+/* Call it with the arguments of the hook of the same name. */
+#define CALL_REAL(name, symbol, ...) (((__typeof__(&symbol))gputile_real(GPUTILE_ROW_##name##_##symbol))(__VA_ARGS__))
 
 /* The function of this library in place of the driver's symbol; NULL: it stands before none of that name, or the
  * driver has none. */

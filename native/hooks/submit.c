@@ -28,21 +28,20 @@ static bool is_captured(CUstream stream) {
 struct submission {
     CUresult result; /* CUDA_SUCCESS: it may be handed to the driver */
     int gpu; /* -1: it is no work of a GPU now */
-    CUstream stream;
 };
 
 static struct submission begin(const word *argument, int position, bool per_thread) {
-    struct submission submission = {.gpu = -1, .stream = stream_of(argument, position, per_thread)};
+    struct submission submission = {.gpu = -1};
     int gpu = -1;
     submission.result = gputile_current_gpu(&gpu);
-    if (submission.result != CUDA_SUCCESS || is_captured(submission.stream)) return submission;
+    if (submission.result != CUDA_SUCCESS || is_captured(stream_of(argument, position, per_thread))) return submission;
     submission.gpu = gpu;
-    timeslice_before(gpu, submission.stream);
+    timeslice_before(gpu);
     return submission;
 }
 
 static CUresult end(const struct submission *submission) {
-    if (submission->gpu >= 0) timeslice_after(submission->gpu, submission->stream);
+    if (submission->gpu >= 0) timeslice_after(submission->gpu);
     return submission->result;
 }
 

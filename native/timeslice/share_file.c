@@ -32,11 +32,11 @@ bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids,
              *second = strtok_r(NULL, " ", &words);
         uint64_t value;
         if (!word) return false;
-        if (!strcmp(word, "end")) return !first && !strtok_r(NULL, "\n", &lines);
-        if (!strcmp(word, "quantum")) {
+        if (!strcmp(word, GPUTILE_SHARE_END)) return !first && !strtok_r(NULL, "\n", &lines);
+        if (!strcmp(word, GPUTILE_SHARE_QUANTUM)) {
             if (!number(first, MOST_QUANTUM_US, &value) || second) return false;
             *quantum = value * 1000;
-        } else if (!strcmp(word, "card")) {
+        } else if (!strcmp(word, GPUTILE_SHARE_GPU)) {
             if (!first || !number(second, TIMESLICE_WHOLE, &value) || strtok_r(NULL, " ", &words)) return false;
             for (unsigned i = 0; i < count; i++)
                 if (!strcmp(uuids[i], first)) shares[i] = value;

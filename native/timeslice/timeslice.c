@@ -142,13 +142,12 @@ static bool pass(struct timeslice_gpu *gpu) {
     return true;
 }
 
-void timeslice_before(int number, void *stream) {
+void timeslice_before(int number) {
     if (depth++) return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
     passed = NOT;
     if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= timeslice_process.count)
         return;
-    (void)stream;
     struct timeslice_gpu *gpu = &timeslice_process.gpu[number];
     do
         if (!__atomic_load_n(&timeslice_process.running, __ATOMIC_ACQUIRE) && !run()) {
@@ -162,8 +161,7 @@ void timeslice_before(int number, void *stream) {
         __atomic_add_fetch(&gpu->idle, timeslice_now() - since, __ATOMIC_RELAXED);
 }
 
-void timeslice_after(int number, void *stream) {
-    (void)stream;
+void timeslice_after(int number) {
     if (depth && --depth) return;
     struct timeslice_gpu *gpu = &timeslice_process.gpu[number];
     if (passed == BY_ITSELF) timeslice_threadless_after(gpu);

@@ -1,8 +1,7 @@
 /* Waiting for a turn on a GPU: who may submit work now is decided by the node's time arbiter, not in this process.
  *
- * `gpu` counts the GPUs of the limits file from 0, in its order; `stream` is the stream that work is submitted to,
- * NULL or CU_STREAM_LEGACY for the context's default stream, CU_STREAM_PER_THREAD for that of the calling thread.
- * The context of the submission is current. Any thread may call `before` and `after`, and they cannot fail.
+ * `gpu` counts the GPUs of the limits file from 0, in its order. The context of the submission is current. Any thread
+ * may call `before` and `after`, and they cannot fail.
  */
 #ifndef GPUTILE_TIMESLICE_H
 #define GPUTILE_TIMESLICE_H
@@ -12,9 +11,9 @@
 int timeslice_start(const char *socket_path, unsigned gpu_count, const char *const *uuids);
 
 /* Before work is submitted on a GPU; may block. */
-void timeslice_before(int gpu, void *stream);
+void timeslice_before(int gpu);
 
 /* After the submitting call returned, whatever it returned. */
-void timeslice_after(int gpu, void *stream);
+void timeslice_after(int gpu);
 
 #endif

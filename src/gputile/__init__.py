@@ -1,1 +1,1 @@
-"""gputile shares the GPUs of a Kubernetes cluster."""
+"""Shares the GPUs of a Kubernetes cluster."""

@@ -117,16 +117,20 @@ def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path) -> None:
 
 
 _DAY = 86400
+_SINCE = "gputile_extender_pending_since_timestamp_seconds"
+_ACTIVE = 'gputile_extender_active{instance="a"}'
+_SILENT_SINCE = "gputile_controller_silent_since_timestamp_seconds"
+_GANGS_SINCE = "gputile_controller_gangs_waiting_since_timestamp_seconds"
 # For each alert: series that make it fire, the same where all is well, and the labels that it names beside severity.
 FIRING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
     "GputileGpuUnhealthy": (
-        {'gputile_agent_gpu_healthy{node="n",gpu="GPU-0"}': "0x60"},
-        {'gputile_agent_gpu_healthy{node="n",gpu="GPU-0"}': "1x60"},
-        {"node": "n", "gpu": "GPU-0"},
+        {'gputile_agent_gpu_healthy{node="n",gpu="0"}': "0x60"},
+        {'gputile_agent_gpu_healthy{node="n",gpu="0"}': "1x60"},
+        {"node": "n", "gpu": "0"},
     ),
     "GputileAgentSilent": (
-        {f'gputile_controller_silent_nodes{{instance="{name}"}}': "1x60" for name in "ab"},
-        {'gputile_controller_silent_nodes{instance="a"}': "0x60"},
+        {f'{_SILENT_SINCE}{{instance="{name}"}}': "600x60" for name in "ab"},
+        {f'{_SILENT_SINCE}{{instance="a"}}': "-60+60x60", f'{_SILENT_SINCE}{{instance="b"}}': "0x60"},
         {},
     ),
     "GputileLedgerDisagrees": (
@@ -145,15 +149,20 @@ FIRING: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
         {'gputile_ledger_overallocated_gpus{instance="a"}': "0x60"},
         {},
     ),
+    # Time begins at 0: by the 45th minute a pod has waited since the 10th, or each for a minute.
     "GputilePodsPending": (
+        {f'{_SINCE}{{reason="no_gpu_fits",instance="a"}}': "600x60", _ACTIVE: "1x60"},
         {
-            'gputile_extender_pending_pods{reason="no_gpu_fits",instance="a"}': "3x60",
-            'gputile_extender_active{instance="a"}': "1x60",
+            f'{_SINCE}{{reason="no_gpu_fits",instance="a"}}': "-60+60x60",
+            f'{_SINCE}{{reason="gated",instance="a"}}': "600x60",
+            f'{_SINCE}{{reason="no_gpu_fits",instance="standby"}}': "600x60",
+            _ACTIVE: "1x60",
         },
-        {
-            'gputile_extender_pending_pods{reason="no_gpu_fits",instance="a"}': "3x60",
-            'gputile_extender_active{instance="a"}': "0x60",
-        },
+        {},
+    ),
+    "GputileGangsPending": (
+        {f'{_GANGS_SINCE}{{instance="a"}}': "600x60", f'{_GANGS_SINCE}{{instance="standby"}}': "0x60"},
+        {f'{_GANGS_SINCE}{{instance="a"}}': "-60+60x60", f'{_GANGS_SINCE}{{instance="standby"}}': "0x60"},
         {},
     ),
     "GputileCertificateEnds": (
@@ -181,6 +190,49 @@ def test_each_alert_fires_when_it_should_and_not_otherwise(promtool: Path, tmp_p
             tests.append({"interval": "1m", "input_series": written, "alert_rule_test": [asked]})
     path = tmp_path / "tests.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+_USED, _HEALTHY = "gputile_agent_gpu_memory_used_bytes", "gputile_agent_gpu_healthy"
+_CERTIFICATE = "gputile_webhook_certificate_expiry_timestamp_seconds"
+_OF_CONTAINER = 'gputile_agent_container_memory_used_bytes{node="n",gpu="1",pod="p",container="c"}'
+
+# By dashboard, panel and legend: the series that there are, and what the panel shows a minute later.
+SHOWN: dict[tuple[str, str, str], tuple[dict[str, str], dict[str, float]]] = {
+    ("isolation", "Memory that no container counts", "{{node}} {{gpu}}"): (
+        {f'{_USED}{{node="n",gpu="0"}}': "21", f'{_USED}{{node="n",gpu="1"}}': "22", _OF_CONTAINER: "20"},
+        {'{node="n", gpu="0"}': 21, '{node="n", gpu="1"}': 2},
+    ),
+    ("cluster", "Certificate of the webhook", "left"): (
+        {f'{_CERTIFICATE}{{instance="a"}}': "0", f'{_CERTIFICATE}{{instance="b"}}': "9060"},
+        {"{}": 9000},
+    ),
+    ("cluster", "GPU memory", "used"): (
+        {
+            **{f'{_USED}{{node="n",gpu="{gpu}"}}': f"{bytes_}" for gpu, bytes_ in ((0, 1), (1, 10))},
+            **{f'{_HEALTHY}{{node="n",gpu="{gpu}"}}': f"{1 - gpu}" for gpu in (0, 1)},
+            'gputile_agent_node_info{node="n",mode="cgpu",sharing="none"}': "1",
+            f'{_USED}{{node="sliced",gpu="0"}}': "100",
+            f'{_HEALTHY}{{node="sliced",gpu="0"}}': "1",
+            'gputile_agent_node_info{node="sliced",mode="default",sharing="time-slicing"}': "1",
+        },
+        {"{}": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SHOWN)
+def test_a_panel_shows_what_it_says(where: tuple[str, str, str], promtool: Path, tmp_path: Path) -> None:
+    name, title, legend = where
+    board = next(each for each in DASHBOARDS if each.name == name)
+    query = next(panel for panel in board.panels if panel.title == title).queries[legend]
+    series, shows = SHOWN[where]
+    path = tmp_path / "tests.yaml"
+    written = [{"series": each, "values": f"{value}+0x5"} for each, value in series.items()]
+    samples = [{"labels": labels, "value": value} for labels, value in shows.items()]
+    asked = {"expr": query, "eval_time": "1m", "exp_samples": samples}
+    path.write_text(yaml.safe_dump({"tests": [{"input_series": written, "promql_expr_test": [asked]}]}))
     done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

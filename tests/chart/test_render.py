@@ -120,6 +120,19 @@ def test_pods_without_gpus_are_ranked_where_that_is_asked_for() -> None:
     assert not {"managedResources", "filterVerb", "bindVerb", "preemptVerb"} & set(others)
 
 
+@pytest.mark.requirement("B5")
+def test_refused_pods_wait_longer_where_kube_scheduler_tries_them_whenever_nobody_else_waits() -> None:
+    """kube-scheduler does so from 1.33 on; the chart and the example have the same backoff."""
+    example = yaml.safe_load(
+        (CHART.parents[1] / "examples" / "extender" / "scheduler.yaml").read_text(encoding="utf-8")
+    )
+    longest = [
+        scheduler_configuration(render({}, f"--kube-version={version}")).get("podMaxBackoffSeconds")
+        for version in ("v1.30.0", "v1.32.9", "v1.33.0", "v1.37.0")
+    ]
+    assert longest == [None, None, *([example["podMaxBackoffSeconds"]] * 2)]
+
+
 def test_components_run_on_gpu_nodes_where_there_are_no_others_and_on_others_rather() -> None:
     """Before the controller had tainted all nodes they found a place; an upgrade must find one too."""
     specs = pod_specs(render({}))
@@ -314,8 +327,6 @@ def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
     (usage,) = pod_specs(objects)["gputile-agent"]["initContainers"]
     assert usage["securityContext"]["privileged"] is True
     assert [each["name"] for each in usage["volumeMounts"]] == ["usage", "state"]
-    (alone,) = pod_specs(render(FULL | {"agent.mps": False}))["gputile-agent"]["initContainers"]
-    assert [each["name"] for each in alone["volumeMounts"]] == ["usage"]
     for exception in ("privileged: true", "hostIPC: true", "hostPID: true", "runAsUser: 0", "hostPath: {path: /usr, "):
         at = next(number for number, line in enumerate(lines) if exception in line)
         assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
@@ -343,9 +354,22 @@ def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
 def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
     """Containers write there."""
     (usage,) = pod_specs(render({"agent.mps": True, "agent.stateDir": "/s"}))["gputile-agent"]["initContainers"]
-    assert usage["args"] == ["64", "/run/gputile", "/s/mps"]
+    assert usage["args"] == ["64", "/run/gputile", "/s", "/s/mps"]
     mounts = {mount["mountPath"]: mount["mountPropagation"] for mount in usage["volumeMounts"]}
     assert mounts == {"/run/gputile": "Bidirectional", "/s": "Bidirectional"}
+
+
+@pytest.mark.requirement("M4")
+def test_the_library_is_where_containers_can_load_it() -> None:
+    """The init container mounts its directory, and the agent sees that mount as the host does."""
+    agent = pod_specs(render({"agent.stateDir": "/s"}))["gputile-agent"]
+    (mounts,) = agent["initContainers"]
+    assert mounts["args"] == ["64", "/run/gputile", "/s"]
+    seen = [
+        {mount["mountPath"]: mount.get("mountPropagation") for mount in each["volumeMounts"]}["/s"]
+        for each in (mounts, agent["containers"][0])
+    ]
+    assert seen == ["Bidirectional", "HostToContainer"]
 
 
 def test_no_component_may_do_everything() -> None:
@@ -393,6 +417,13 @@ def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> No
     assert agent_affinity({"agent.affinity": preferred}) == preferred
     assert "--no-rest" not in pod_specs(render({}))["gputile-agent"]["containers"][0]["args"]
     assert "--no-rest" in pod_specs(render({"agent.rest": False}))["gputile-agent"]["containers"][0]["args"]
+
+
+@pytest.mark.requirement("M1")
+def test_a_term_that_selects_no_node_is_refused() -> None:
+    """An empty term selects nothing (core/v1, NodeSelectorTerm): no node would have an agent."""
+    with pytest.raises(HelmFailed, match="nodeSelectorTerms/0"):
+        render({"agent.nodeSelectorTerms": [{}]})
 
 
 def test_nothing_that_only_gpu_nodes_have_keeps_an_agent_from_starting() -> None:

@@ -12,9 +12,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.bound_pods import BoundPods
-from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.kept_places import EvictionSources
@@ -28,28 +28,38 @@ from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 AT_ONCE = 50
-# Entries of one container. The largest stated bounds: pods that were learnt from, and pods that filter has shown.
-LARGEST, OTHERS = {"_seen": 65_536, "_rows": 8_192}, 4_096
+# Entries of the largest container of an object, by its class. The largest stated bounds: pods that were learnt from,
+# pods that filter has shown, and rows that changed.
+LARGEST = {"DemandTracker": 65_536, "ExtenderHandlers": 8_192, "Changes": 8_192}
+OTHERS = 4_096
 
 
-def reachable(root: object) -> Iterator[tuple[str, int]]:
-    """Yield each container of gputile's own objects below ``root``: the attribute that it is, and its entries."""
+def reachable(root: object) -> Iterator[tuple[str, list[int]]]:
+    """Yield each of gputile's own objects below ``root``: its class, and the entries of its containers."""
     known, left = set[int](), [root]
     while left:
         thing = left.pop()
         if id(thing) in known:
             continue
         known.add(id(thing))
-        attributes: dict[str, Any] = getattr(thing, "__dict__", {})
-        for name in getattr(type(thing), "__slots__", ()):
-            if hasattr(thing, name):
-                attributes = {**attributes, name: getattr(thing, name)}
-        for name, value in attributes.items():
-            if isinstance(value, (dict, list, set, frozenset)):
-                yield name, len(value)
-                left += value.values() if isinstance(value, dict) else value
-            elif type(value).__module__.startswith("gputile."):
-                left.append(value)
+        values: list[Any] = list(getattr(thing, "__dict__", {}).values())
+        values += [getattr(thing, name) for name in getattr(type(thing), "__slots__", ()) if hasattr(thing, name)]
+        containers = [value for value in values if isinstance(value, (dict, list, set, frozenset))]
+        for value in containers:
+            left += value.values() if isinstance(value, dict) else value
+        left += [value for value in values if type(value).__module__.startswith("gputile.")]
+        yield type(thing).__name__, [len(value) for value in containers]
+
+
+def assert_bounded(root: object) -> set[str]:
+    """Compare what is kept below ``root`` with the stated bounds, and return the classes that were found."""
+    found = set[str]()
+    for name, entries in reachable(root):
+        found.add(name)
+        *others, largest = sorted([0, *entries])
+        assert largest <= LARGEST.get(name, OTHERS), name
+        assert all(count <= OTHERS for count in others), name
+    return found
 
 
 @pytest.mark.parametrize(("placement", "pods"), [("binpack", 20_000), ("packing", 100_000)])
@@ -80,10 +90,8 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
             feed.pods(Deleted(there.pop(0)))
     assert sum(1 for _ in ledger.bookings()) == AT_ONCE
     gc.collect()
-    for name, entries in reachable(verbs):
-        assert entries <= LARGEST.get(name, OTHERS), name
-    for name, entries in reachable(feed):
-        assert entries <= LARGEST.get(name, OTHERS), name
+    assert LARGEST.keys() - {"DemandTracker"} <= assert_bounded(verbs), "each bound is of something that there is"
+    assert_bounded(feed)
 
 
 MOST_KEPT = 64 << 20  # bytes that a flood of large pods may leave behind in memory

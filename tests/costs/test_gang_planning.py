@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from gputile.api.affinity import Affinity
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gang_planner import STEPS_A_ROUND, Round
+from gputile.controlplane.controller.gang_planner import Round
+from gputile.controlplane.controller.gang_searches import STEPS_A_ROUND
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
 from gputile.core.placement.steps import Steps, at_once
@@ -82,11 +83,31 @@ def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size
     assert said(bench.round(7200)) == {"huge": "GangTooLarge"}
 
 
+@pytest.mark.parametrize(("machines", "size"), [(4, 33), (16, 129)])
+@pytest.mark.parametrize("differing", ["in the memory of GPUs that each takes", "in their CPU"])
+def test_nor_do_pods_of_which_each_asks_for_something_else(machines: int, size: int, differing: str) -> None:
+    """3 and 4 GiB, of GPUs of 4: the sum of memory alone is right. Kinds beyond the first 64 are summed up too."""
+    bench = Bench(*nodes(machines, 8))
+    for i in range(size):
+        asking = numbered("huge", i, size, born=OLD)
+        units, cpu = (3 + i % 2, 1) if differing != "in their CPU" else (4, 1 + i)
+        resources = ResourceRequirements(limits={GPU_MEMORY: units}, requests={"cpu": f"{cpu}m"})
+        asked = msgspec.structs.replace(asking.spec.containers[0], resources=resources)
+        spec = msgspec.structs.replace(asking.spec, containers=(asked,))
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
+    first, steps = counted(bench, 7200)
+    assert said(first) == {"huge": "GangTooLarge"}
+    assert steps < 40 * size
+
+
 def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
-    """Pods of 4 and 3 on GPUs of 11: the sums are right, and yet they do not fit; no search in bounds can tell."""
-    for i in range(31):
-        asking = pod(f"{name}-{i}", mem=4 if i < 15 else 3)
-        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "31"}
+    """Pods of 5 and 3 on GPUs of 11: the sums are right, and yet they do not fit; no search in bounds can tell.
+
+    Three GPUs at least have two pods of 5, and room for no other; seven are left for 7 of 5 and 14 of 3.
+    """
+    for i in range(28):
+        asking = pod(f"{name}-{i}", mem=5 if i < 13 else 3)
+        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "28"}
         meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=born)
         at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, metadata=meta))))
 

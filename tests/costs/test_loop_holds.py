@@ -20,7 +20,7 @@ from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling import gang_reservation
+from gputile.core.scheduling import reserved_place
 from gputile.kube.reflector import Applied, Replaced
 from tests.calls import calls
 from tests.corebuilders import gpu_node
@@ -48,7 +48,7 @@ def largest_step(steps: Generator[None, None, Any]) -> int:
 
 def test_no_step_of_a_round_grows_with_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when a gang is planned, and not when its plan is looked at again."""
-    monkeypatch.setattr(gang_reservation, "_A_STEP", 8)
+    monkeypatch.setattr(reserved_place, "_A_STEP", 8)
     largest = {}
     for size in (50, 400):
         bench = Bench(*nodes(60))
@@ -117,6 +117,9 @@ class Server:
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        raise AssertionError(f"{namespace}/{name} is in nobody's way")
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass

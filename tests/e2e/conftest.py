@@ -77,7 +77,14 @@ def autoscaler_programs() -> dict[str, Path]:
 def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own; its pods are gone when the test ends."""
     test = request.node.name.partition("[")[0].lower().replace("_", "-")[:50].strip("-")
-    name = control_plane.create_namespace(f"{test}-{secrets.token_hex(3)}")
+    with own_namespace(control_plane, f"{test}-{secrets.token_hex(3)}") as name:
+        yield name
+
+
+@contextlib.contextmanager
+def own_namespace(control_plane: ControlPlane, name: str) -> Iterator[str]:
+    """Give a namespace of that name; what was in it is gone at the end."""
+    control_plane.create_namespace(name)
     yield name
     control_plane.api.delete(f"/api/v1/namespaces/{name}")
     control_plane.wait(lambda: _is_gone(control_plane, name), f"namespace {name} to be gone")

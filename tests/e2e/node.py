@@ -12,7 +12,7 @@ import grpc
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.allocate.device_ids import by_gpu
+from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
@@ -23,6 +23,7 @@ from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, star
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
 from tests.localcluster.node import RealNode
 from tests.localcluster.nodeagent import NodeAgent
+from tests.localcluster.outfit import Outfit
 from tests.localcluster.processes import PATIENCE_S
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
@@ -183,15 +184,17 @@ def gpu_node(
     kind: str = "a100",
     *,
     cdi: bool = False,
+    places: int = 0,
 ) -> Iterator[GpuNode]:
     """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
 
-    With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``.
+    With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``. ``places`` is
+    how many containers have a file system of their own for what they write.
     """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
         try:
-            node = stack.enter_context(RealNode(plane, programs, name, labels))
+            node = stack.enter_context(RealNode(plane, programs, name, labels, Outfit(places=places)))
         except ComponentMissing as missing:
             skip_or_fail(missing)
         options = (f"--cdi-dir={node.directory / 'cdi'}",) if cdi else ()

@@ -1,25 +1,30 @@
 """Of objects with one changed value, the simulator refuses what a real API server refuses, and takes the rest."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.intake import Intake
-from gputile.tools.simulator.manifests import ManifestError, load_manifests
-from gputile.tools.simulator.workloads import expand
+from gputile.tools.simulator.admission.chain import Admission
+from gputile.tools.simulator.cluster.intake import Intake
+from gputile.tools.simulator.cluster.workload_pods import expand
+from gputile.tools.simulator.documents.manifests import ManifestError, load_manifests
+from gputile.tools.simulator.updates.immutable_fields import broken_changes
+from tests.e2e.conftest import own_namespace
+from tests.immutable_changes import CHANGES, STORED, Change
+from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.dry_run import answer
-from tests.manifests import Json
+from tests.localcluster.dry_run import answer, where
+from tests.manifests import Json, changed
 from tests.mutations import RICH_OBJECTS, changed_objects
 
 # A fixed sample: other seeds may find what is known to differ, such as amounts of more than an API server can count.
 SEED = 1
 COUNT = 400
+STORED_IN = "stored-objects"
 WITHOUT_GPUTILE = Intake(Admission(Configuration(), enforced=False))
 
 
@@ -55,3 +60,45 @@ def differing(
         if bool(said[0]) != bool(said[1]):
             found.append((body["kind"], path, value, *said))
     return found
+
+
+@pytest.fixture(scope="module")
+def stored(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
+    """Objects of ``STORED`` as an API server has them, by their kinds; neither they nor their pods stay."""
+    with own_namespace(control_plane, STORED_IN):
+        found = {kind: created(control_plane, body) for kind, body in STORED.items()}
+        yield found
+        for place in (place_of(control_plane, body) for body in found.values()):
+            if STORED_IN not in place:  # it is of the cluster, and does not go with the namespace
+                control_plane.api.delete(place)
+
+
+def created(plane: ControlPlane, body: Json) -> Json:
+    """Create an object under a name that no other test has, and return how it is stored."""
+    named = changed(body, "metadata", {"name": "immutable", "labels": body["metadata"].get("labels", {})})
+    found: Json = plane.api.request("POST", where(plane.api, STORED_IN, body), named)
+    return found
+
+
+def place_of(plane: ControlPlane, body: Json) -> str:
+    """Return the path of an object that ``created`` has created."""
+    return f"{where(plane.api, STORED_IN, body)}/immutable"
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_a_change_is_judged_as_an_api_server_judges_it(
+    control_plane: ControlPlane, stored: dict[str, Json], change: Change
+) -> None:
+    body = stored[change.kind]
+    written = changed(STORED[change.kind], change.path, change.value)
+    written = changed(written, "metadata", {**written["metadata"], "name": "immutable"})
+    merged = "application/strategic-merge-patch+json"
+    place = place_of(control_plane, body)
+    try:
+        control_plane.api.request("PATCH", place, written, content_type=merged, query={"dryRun": "All"})
+        said = ""
+    except ApiError as error:
+        said = str(error)
+    own = list(broken_changes(change.kind, written, body))
+    assert (bool(said), bool(own)) == (change.refused, change.refused), (said, own)

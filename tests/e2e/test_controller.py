@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
 from tests.e2e.extender import write_cluster
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane
@@ -33,7 +34,7 @@ def tainted(plane: ControlPlane) -> set[str]:
 
 def condition(plane: ControlPlane, name: str) -> str:
     conditions = node(plane, name)["status"]["conditions"]
-    return next((each["status"] for each in conditions if each["type"] == AGENT_SILENT), "")
+    return next((each["status"] for each in conditions if each["type"] == ConditionType.AGENT_SILENT), "")
 
 
 def active(url: str) -> bool:

@@ -146,7 +146,7 @@ def test_of_two_schedulers_the_second_takes_over_when_the_first_is_killed(
 
 def test_a_user_may_do_only_what_is_granted(control_plane: ControlPlane) -> None:
     with Api(control_plane.url, str(control_plane.ca), control_plane.identity("somebody", ["visitors"])) as api:
-        assert api.get("/version")["gitVersion"].startswith("v1.36.")
+        assert api.get("/version")["major"] == "1"
         with pytest.raises(ApiError, match="somebody") as refused:
             api.get("/api/v1/nodes")
     assert refused.value.status == httpx.codes.FORBIDDEN

@@ -211,7 +211,7 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
     """What admission would refuse fits nowhere, and the event names field, rule and remedy."""
     create(cluster, namespace, pod_body("odd", {GPU_MEMORY: 7}, labels={"aliyun.com/gpu-count": "2"}))
     create(cluster, namespace, pod_body("seven", {GPU_MEMORY: 7, GPU_CORE: 7}))
-    for pod, text in (("odd", "2 GPUs (aliyun.com/gpu-count) do not divide"), ("seven", "not a multiple of 5")):
+    for pod, text in (("odd", "cannot be divided evenly among 2 GPUs"), ("seven", "not a multiple of 5")):
         cluster.wait(
             lambda pod=pod, text=text: any(  # type: ignore[misc]
                 text in message for message in events_of(cluster, namespace, pod, "InvalidGPURequest")

@@ -40,6 +40,12 @@ nodes:
 - {name: s, count: 2, mode: cgpu, gpus: {count: 2, model: Tesla T4, memory: 16GiB}, taints: []}
 """
 HALF = 8
+URGENT = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "urgent-gangs"},
+    "value": 1000,
+}
 
 
 def member(gang: str, size: int, number: int, units: int = HALF) -> dict[str, Any]:
@@ -193,6 +199,40 @@ def test_pods_that_come_one_after_the_other_start_when_the_last_is_there(small: 
     small.wait(lambda: "late-3" in bound(pods_in(small, namespace)), "the successor to start")
 
 
+def test_a_gang_of_higher_priority_has_just_enough_pods_evicted(small: ControlPlane, namespace: str) -> None:
+    """All GPUs are full. Two whole GPUs become free, on any nodes, and nobody of the gang starts before."""
+    small.kubectl("apply", "-f", "-", input=yaml.safe_dump(URGENT))
+    create(small, namespace, [pod_body(f"filler-{i}", {GPU_MEMORY: HALF}) for i in range(8)])
+    small.wait(lambda: len(bound(pods_in(small, namespace))) == 8, "the fillers to be bound")
+    for i in range(8):
+        small.nodes.set_pod_phase(namespace, f"filler-{i}", "Running")
+    gang = [member("urgent", 2, i, 2 * HALF) for i in range(2)]
+    for body in gang:
+        body["spec"]["priorityClassName"] = "urgent-gangs"
+    create(small, namespace, gang)
+    small.wait(lambda: len(_leaving(small, namespace)) == 4, "four pods to be evicted")
+    assert not [name for name in bound(pods_in(small, namespace)) if name.startswith("urgent")]
+    assert events_of(small, namespace, "urgent-0", "GangPreempting")
+    create(small, namespace, [pod_body("late", {GPU_MEMORY: HALF})])
+    victims = _leaving(small, namespace)
+    for name in victims[:3]:
+        small.nodes.delete_pod_now(namespace, name)
+    why = "GPU"
+    small.wait(lambda: why in why_pending(small, namespace, "late"), "the late pod to be refused what is kept")
+    assert not [name for name in bound(pods_in(small, namespace)) if name.startswith("urgent")], "one has to leave yet"
+    small.nodes.delete_pod_now(namespace, victims[3])
+    small.wait(
+        lambda: {"urgent-0", "urgent-1"} <= set(bound(pods_in(small, namespace))), "the gang to start on what they left"
+    )
+    assert_nothing_over_allocated(small)
+    assert not _leaving(small, namespace), "nobody else has to go"
+    assert "late" not in bound(pods_in(small, namespace))
+
+
+def _leaving(plane: ControlPlane, namespace: str) -> list[str]:
+    return [each["metadata"]["name"] for each in pods_in(plane, namespace) if each["metadata"].get("deletionTimestamp")]
+
+
 @pytest.mark.requirement("B4", "M13")
 def test_what_if_knows_the_pod_groups_of_the_cluster(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
@@ -212,7 +252,8 @@ def test_what_if_knows_the_pod_groups_of_the_cluster(
         access = f"--kubeconfig={plane.kubeconfig(user)}"
         return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
 
-    plane.kubectl("create", "clusterrole", "looker", "--verb=list", "--resource=nodes,pods")
+    may_list = "--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io"
+    plane.kubectl("create", "clusterrole", "looker", "--verb=list", may_list)
     plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
     try:
         plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")

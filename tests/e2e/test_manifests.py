@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gputile.tools.simulator.intake import MAKERS
-from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.object_rules import template_path
-from gputile.tools.simulator.scenario import load_scenario
+from gputile.tools.simulator.cluster.intake import MAKERS
+from gputile.tools.simulator.cluster.scenario import load_scenario
+from gputile.tools.simulator.documents.manifests import ManifestError
+from gputile.tools.simulator.rules.workloads.kinds import template_path
 from tests.api_rules import BESIDE, BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
@@ -35,8 +35,10 @@ from tests.manifests import (
 )
 
 APPLICATIONS = sorted((Path(__file__).resolve().parents[2] / "examples" / "applications").glob("*.yaml"))
+# Without the taint of GPU nodes: a DaemonSet of which no pod could be made is refused here, and taken by an API server.
 CLUSTER = (
-    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n', mode: core_mem, gpus: {memory: 15GiB}}]}"
+    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, "
+    "nodes: [{name: 'n', mode: core_mem, taints: [], gpus: {memory: 15GiB}}]}"
 )
 
 

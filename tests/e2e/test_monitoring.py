@@ -108,6 +108,10 @@ def test_every_query_of_panels_and_alerts_has_data(watched: tuple[GpuNode, Prome
     here.create(namespace, pod_body("too-large", {GPU_MEMORY: 600}))
     labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"}
     here.create(namespace, pod_body("alone", {GPU_MEMORY: 1}, labels=labels, schedulingGates=[{"name": GANG_GATE}]))
+    labels = {GANG_NAME_LABEL: "waits", GANG_SIZE_LABEL: "2"}
+    for name in ("w0", "w1"):
+        gated = pod_body(name, {GPU_MEMORY: 600}, labels=labels, schedulingGates=[{"name": GANG_GATE}])
+        here.create(namespace, gated)
     here.agent.machine.xid(0, 31)  # an application's own fault: the GPU stays healthy
     missing, churned = set(queries()), [time.monotonic()]
 
@@ -121,11 +125,15 @@ def test_every_query_of_panels_and_alerts_has_data(watched: tuple[GpuNode, Prome
                 missing.remove((place, query))
         return not missing
 
+    # No kubelet offers GPUs for it, and no agent will say why.
+    plane.nodes.create_node("silent", labels={MODE_LABEL: "unknown"}, capacity={"pods": "0"})
     try:
         plane.wait(all_have_data, "data for every query", SCRAPED_S, 1.0)
     except TimeoutError as error:
         counts = [prometheus.query(query) for query in COUNTS]
         raise AssertionError(f"no data for {missing}; counted: {counts}") from error
+    finally:
+        plane.nodes.delete_node("silent")
     assert prometheus.down() == []
     quantiles_have_data_where_something_was_counted(prometheus)
     found = prometheus.query(f'gputile_agent_container_memory_limit_bytes{{namespace="{namespace}"}}')

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
 
-from gputile.api.well_known import GPU_MEMORY, HOLD_ANNOTATION
+from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_MEMORY, HOLD_ANNOTATION
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
     bound,
@@ -19,6 +20,7 @@ from tests.e2e.extender import (
     write_cluster,
 )
 from tests.e2e.installation import settle
+from tests.localcluster.client import STRATEGIC_PATCH, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
 
@@ -129,14 +131,31 @@ def test_one_pod_leaves_a_gpu_where_the_node_has_enough_in_sum(cluster: ControlP
     assert events_of(cluster, namespace, victim, "Preempted") == [f"preempted by pod {namespace}/high on node a10"]
 
 
+@pytest.mark.parametrize("gpus", [(1, 1), (1, 2)], ids=["on one GPU", "on two GPUs"])
 def test_victims_of_kube_scheduler_are_not_replaced_before_the_pod_is_bound(
-    cluster: ControlPlane, namespace: str
+    cluster: ControlPlane, namespace: str, gpus: tuple[int, int]
 ) -> None:
-    """8 x 55 of 120 units: the node has too little in sum. Successors of 55 units fit the GPU that becomes free."""
-    full(cluster, namespace, 8, 55)
+    """8 x 55 of 120 units: the node has too little in sum. Successors of 55 units fit the GPU that becomes free.
+
+    kube-scheduler proposes the two that started last, on whatever GPUs they are.
+    """
+    before = full(cluster, namespace, 8, 55)
+    on_gpu = {gpu: [name for name, indices in before.items() if indices == [gpu]] for gpu in range(4)}
+    for gpu in gpus:
+        started_last(cluster, namespace, on_gpu[gpu].pop())
     urgent(cluster, namespace, 115)
     cluster.wait(lambda: is_bound(cluster, namespace), "the urgent pod to be bound")
-    assert len(bound(pods_in(cluster, namespace))) == 7, "two pods left"
+    left = set(before) & set(bound(pods_in(cluster, namespace)))
+    assert len(left) == 6, "two pods left, and nobody else"
+    assert is_bound(cluster, namespace)
+
+
+def started_last(plane: ControlPlane, namespace: str, name: str) -> None:
+    """Report of a pod that it started an hour from now: after all others, by whatever clock."""
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    plane.api.patch(f"{path}/status", {"status": {"startTime": later}}, STRATEGIC_PATCH)
+    plane.wait(lambda: plane.api.get(path)["status"]["startTime"] == later, "the status")
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -181,6 +200,57 @@ def test_nobody_leaves_against_a_budget_until_it_allows_it(cluster: ControlPlane
     cluster.api.patch(f"{path}/low", {"spec": {"minAvailable": 3}})
     cluster.wait(lambda: is_bound(cluster, namespace), "the urgent pod to be bound")
     assert len(bound(pods_in(cluster, namespace))) == 4
+
+
+def test_another_pod_leaves_where_the_eviction_of_the_first_choice_is_refused_each_time(
+    cluster: ControlPlane, namespace: str
+) -> None:
+    """By an admission policy, of which no PodDisruptionBudget tells."""
+    before = full(cluster, namespace, 4, 80)
+    spared = min(before)
+    body = {"metadata": {"annotations": {DELETION_COST_ANNOTATION: "-5"}}}
+    cluster.api.patch(f"/api/v1/namespaces/{namespace}/pods/{spared}", body)
+    with no_eviction_of(cluster, namespace, spared):
+        urgent(cluster, namespace, 100)
+        cluster.wait(lambda: is_bound(cluster, namespace), "the urgent pod to be bound", 60)
+    assert spared in bound(pods_in(cluster, namespace))
+    (refused,) = events_of(cluster, namespace, "high", "PreemptionRefused")
+    assert spared in refused
+
+
+@contextmanager
+def no_eviction_of(plane: ControlPlane, namespace: str, name: str) -> Iterator[None]:
+    """Have the API server refuse the eviction of a pod."""
+    group = "/apis/admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
+    policy = {
+        "metadata": {"name": namespace},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": f"request.namespace != '{namespace}' || request.name != '{name}'"}],
+        },
+    }
+    binding = {"metadata": {"name": namespace}, "spec": {"policyName": namespace, "validationActions": ["Deny"]}}
+    dry_run = {"metadata": {"name": name, "namespace": namespace}, "deleteOptions": {"dryRun": ["All"]}}
+
+    def is_refused() -> bool:
+        try:
+            plane.api.post(
+                f"/api/v1/namespaces/{namespace}/pods/{name}/eviction",
+                {"apiVersion": "policy/v1", "kind": "Eviction", **dry_run},
+            )
+        except ApiError:
+            return True
+        return False
+
+    plane.api.post(f"{group}/validatingadmissionpolicies", policy)
+    plane.api.post(f"{group}/validatingadmissionpolicybindings", binding)
+    try:
+        plane.wait(is_refused, "the policy to be in force")
+        yield
+    finally:
+        plane.api.delete(f"{group}/validatingadmissionpolicybindings/{namespace}")
+        plane.api.delete(f"{group}/validatingadmissionpolicies/{namespace}")
 
 
 def test_a_pod_that_never_preempts_waits(cluster: ControlPlane, namespace: str) -> None:

@@ -95,6 +95,18 @@ def test_a_directory_of_programs_must_have_them_all(tmp_path: Path, monkeypatch:
         binaries.find(["kube-scheduler", "etcd", "kube-apiserver"])
 
 
+def test_another_version_of_kubernetes_is_one_that_there_is_a_module_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(binaries.OTHER_VERSION, raising=False)
+    own = binaries.kubernetes_version()
+    for minor in ("1.30", "1.37"):
+        monkeypatch.setenv(binaries.OTHER_VERSION, minor)
+        assert binaries.kubernetes_version().startswith(f"v{minor}.")
+        assert binaries.kubernetes_version() != own
+    monkeypatch.setenv(binaries.OTHER_VERSION, "../controlplane")
+    with pytest.raises(ComponentMissing, match=r"known are 1\.30, 1\.37"):
+        binaries.kubernetes_version()
+
+
 @pytest.mark.parametrize(
     ("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)], ids=["on CI", "elsewhere"]
 )

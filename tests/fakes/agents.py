@@ -29,19 +29,24 @@ def metrics_path(node: str) -> str:
     return f"{PODS}/agent-{node}:{PORT}/proxy/metrics"
 
 
+def hour_path(node: str) -> str:
+    """Return the path under which the API server asks a node's agent what a pod has used."""
+    return f"{PODS}/agent-{node}:{PORT}/proxy/usage/hour"
+
+
 def metrics_text(used: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> bytes:
     """Return the metrics of a node with one GPU: bytes used and seconds had, by ``namespace/name``."""
     lines = [
-        "# HELP gputile_agent_gpu_info 1, with the GPU's index and model",
+        "# HELP gputile_agent_gpu_info 1, with the GPU's UUID and model",
         "# TYPE gputile_agent_gpu_info gauge",
-        'gputile_agent_gpu_info{gpu="GPU-a",index="0",model="NVIDIA \\"A10\\", 24 GiB"} 1.0',
-        f'gputile_agent_gpu_memory_used_bytes{{gpu="GPU-a"}} {sum(used.values()) + (1 << 20)}.0',
+        'gputile_agent_gpu_info{gpu="0",uuid="GPU-a",model="NVIDIA \\"A10\\", 24 GiB"} 1.0',
+        f'gputile_agent_gpu_memory_used_bytes{{gpu="0"}} {sum(used.values()) + (1 << 20)}.0',
         "gputile_agent_pods 2.0",
     ]
     for name, values in (("container_memory_used_bytes", used), ("gpu_time_seconds_total", seconds or {})):
         for key, value in values.items():
             namespace, _, pod = key.partition("/")
-            labels = f'namespace="{namespace}",pod="{pod}",container="c",gpu="GPU-a"'
+            labels = f'namespace="{namespace}",pod="{pod}",container="c",gpu="0"'
             lines.append(f"gputile_agent_{name}{{{labels}}} {value}")
     return "\n".join([*lines, ""]).encode()
 

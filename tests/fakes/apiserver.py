@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from gputile.api.kubernetes import kubernetes_kinds
 from gputile.kube.credentials import FixedCredentials
 from gputile.kube.kubeconfig import Access
 
 Object = dict[str, Any]
+_VERSION = re.compile(r"/(?:api|apis(?=/.*/))/([a-z0-9./-]*v[0-9][a-z0-9]*)")
+_WITHOUT = re.compile("Namespace|Node|Cluster.*|.*Class|PersistentVolume|CustomResourceDefinition")
 _POD = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<name>[^/]+)(?P<what>/[a-z]+)?")
 
 
@@ -67,6 +70,17 @@ class Refused(Exception):
         self.reason = reason
 
 
+def _selected(obj: Object, selector: str) -> bool:
+    for term in selector.split(","):
+        path, _, wanted = term.partition("=")
+        found: Any = obj
+        for name in path.split("."):
+            found = found.get(name, "")
+        if found != wanted:
+            return False
+    return True
+
+
 def status_body(status: int, reason: str) -> Object:
     return {
         "kind": "Status",
@@ -88,10 +102,13 @@ class FakeApiServer:
         self.oldest = 0
         self.gone_as_event = False
         self.token: str | None = None
+        self.kinds: dict[str, list[str]] = {}  # by version: kinds beside Kubernetes' own
         self.refused: dict[str, tuple[int, str]] = {}  # by path: the status and reason of every answer
         self.proxied: dict[str, tuple[int, bytes]] = {}  # by path: what a pod answers that is asked through the server
         self.reviews: dict[str, Callable[[Object], Object]] = {}  # by path: the status of a review that is posted
         self.faults: list[Fault] = []
+        self.answering = asyncio.Event()  # while it is clear, connections are taken and nothing is answered
+        self.answering.set()
         self.requests: list[Request] = []
         self._snapshots: dict[str, tuple[int, list[Object]]] = {}
         self._changed = asyncio.Event()
@@ -180,6 +197,7 @@ class FakeApiServer:
             writer.transport.abort()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        await self.answering.wait()
         fault = self._fault_for(request)
         what = fault.what if fault else ""
         if what == "hang":
@@ -214,6 +232,11 @@ class FakeApiServer:
         _write(writer, status, body)
         return True
 
+    def _served(self, version: str) -> list[Object]:
+        """Return the kinds that API servers have; only Namespaces, Nodes and classes are in no namespace."""
+        kinds = [*kubernetes_kinds().kinds.get(version, ()), *self.kinds.get(version, ())]
+        return [{"kind": kind, "namespaced": not _WITHOUT.fullmatch(kind)} for kind in kinds]
+
     def _fault_for(self, request: Request) -> Fault | None:
         for fault in self.faults:
             if fault.kind in (request.kind, "any"):
@@ -226,6 +249,9 @@ class FakeApiServer:
             raise Refused(*self.refused[request.path])
         if request.method == "GET" and request.path in self.store:
             return 200, self._page(request)
+        version = _VERSION.fullmatch(request.path)
+        if request.method == "GET" and version and (kinds := self._served(version[1])):
+            return 200, {"kind": "APIResourceList", "resources": kinds}
         pod = _POD.fullmatch(request.path)
         if pod is not None and "/api/v1/pods" in self.store:
             return self._pod(request, pod["name"], pod["what"] or "")
@@ -273,8 +299,9 @@ class FakeApiServer:
         token = request.query.get("continue")
         if token is None:
             version, rest = self.version, list(self.store[request.path].values())
-            if request.query.get("fieldSelector") == "spec.nodeName=":
-                rest = [each for each in rest if not each["spec"].get("nodeName")]
+            selector = request.query.get("fieldSelector", "")
+            if selector == "spec.nodeName=" or selector.startswith("involvedObject."):
+                rest = [each for each in rest if _selected(each, selector)]
         elif token in self._snapshots:
             version, rest = self._snapshots[token]
         else:
@@ -342,7 +369,10 @@ def _misbehave(fault: Fault, writer: asyncio.StreamWriter, sent: list[bytes], li
 async def _read(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     method, target, _ = head[0].split(" ")
-    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
+    headers: dict[str, str] = {}
+    for name, value in (line.split(": ", 1) for line in head[1:] if line):
+        before = headers.get(name.lower())
+        headers[name.lower()] = value if before is None else f"{before}, {value}"
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     url = urlsplit(target)
     return Request(method, url.path, dict(parse_qsl(url.query)), headers, body)

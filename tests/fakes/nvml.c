@@ -20,12 +20,17 @@
  *
  * Structures and values are those of the public nvml.h; only what gputile calls is here.
  */
+#include <libgen.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
@@ -158,12 +163,12 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "rows")) c->rows[0] = atoi(w[3]), c->rows[1] = atoi(w[4]);
     else if (!strcmp(key, "link") && n >= 7 && atoi(w[3]) < MOST_LINKS) {
         Link *l = &c->links[atoi(w[3])];
-        l->active = 1, l->version = atoi(w[4]), l->type = atoi(w[5]);
+        l->active = 1, l->version = (uint)atoi(w[4]), l->type = (uint)atoi(w[5]);
         copy(l->bus, sizeof l->bus, w[6]);
     } else if (!strcmp(key, "instance") && n >= 10 && c->instances < MOST_INSTANCES) {
         Instance *m = &c->instance[c->instances++];
-        m->gi = atoi(w[3]), m->ci = atoi(w[4]), m->memory = strtoull(w[5], NULL, 10);
-        m->gpu_slices = atoi(w[6]), m->compute_slices = atoi(w[7]);
+        m->gi = (uint)atoi(w[3]), m->ci = (uint)atoi(w[4]), m->memory = strtoull(w[5], NULL, 10);
+        m->gpu_slices = (uint)atoi(w[6]), m->compute_slices = (uint)atoi(w[7]);
         copy(m->uuid, sizeof m->uuid, w[8]), copy(m->name, sizeof m->name, w[9]);
     }
 }
@@ -235,6 +240,12 @@ static int leave(int code) {
     return code;
 }
 
+static ulong64 milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (ulong64)now.tv_sec * 1000 + (ulong64)now.tv_nsec / 1000000;
+}
+
 static int number_of(const char *uuid) {
     int n = 0;
     while (n < MOST_HANDLES - 1 && *handle_of[n] && strcmp(handle_of[n], uuid)) n++;
@@ -244,7 +255,7 @@ static int number_of(const char *uuid) {
 
 /* The index of the GPU whose handle it is; -1 if the GPU is gone. */
 static int index_of(void *handle) {
-    size_t n = (char *)handle - gpu_handle;
+    size_t n = (size_t)((char *)handle - gpu_handle);
     for (int i = 0; n < MOST_HANDLES && i < state.gpus; i++)
         if (!strcmp(state.gpu[i].uuid, handle_of[n])) return i;
     return -1;
@@ -253,7 +264,7 @@ static int index_of(void *handle) {
 /* Find the GPU, and the MIG instance if the handle is of one. */
 static int find(const char *function, void *handle, Gpu **gpu, Instance **instance) {
     int code = enter(function), number = -1;
-    size_t m = (char *)handle - &instance_handle[0][0];
+    size_t m = (size_t)((char *)handle - &instance_handle[0][0]);
     if (instance) *instance = NULL;
     if (code) return code;
     if ((size_t)((char *)handle - gpu_handle) >= MOST_HANDLES) {
@@ -313,7 +324,7 @@ int nvmlSystemGetCudaDriverVersion(int *version) {
 }
 int nvmlDeviceGetCount_v2(uint *count) {
     int code = enter(__func__);
-    *count = state.gpus;
+    *count = (uint)state.gpus;
     return leave(code);
 }
 int nvmlDeviceGetHandleByIndex_v2(uint i, void **handle) {
@@ -341,7 +352,7 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
 }
 int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
     GPU(device);
-    *minor = c->minor;
+    *minor = (uint)c->minor;
     return leave(OK);
 }
 int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
@@ -364,12 +375,12 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
 }
 int nvmlDeviceGetMaxPcieLinkGeneration(void *device, uint *generation) {
     GPU(device);
-    *generation = c->pcie[0];
+    *generation = (uint)c->pcie[0];
     return leave(c->pcie[0] ? OK : NOT_SUPPORTED);
 }
 int nvmlDeviceGetMaxPcieLinkWidth(void *device, uint *width) {
     GPU(device);
-    *width = c->pcie[1];
+    *width = (uint)c->pcie[1];
     return leave(c->pcie[1] ? OK : NOT_SUPPORTED);
 }
 int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) {
@@ -385,7 +396,7 @@ int nvmlDeviceGetNvLinkState(void *device, uint link, uint *active) {
     for (int l = 0; l < MOST_LINKS; l++) any |= c->links[l].active;
     if (!any) return leave(NOT_SUPPORTED);
     if (link >= 18) return leave(INVALID_ARGUMENT);
-    *active = c->links[link].active;
+    *active = (uint)c->links[link].active;
     return leave(OK);
 }
 int nvmlDeviceGetNvLinkVersion(void *device, uint link, uint *version) {
@@ -409,7 +420,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, uint link, PciInfo *info) 
 int nvmlDeviceGetMigMode(void *device, uint *current, uint *pending) {
     GPU(device);
     if (c->mig[0] < 0) return leave(NOT_SUPPORTED);
-    *current = c->mig[0], *pending = c->mig[1];
+    *current = (uint)c->mig[0], *pending = (uint)c->mig[1];
     return leave(OK);
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *device, uint *count) {
@@ -447,20 +458,20 @@ int nvmlDeviceGetAttributes_v2(void *device, Attributes *attributes) {
 int nvmlDeviceGetRemappedRows(void *device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
     GPU(device);
     if (c->capability[0] < 8) return leave(NOT_SUPPORTED);
-    *correctable = *uncorrectable = 0, *pending = c->rows[0], *failure = c->rows[1];
+    *correctable = *uncorrectable = 0, *pending = (uint)c->rows[0], *failure = (uint)c->rows[1];
     return leave(OK);
 }
 int nvmlDeviceGetRetiredPagesPendingStatus(void *device, uint *pending) {
     GPU(device);
     if (c->capability[0] >= 8) return leave(NOT_SUPPORTED);
-    *pending = c->rows[0];
+    *pending = (uint)c->rows[0];
     return leave(OK);
 }
 int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
     GPU(device);
     for (int i = 0; i < count; i++) {
         values[i].code = values[i].field == 230 && c->recovery >= 0 ? OK : NOT_SUPPORTED;
-        values[i].type = 1, values[i].value.u = c->recovery;
+        values[i].type = 1, values[i].value.u = (uint)c->recovery;
     }
     return leave(OK);
 }
@@ -534,29 +545,50 @@ int nvmlDeviceRegisterEvents(void *device, ulong64 types, void *set) {
     ((EventSet *)set)->types[(char *)device - gpu_handle] |= types;
     return leave(OK);
 }
-int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
-    EventSet *s = set;
-    for (uint waited = 0, nap = 0;; waited += nap) {
-        int code = enter(__func__);
-        for (int n = 0; !code && n < MOST_HANDLES; n++) {
-            int i = s->types[n] ? index_of(&gpu_handle[n]) : 0;
-            if (i < 0 || (s->types[n] && state.gpu[i].error == GPU_IS_LOST)) code = GPU_IS_LOST;
-        }
-        for (int i = 0; i < state.xids && (!code || code == GPU_IS_LOST); i++) {
-            Xid *x = &state.xid[i];
-            if (x->sequence <= s->delivered || x->gpu < 0 || x->gpu >= state.gpus) continue;
-            int n = number_of(state.gpu[x->gpu].uuid);
-            if (!(s->types[n] & 0x8)) continue;
-            s->delivered = x->sequence;
-            *event = (Event){&gpu_handle[n], 0x8, x->code, (uint)x->gi, (uint)x->ci};
-            return leave(OK);
-        }
-        leave(code);
-        if (code) return code;
-        if (waited >= timeout_ms) return TIMEOUT;
-        nap = timeout_ms - waited < 50 ? timeout_ms - waited : 50;
-        nanosleep(&(struct timespec){0, nap * 1000 * 1000}, NULL);
+/* The next event that has not been delivered, or TIMEOUT. */
+static int next_event(const char *function, EventSet *s, Event *event) {
+    int code = enter(function);
+    for (int n = 0; !code && n < MOST_HANDLES; n++) {
+        int i = s->types[n] ? index_of(&gpu_handle[n]) : 0;
+        if (i < 0 || (s->types[n] && state.gpu[i].error == GPU_IS_LOST)) code = GPU_IS_LOST;
     }
+    for (int i = 0; i < state.xids && (!code || code == GPU_IS_LOST); i++) {
+        Xid *x = &state.xid[i];
+        if (x->sequence <= s->delivered || x->gpu < 0 || x->gpu >= state.gpus) continue;
+        int n = number_of(state.gpu[x->gpu].uuid);
+        if (!(s->types[n] & 0x8)) continue;
+        s->delivered = x->sequence;
+        *event = (Event){&gpu_handle[n], 0x8, x->code, (uint)x->gi, (uint)x->ci};
+        return leave(OK);
+    }
+    return leave(code ? code : TIMEOUT);
+}
+
+/* A descriptor that can be read once something has been written beside the machine's file; -1 if there can be none. */
+static int watch_machine(void) {
+    const char *path = getenv("GPUTILE_FAKE_NVML");
+    char directory[PATH_MAX];
+    int watch = path && strlen(path) < sizeof directory ? inotify_init1(IN_NONBLOCK | IN_CLOEXEC) : -1;
+    if (watch < 0) return -1;
+    if (inotify_add_watch(watch, dirname(strcpy(directory, path)), IN_MODIFY | IN_MOVED_TO) >= 0) return watch;
+    close(watch);
+    return -1;
+}
+
+/* As with a driver, whoever waits needs no processor's time; without a watch, the file is looked at every 50 ms. */
+int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
+    int code = next_event(__func__, set, event);
+    if (code != TIMEOUT || !timeout_ms) return code;
+    struct pollfd changed = {watch_machine(), POLLIN, 0};
+    char told[4096];
+    for (ulong64 now = milliseconds(), until = now + timeout_ms;; now = milliseconds()) {
+        code = next_event(__func__, set, event);
+        if (code != TIMEOUT || now >= until) break;
+        poll(&changed, 1, changed.fd < 0 && until - now > 50 ? 50 : (int)(until - now));
+        while (changed.fd >= 0 && read(changed.fd, told, sizeof told) > 0) continue;
+    }
+    if (changed.fd >= 0) close(changed.fd);
+    return code;
 }
 int nvmlEventSetFree(void *set) {
     free(set);

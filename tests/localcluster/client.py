@@ -109,15 +109,21 @@ def text_at(url: str) -> str:
 
 
 @contextmanager
-def health_check(url: str) -> Iterator[Callable[[], bool]]:
-    """Give a function that tells whether ``url`` answers 200, whatever certificate it serves with."""
+def health_check(url: str, older: str = "") -> Iterator[Callable[[], bool]]:
+    """Give a function that tells whether ``url`` answers 200, whatever certificate it serves with.
+
+    A program that has no such path is asked for the ``older`` one.
+    """
     with httpx.Client(verify=False, trust_env=False) as client:
-        yield lambda: answers(client, url)
+        yield lambda: answers(client, url, older)
 
 
-def answers(client: httpx.Client, url: str) -> bool:
-    """Whether ``url`` answers 200."""
+def answers(client: httpx.Client, url: str, older: str = "") -> bool:
+    """Whether ``url`` answers 200, or ``older`` where there is no such path."""
     try:
-        return client.get(url).status_code == httpx.codes.OK
+        status = client.get(url).status_code
+        if status == httpx.codes.NOT_FOUND and older:
+            status = client.get(older).status_code
     except httpx.HTTPError:
         return False
+    return status == httpx.codes.OK

@@ -150,7 +150,8 @@ class ControlPlane:
         path.write_text(json.dumps(configuration, indent=2))
         (port,) = free_ports(1)
         command = commands.scheduler(self.programs["kube-scheduler"], configuration=path, port=port)
-        with health_check(f"https://{LOOPBACK}:{port}/readyz") as ready:
+        health = f"https://{LOOPBACK}:{port}"  # /readyz came with 1.31
+        with health_check(f"{health}/readyz", f"{health}/healthz") as ready:
             return self.start_process(name, command, ready=ready)
 
     def start_process(

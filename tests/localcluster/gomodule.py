@@ -1,7 +1,8 @@
-"""Programs built from Go modules, once, into a cache: what no package registry that is reachable here publishes."""
+"""Programs built from Go modules, once, into a cache, and files of such modules: no other registry here has them."""
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -52,6 +53,20 @@ def built(
                 flags = [f"-ldflags={' '.join(['-s -w', *(f'-X {stamp}' for stamp in stamps)])}", f"-tags={tags}"]
                 _build(module, version, lacking, directory, flags, with_c)
     return paths
+
+
+def module_directory(module: Path, requirement: str) -> Path:
+    """Return the directory of the files of a module that the Go module in ``module`` requires, having it downloaded.
+
+    Raises:
+        ComponentMissing: it cannot be had, or is not what go.sum says; says why.
+    """
+    command = [str(go_program(cache_directory())), "mod", "download", "-json", requirement]
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ComponentMissing(f"downloading {requirement} failed: {(done.stdout + done.stderr)[-2000:]}")
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +11,9 @@ import yaml
 
 from tests.localcluster.binaries import MODULES
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gomodule import cache_directory
+from tests.localcluster.gomodule import module_directory
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
-from tests.localcluster.toolchain import go_program
 
 POOL_LABEL: Final = "karpenter.sh/nodepool"
 _CLASS: Final = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"}
@@ -85,9 +83,5 @@ def remove_kinds(plane: ControlPlane) -> None:
 
 def _definitions() -> list[Path]:
     """Return the CustomResourceDefinitions, which are files of Karpenter's module."""
-    go, module = go_program(cache_directory()), MODULES / "karpenter"
-    environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"}
-    command = [str(go), "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter"]
-    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=True)
-    directory = Path(done.stdout.strip())
+    directory = module_directory(MODULES / "karpenter", "sigs.k8s.io/karpenter")
     return sorted([*directory.glob("pkg/apis/crds/karpenter.sh_*.yaml"), *directory.glob("kwok/apis/crds/*.yaml")])

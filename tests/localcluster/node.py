@@ -136,7 +136,8 @@ class RealNode:
             address = add_address(_label(self.directory))
         except OSError as error:
             raise ComponentMissing(f"this machine does not let a kubelet run: {error}") from error
-        self.usage = nosuid_directory()  # a mount that is made later is not seen in the node's namespaces
+        # A mount that is made later is not seen in the node's namespaces.
+        self.usage = nosuid_directory(self._outfit.places)
         if self._outfit.machine is not None:
             self._driver, self.machine = write_driver(self.directory, self._outfit.machine)
         self._identity = KubeletIdentity(

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gputile.node.agent.allocate.usage_mount import mount_usage
+from gputile.node.agent.files.usage_mount import mount_places, mount_small
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
@@ -16,13 +16,15 @@ PREFIX = "gputile-nosuid-"
 MIB = 512  # of several hundred containers at a time
 
 
-def nosuid_directory() -> Path:
+def nosuid_directory(places: int = 0) -> Path:
     """Return a new directory on such a file system; it goes when the tests end.
 
     It is mounted, ``MIB`` in size; where that takes root one of the machine's own is used, and without one the test is
-    skipped.
+    skipped. With ``places`` that many containers have a file system of their own below it.
     """
-    return Path(tempfile.mkdtemp(dir=_place()))
+    directory = Path(tempfile.mkdtemp(dir=_place()))
+    mount_places(directory, places)
+    return directory
 
 
 def with_pipes(state: Path) -> Path:
@@ -38,7 +40,7 @@ def _place() -> Path:
     scratch = Scratch(PREFIX, _unmount)
     atexit.register(_remove, scratch, os.getpid())
     try:
-        mount_usage(scratch.path / "usage", MIB)
+        mount_small(scratch.path / "usage", MIB)
     except PermissionError:
         return _there()
     return scratch.path / "usage"

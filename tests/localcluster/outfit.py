@@ -15,9 +15,11 @@ class Outfit:
 
     ``network`` gives each pod an address. ``machine`` writes a machine with GPUs to a path; the container runtime hands
     them to containers as NVIDIA's does. ``images`` are archives to load. ``kubelet`` is more of its configuration.
+    ``places`` is how many containers have a file system of their own for what they write.
     """
 
     network: PodNetwork | None = None
     machine: Callable[[Path], FakeMachine] | None = None
     images: tuple[Path, ...] = ()
     kubelet: Mapping[str, Any] = field(default_factory=dict)
+    places: int = 0

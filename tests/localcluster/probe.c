@@ -1,7 +1,7 @@
 /* What the tests' containers run. Without an argument it waits until it is asked to end, as a pause container does;
  * "show" prints the environment and the limits file first; "once" prints them and ends. "leave" does to the one file of
- * the node that it can write what a hostile root would: itself into it, setuid, and as long as it can be made. "user"
- * prints as whom it runs. */
+ * the node that it can write what a hostile root would: it makes it setuid, as long as it can be, and gives it as many
+ * extended attributes as it can have. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -23,14 +24,11 @@ static void show_limits(void) {
     printf("PROBE_LIMITS=%s\n", line);
 }
 
-static void leave_a_program(void) {
+static void take_what_there_is(void) {
     static char block[1 << 16];
-    const char *usage = "/etc/gputile/usage";
-    int from = open("/proc/self/exe", O_RDONLY), to = open(usage, O_WRONLY);
-    for (ssize_t got; (got = read(from, block, sizeof block)) > 0;)
-        if (write(to, block, (size_t)got) != got) printf("PROBE_COPY=%s\n", strerror(errno));
+    int to = open("/etc/gputile/usage", O_WRONLY);
     if (fchmod(to, 04755)) printf("PROBE_CHMOD=%s\n", strerror(errno));
-    lseek(to, 1 << 20, SEEK_SET);
+    lseek(to, 0, SEEK_END);
     long written = 0;
     while (written < 1L << 32) { /* more than there is anywhere */
         ssize_t got = write(to, block, sizeof block);
@@ -38,6 +36,14 @@ static void leave_a_program(void) {
         written += got;
     }
     printf("PROBE_GROWN=%ld\nPROBE_ENDED=%s\n", written, strerror(errno));
+    long attributes = 0;
+    char name[32];
+    while (attributes < 1L << 24) { /* 16 MiB */
+        snprintf(name, sizeof name, "user.%ld", attributes);
+        if (fsetxattr(to, name, block, 1024, 0)) break;
+        attributes += 1024;
+    }
+    printf("PROBE_ATTRIBUTES=%ld\n", attributes);
 }
 
 int main(int count, char **arguments) {
@@ -47,12 +53,8 @@ int main(int count, char **arguments) {
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* the first process of a container dies of no signal that it does not take */
-    if (count > 1 && !strcmp(arguments[1], "user")) {
-        printf("%d %d\n", (int)getuid(), (int)geteuid());
-        return 0;
-    }
     if (count > 1) {
-        if (!strcmp(arguments[1], "leave")) leave_a_program();
+        if (!strcmp(arguments[1], "leave")) take_what_there_is();
         for (char **entry = environ; *entry; entry++) puts(*entry);
         show_limits();
         puts("PROBE_DONE=1");

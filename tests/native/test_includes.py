@@ -39,14 +39,18 @@ def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
 
 
 def test_no_macro_hides_control_flow() -> None:
-    """The table of what submits work alone defines functions by a macro; native/README.md says why."""
+    """The table of what submits work alone defines functions by a macro; native/README.md says why.
+
+    In builds for sanitizers another one chooses a function.
+    """
     found = []
     for path in FILES:
         text = path.read_text(encoding="utf-8").replace("\\\n", " ")
         for name, body in re.findall(r"^#define (\w+)(.*)$", text, re.MULTILINE):
-            if re.search(r"\b(return|goto|break|continue|if|for|while|switch)\b", re.sub(r"/\*.*?\*/", "", body)):
+            text_of_it = re.sub(r"/\*.*?\*/", "", body)
+            if re.search(r"\b(return|goto|break|continue|if|for|while|switch)\b|\?|\(\{|&&|\|\|", text_of_it):
                 found.append(f"{path.relative_to(SOURCES)}: {name}")
-    assert found == ["hooks/submit.c: X"]
+    assert found == ["base/pthread_compat.c: FUNCTION", "hooks/submit.c: X"]
 
 
 def test_the_graph_is_drawn_as_it_is() -> None:

@@ -97,12 +97,15 @@ print(cuda.library.cuDriverGetVersion(None))
 def test_a_driver_that_is_closed_and_opened_again(one_gpu: Callable[..., Container]) -> None:
     """A program that closes libcuda and opens it again calls functions that are still there."""
     out = one_gpu(256).python("""
-import _ctypes, mmap
-handle = ctypes.CDLL("libcuda.so.1")
+import mmap, os
+libc = ctypes.CDLL(None)
+libc.dlopen.restype, libc.dlclose.argtypes = c_void_p, [c_void_p]
+opened = libc.dlopen(b"libcuda.so.1", os.RTLD_NOW)
+handle = ctypes.CDLL("libcuda.so.1", handle=opened)
 assert handle.cuInit(0) == OK
 version = c_int()
 handle.cuDriverGetVersion(byref(version))
-_ctypes.dlclose(handle._handle)
+assert libc.dlclose(opened) == 0
 filled = [mmap.mmap(-1, 1 << 12) for _ in range(4096)]  # where the driver was, too
 cuda = Cuda()
 print(cuda.linear(100), cuda.linear(200), cuda.info())

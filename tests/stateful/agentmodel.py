@@ -20,31 +20,39 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Pod
-from gputile.api.well_known import MIRROR_ANNOTATION, MODE_LABEL, Mode
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_MEMORY,
+    MEMORY_UNIT_ANNOTATION,
+    MIRROR_ANNOTATION,
+    MODE_LABEL,
+    Mode,
+)
 from gputile.core.devices.health import Health
 from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import ConnectionFailed, KubeError
-from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_node_config
-from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
-from gputile.node.agent.advertise.mps import MpsDaemons
-from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.allocate.container_preparation import ContainerPreparation
-from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.handler import AllocationHandler
-from gputile.node.agent.allocate.lookup import Lookup
-from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.checkpoint.node_files import NodeFiles
-from gputile.node.agent.checkpoint.records import Records
-from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
-from gputile.node.agent.gpu_time.time_shares import TimeShares
+from gputile.node.agent.cluster.informer import NodeInformer
+from gputile.node.agent.cluster.node_status import tell_node
+from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.decisions.publishing.published import wanted_status
+from gputile.node.agent.decisions.publishing.time_shares import TimeShares
+from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.informer import NodeInformer
-from gputile.node.agent.kubelet_link import KubeletLink
-from gputile.node.agent.reconcile.corrections import CorrectionWriter
-from gputile.node.agent.reconcile.drift_check import DriftCheck
+from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.processes.arbiter_process import ArbiterProcess
+from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.shell.container_preparation import ContainerPreparation
+from gputile.node.agent.shell.corrections import CorrectionWriter
+from gputile.node.agent.shell.drift_check import DriftCheck
+from gputile.node.agent.shell.executor import Executor
+from gputile.node.agent.shell.handler import AllocationHandler
+from gputile.node.agent.shell.lookup import Lookup
+from gputile.node.agent.shell.mode_change import ModeChange
+from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.status.metrics import AgentMetrics
-from gputile.node.agent.status.node_status import tell_node, wanted_status
+from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.assignment_message import Assignment
 from gputile.node.gateway.messages import (
     Answer,
@@ -166,7 +174,8 @@ class AgentsEnd(MessageChannel[FromGateway]):
 
 @dataclass
 class Living:
-    """A container that was started. ``ended``: it was an init container, and does not run any more.
+    """A container that was started. ``ended``: it was an init container, and does not run any more. ``crashed``: it is
+    to be started again.
 
     ``directory`` is where its limits are, and ``limits`` those that it started with; "" and None where it has none.
     """
@@ -177,6 +186,11 @@ class Living:
     directory: str
     limits: Limits | None
     ended: bool = False
+    crashed: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return not self.ended and not self.crashed
 
     def end_init(self) -> None:
         """An init container has done its work."""
@@ -187,8 +201,8 @@ class Living:
 class Seen:
     """A pod as the kubelet has it.
 
-    ``reason`` is why it was refused. ``crowded_out``: only since this kubelet had just started and kept the devices of
-    pods that had gone.
+    ``reason`` is why it was refused. ``crowded_out``: only since this kubelet had too few devices, after its own start,
+    or after a change of the unit for a pod that nobody has booked.
     """
 
     pod: Pod
@@ -209,6 +223,7 @@ class ModelKubelet:
         self.choice = choice
         self.call = call
         self.status = status
+        self.unit_mib: Callable[[], int] = lambda: 0  # the unit in force
         self.pods: dict[str, Seen] = {}
         self.known: dict[str, Seen] = {}
         self.queue: deque[Pod | None] = deque()
@@ -225,7 +240,7 @@ class ModelKubelet:
 
     def _runs(self, uid: str, container: str) -> bool:
         known = self.known.get(uid)
-        return known is not None and container in known.containers and not known.containers[container].ended
+        return known is not None and container in known.containers and known.containers[container].runs
 
     def restart(self, pods: list[Pod], *, forgets: bool) -> None:
         """Another kubelet, for which the containers run on; ``forgets``: it has lost its checkpoint."""
@@ -277,7 +292,7 @@ class ModelKubelet:
             for container in (*pod.spec.init_containers, *pod.spec.containers):
                 await self.manager.allocate(pod, container)
         except AdmissionError as error:
-            seen.reason, seen.crowded_out = str(error), self._crowded_out(error)
+            seen.reason, seen.crowded_out = str(error), self._crowded_out(error, pod)
             seen.containers.clear()
             self.finish(seen, "Failed")
             return
@@ -285,9 +300,18 @@ class ModelKubelet:
             self.manager.pending = ""
         seen.admitted = True
 
-    def _crowded_out(self, error: AdmissionError) -> bool:
-        """Return whether a pod was refused since the devices of pods that are gone are kept until all are known."""
-        if self.manager.sources_ready or not isinstance(error, DevicesUnavailable):
+    def _crowded_out(self, error: AdmissionError, pod: Pod) -> bool:
+        """Return whether the kubelet had too few devices for a pod though the node has what it asks for.
+
+        The unit has become larger since the pod was created, so that there are fewer devices and none for a pod that
+        nobody has booked, or the devices of pods that are gone are kept until all are known.
+        """
+        if not isinstance(error, DevicesUnavailable):
+            return False
+        smaller = int(pod.metadata.annotations[MEMORY_UNIT_ANNOTATION]) < self.unit_mib()
+        if error.resource == GPU_MEMORY and smaller and ALLOCATION_ANNOTATION not in pod.metadata.annotations:
+            return True
+        if self.manager.sources_ready:
             return False
         there = self.active() | {pod.metadata.uid for pod in self.queue if pod is not None}
         gone = [gave for (uid, _), gave in self.manager.given.items() if uid not in there]
@@ -299,12 +323,20 @@ class ModelKubelet:
         self.status(seen.pod, phase)
 
     def startable(self) -> list[tuple[Seen, Container]]:
-        """Return the container of each pod that comes next."""
+        """Return the container of each pod that comes next, first one that has crashed.
+
+        No kubelet starts a container again whose devices it has forgotten.
+        """
         found = []
         for seen in self.pods.values():
-            if seen.admitted and seen.phase == "Pending":
-                every = (*seen.pod.spec.init_containers, *seen.pod.spec.containers)
-                found.append((seen, next(c for c in every if c.name not in seen.containers)))
+            crashed = [each.container for each in seen.containers.values() if each.crashed]
+            every = (*seen.pod.spec.init_containers, *seen.pod.spec.containers)
+            new = [each for each in every if each.name not in seen.containers]
+            if seen.admitted and seen.phase in ("Pending", "Running") and (crashed or new):
+                comes = (crashed or new)[0]
+                asks = bool(comes.resources.limits)
+                if comes in new or not asks or (seen.pod.metadata.uid, comes.name) in self.manager.given:
+                    found.append((seen, comes))
         return found
 
     async def start(self, seen: Seen, container: Container) -> str:
@@ -327,8 +359,9 @@ class ModelKubelet:
         directory, limits = mounts.get(CONTAINER_DIRECTORY, ""), None
         if directory:
             limits = msgspec.json.decode((Path(directory) / LIMITS_FILE).read_bytes(), type=Limits)
-        for each in seen.containers.values():
-            each.end_init()
+        if container.name not in seen.containers:
+            for each in seen.containers.values():
+                each.end_init()
         seen.containers[container.name] = Living(seen.pod, container, phase, directory, limits)
         if len(seen.containers) == len(seen.pod.spec.init_containers) + len(seen.pod.spec.containers):
             seen.phase = "Running"
@@ -338,7 +371,7 @@ class ModelKubelet:
     def living(self) -> list[Living]:
         """Return the containers that run."""
         every = {**self.known, **self.pods}.values()
-        return [each for seen in every for each in seen.containers.values() if not each.ended]
+        return [each for seen in every for each in seen.containers.values() if each.runs]
 
     def list(self) -> listing_pb.ListPodResourcesResponse:
         """Return PodResources' answer."""
@@ -377,20 +410,17 @@ class ModelAgent:
         self.kubelet = KubeletLink(end)
         self.cluster, self.monitor = cluster, FixedMonitor(seen)
         configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
-        offered = starting_node_config(seen, self.records.effective_mode, configuration.unit_mib)
-        table = DeviceTable(self.records.saved.pods, store.started())
-        self.state = AllocationState(configuration, offered, table)
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
-        self.advertised = AdvertisedState(self.state, self.records, self.kubelet, mps, None, paths.device_plugins)
+        self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins)
+        self.state = self.records.starting_state(self.surroundings.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
-        self.lookup = Lookup(self.state, self.kubelet, cluster, NODE)
+        executor = Executor(self.state, self.records, self.kubelet, mps, arbiter, None)
+        self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.mode = ModeChange(self.advertised, self.monitor, cluster, self.wakeups, 0.0)
+        self.mode = ModeChange(self.state, self.surroundings, executor, cluster, self.wakeups, 0.0)
         writer = CorrectionWriter(cluster, self.metrics, self.state)
-        self.handler = AllocationHandler(
-            self.state, self.lookup, files, self.advertised, self.wakeups.compare, self.metrics
-        )
-        self.drift = DriftCheck(self.state, self.kubelet, self.records, writer, self.mode, arbiter)
+        self.handler = AllocationHandler(self.state, self.lookup, files, executor, self.wakeups.compare, self.metrics)
+        self.drift = DriftCheck(self.state, self.kubelet, self.records, writer, self.mode, executor)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
 
@@ -399,9 +429,8 @@ class ModelAgent:
         self.running = asyncio.get_running_loop().create_task(self.kubelet.run(self.handler))
         await self.kubelet.told.wait()
         await self.kubelet.take_charge()
-        self.records.read_again(self.state.device_table)
+        self.records.take_over(self.state)
         self.records.recover(self.state)
-        self.advertised.take_over()
         await self.mode.renew()
         await self.tell()
 
@@ -409,7 +438,7 @@ class ModelAgent:
         """Say on the node what it offers."""
         if self.state.node is not None:
             with contextlib.suppress(KubeError):
-                wanted = wanted_status(self.advertised, self.monitor.seen)
+                wanted = wanted_status(self.state, self.surroundings.machine(), "")
                 await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:
@@ -446,6 +475,7 @@ class ModelNode:
         self.cluster = SlowCluster(Configuration(), {MODE_LABEL: mode.value})
         self.seen = Observation(machine((8 * 1024, 8 * 1024)), Health())
         self.kubelet = ModelKubelet(directory / "dp", random.Random(seed), self.call, self._status)
+        self.kubelet.unit_mib = lambda: self.agent.state.node_config.effective_mode.unit_mib
         self.kubelet.manager.report = self.cluster.report
         self.cluster.on_bound, self.cluster.on_gone = self.kubelet.add, self.kubelet.remove
         self.static: dict[str, Pod] = {}
@@ -472,6 +502,11 @@ class ModelNode:
         await self.agent.begin()
         for call, _ in self._calls.values():
             end.give(call)
+
+    def configure(self, configuration: Configuration) -> None:
+        """Everybody reads another configuration."""
+        self.cluster.configuration = self.cluster.ledger.configuration = configuration
+        self.agent.news.configure(configuration)
 
     def tell_state(self) -> None:
         self._end.give(State(in_charge=True, registered=True, epoch=self.epoch, listening=True))

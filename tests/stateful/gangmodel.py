@@ -291,6 +291,9 @@ class Server:
             self.gone |= {uid for uid, each in self.told.pods.items() if each.metadata.name == name}
         return found
 
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        raise AssertionError(f"all pods are of the same priority, and {name} is to leave")
+
     def a_round_is_over(self) -> None:
         """What answers said to be gone is so for the next round: all writes of one are decided before the first."""
         for uid in self.gone:

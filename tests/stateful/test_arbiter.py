@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, PATIENCE_QUANTA, NodeTimeSlices, Said
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import (
     IDLE_HOLD,
@@ -64,9 +64,8 @@ class Turns(RuleBasedStateMachine):
                 self.holds[member] = (instruction.turn, self.now + instruction.remaining)
 
     def put_in(self, name: str, share: Share) -> None:
-        account = self.turns.accounts.get(name)
-        self.shares[name] = (share, self.now, account.used if account else 0)
         self.follow(self.turns.put(name, share, self.now))
+        self.shares[name] = (share, self.now, self.turns.accounts[name].used)
 
     @rule(name=names, share=shares)
     def put(self, name: str, share: Share) -> None:
@@ -163,7 +162,7 @@ class Turns(RuleBasedStateMachine):
 GPUS = ("A", "B", "C")
 SETS = {"x": ("A", "B"), "y": ("B", "C"), "z": ("A", "B", "C"), "a": ("A",), "b": ("B",)}
 PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
-SPARE = QUANTUM // 6
+SPARE, LATE = QUANTUM // 6, PATIENCE_QUANTA * QUANTUM
 
 
 class Sets(RuleBasedStateMachine):
@@ -173,7 +172,8 @@ class Sets(RuleBasedStateMachine):
 
     * a container that has none of its set's GPUs gets all of them, or none;
     * who waits and may have the GPU gets it within a bound, whatever sets others have;
-    * no GPU is kept idle for a set for longer than two sixths of a quantum while one of a single GPU waits for it.
+    * no GPU is kept idle for a set for longer than two sixths of a quantum while one of a single GPU waits for it; for
+      a set that has waited for long, for no longer than the rest of a turn and the longest wait.
     """
 
     def __init__(self) -> None:
@@ -294,6 +294,15 @@ class Sets(RuleBasedStateMachine):
                 else:
                     self.blocked_since.pop((name, gpu), None)
 
+    def waits_for_long(self, gpu: str) -> bool:
+        """Return whether a set that the GPU is of has waited for so long that others are kept off its GPUs."""
+        return any(
+            account.asks and account.waits_since is not None and self.now - account.waits_since >= LATE
+            for name, gpus in SETS.items()
+            if gpu in gpus
+            for account in (self.node.gpu(each).accounts[name] for each in gpus)
+        )
+
     @invariant()
     def gpus_are_not_idle(self) -> None:
         for gpu in GPUS:
@@ -301,7 +310,8 @@ class Sets(RuleBasedStateMachine):
             single = any(account.waiting and not account.tied for account in turns.accounts.values())
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(gpu, self.now)
-                assert self.now - since <= 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, gpu
+                late = LONGEST_WAIT + QUANTUM if self.waits_for_long(gpu) else 0
+                assert self.now - since <= late + 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, gpu
             else:
                 self.idle_since.pop(gpu, None)
 

@@ -20,7 +20,6 @@ from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.pod_api import NoLongerActive
 from gputile.core.devices.allocation import decode_allocation
-from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -99,7 +98,7 @@ class World:
         if pod is None or not extender.ready:
             return
         with contextlib.suppress(BindError):
-            await extender.binder.bind(copy.deepcopy(pod), parse_request(pod, 1024), "ab"[number % 2])
+            await extender.binder.bind(copy.deepcopy(pod), "ab"[number % 2])
 
     async def succeed(self, *, orderly: bool) -> None:
         """Let another one be the active extender. One that ends in order says so, if all is settled."""

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane import slices
+from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
@@ -46,9 +46,10 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps, at_once
+from gputile.core.scheduling.assume import decide_pod
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.reserved_place import place_of, place_problem
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.machine import awaited
@@ -133,13 +134,13 @@ class Meanwhile:
         self._machine = machine
         self._told = machine.server.told
         self._news = list(news)
-        self._slice_seconds = 0.0 if news else slices.SLICE_SECONDS
+        self._slice_seconds = 0.0 if news else event_loop_slices.SLICE_SECONDS
 
     async def round(self, keeper: GangWriter) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
         taking = asyncio.create_task(self.updates.run())
         try:
-            with patch.object(slices, "SLICE_SECONDS", self._slice_seconds):
+            with patch.object(event_loop_slices, "SLICE_SECONDS", self._slice_seconds):
                 result = await keeper.run_round()
                 await self.updates.drained()
         finally:
@@ -490,7 +491,7 @@ class Gangs(RuleBasedStateMachine):
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False
-        decision = claim(self.engine, asking, request, nodes[0], self.extender_ns)
+        decision = decide_pod(self.engine, asking, request, nodes[0], self.extender_ns)
         if not isinstance(decision, Decision):
             return False
         booking = decision.booking(asking, "default", 1.0)

@@ -19,7 +19,7 @@ GIB = (10, 7, 12, 5, 9, 14, 6, 11)  # of each pod; the two GPUs have 15 each
 PODS = len(GIB)
 STEPS = (
     *("create", "create", "come", "come", "come", "schedule", "schedule", "watch", "watch", "round", "round", "round"),
-    *("end", "end", "late end", "list", "refuse", "mute", "die", "jump", "back", "delete", "nominate", "lose"),
+    *("end", "end", "late end", "list", "refuse", "mute", "die", "jump", "back", "delete", "nominate", "lose", "slow"),
 )
 DAY_S = 86_400
 
@@ -78,6 +78,9 @@ class World(PreemptingWorld):
                 self.set_clocks(self.now_s + 100 * number)
             case "back":
                 self.set_clocks(self.now_s - 100 * number)
+            case "slow" if pod is not None and pod.spec.node_name:
+                pod.metadata.deletion_timestamp = self.stamp(365 * DAY_S)  # somebody deletes it
+                self.cluster.touch(pod)
             case "nominate" if pod is not None and not pod.spec.node_name:
                 pod.status.nominated_node_name = "a"
                 self.cluster.touch(pod)
@@ -97,7 +100,7 @@ class World(PreemptingWorld):
                 await self.schedule(f"p{number}")
                 self.check()
             self.watch_all()
-            await self.round(31)
+            await self.round(101)  # in all of them also who was refused is asked again
 
 
 @pytest.mark.anyio

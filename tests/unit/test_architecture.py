@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import graphlib
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -31,6 +32,12 @@ def test_the_table_has_every_package() -> None:
 def test_src_has_at_most_nine_entries() -> None:
     entries = {path.name for path in SOURCE.iterdir() if is_package(path) or path.suffix == ".py"} - {"__init__.py"}
     assert len(entries) <= 9, sorted(entries)
+
+
+def test_a_package_is_seen_at_a_glance() -> None:
+    """A package has at most 30 modules of its own; what grows beyond that is grouped in packages."""
+    modules = {path: len(list(path.glob("*.py"))) - 1 for path in SOURCE.rglob("*") if is_package(path)}
+    assert {str(path): count for path, count in modules.items() if count > 30} == {}
 
 
 def test_the_table_runs_down_the_layers() -> None:
@@ -72,6 +79,13 @@ def test_the_page_of_the_agent_names_what_there_is() -> None:
     assert [name for name in re.findall(r"`([a-z_A-Z.]+)`", table) if not there.issuperset(name.split("."))] == []
 
 
+def test_the_docstring_of_each_module_says_what_it_does() -> None:
+    """The first line is at most 100 characters long and begins with a verb: "Decides whether ...", no "Whether ..."."""
+    texts = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")}
+    lines = {str(path): text.partition("\n")[0] for path, text in texts.items() if text and "_pb2" not in path.name}
+    assert [path for path, line in lines.items() if not re.match("[A-Z][a-z]+s ", line) or len(line) > 100] == []
+
+
 def test_unit_tests_lie_as_the_sources_do() -> None:
     """Each package of tests/unit has its counterpart in src, or in docs for what tests the documentation."""
     tests = Path(__file__).parent
@@ -86,3 +100,43 @@ def test_a_class_name_stands_for_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not path.stem.endswith(("_pb2", "_pb2_grpc")):
                 modules[node.name].add(str(path.relative_to(SOURCE)))
     assert {name: found for name, found in modules.items() if len(found) > 1} == {}
+
+
+def imports_of(path: Path, modules: set[str]) -> set[str]:
+    """Return the modules of ours that a module imports, also within functions, but not for types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for each in ast.walk(statement)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or ({node.module} & modules)
+        elif isinstance(node, ast.Import) and id(node) not in typing:
+            found |= {alias.name for alias in node.names} & modules
+    return found
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    """No module needs itself by way of others, not even by imports within functions."""
+    paths = {".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
+    needs = {name: imports_of(path, set(paths)) - {name} for name, path in paths.items()}
+    assert needs["gputile.cli.options.common"] >= {"gputile.cli.options.candidates"}, "imports are found"
+    assert needs["gputile.cli.options.candidates"] >= {"gputile.cli.connections"}, "those within functions, too"
+    graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names the modules
+
+
+def test_a_function_has_at_most_60_lines() -> None:
+    """A command's options are an object (``takes``), so what it does fits a screen, too."""
+    long = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "_pb2" not in path.name:
+                long += [f"{path}: {node.name}"] if (node.end_lineno or 0) - node.lineno >= 60 else []
+    assert long == []

@@ -12,6 +12,11 @@ profiles:
 {{- end }}
 # If only a sample of the nodes were scored, a pod that fits elsewhere could stay pending.
 percentageOfNodesToScore: 100
+{{- if semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version }}
+# Thousands of refused pods of one namespace shall not keep the scheduler from all others. When no other pod waits,
+# kube-scheduler tries refused pods without waiting for the end of their backoff; before 1.33 it did not.
+podMaxBackoffSeconds: 60
+{{- end }}
 extenders:
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
   filterVerb: filter

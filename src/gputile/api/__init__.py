@@ -1,1 +1,1 @@
-"""The words shared with the cluster: slim Kubernetes objects, wire formats, well-known names, amounts."""
+"""Defines what gputile shares with the cluster: objects, wire formats, well-known names and amounts."""

@@ -1,4 +1,4 @@
-"""The JSON of admission webhooks (admission.k8s.io/v1 AdmissionReview)."""
+"""Defines the JSON of admission webhooks (admission.k8s.io/v1 AdmissionReview)."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""The scheduling rules of a pod that speak of labels: affinity, anti-affinity and topology spread (core/v1).
+"""Defines a pod's scheduling rules about labels: affinity and topology spread (core/v1).
 
 Operators and effects stay plain strings here, so that an object from a newer API server still decodes. The code that
 gives them a meaning checks them.

@@ -1,4 +1,6 @@
-"""Slim Kubernetes objects: only the fields that gputile reads; every other field is skipped while decoding.
+"""Defines slim Kubernetes objects with only the fields that gputile reads.
+
+Every other field is skipped while decoding.
 
 ``gc=False`` keeps the cyclic garbage collector off tens of thousands of objects; it is sound because none of these
 structs can be part of a reference cycle.
@@ -9,8 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
+from gputile.api.reasons import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
+POD_RESIZE_PENDING = "PodResizePending"
 
 Quantity = str | int | float
 ResourceList = dict[str, Quantity]
@@ -131,6 +135,10 @@ class RBDDisk(_Object):
     read_only: bool = False
 
 
+class NamedSource(_Object):
+    """A source of a core/v1 Volume, or a core/v1 PodResourceClaim, of which only matters that it is there."""
+
+
 class DiskVolume(_Object):
     """core/v1 Volume: the sources that two pods of a node cannot always share."""
 
@@ -138,27 +146,43 @@ class DiskVolume(_Object):
     aws_elastic_block_store: AWSDisk | None = None
     iscsi: ISCSIDisk | None = None
     rbd: RBDDisk | None = None
+    persistent_volume_claim: NamedSource | None = None
+    ephemeral: NamedSource | None = None
+    csi: NamedSource | None = None
 
     @property
     def is_disk(self) -> bool:
-        """Whether it has one of these sources."""
+        """Whether it has a source that names a disk."""
         sources = (self.gce_persistent_disk, self.aws_elastic_block_store, self.iscsi, self.rbd)
         return any(source is not None for source in sources)
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether kube-scheduler looks at a volume, or at how many the node takes."""
+        return any(source is not None for source in (self.persistent_volume_claim, self.ephemeral, self.csi))
+
+
+class PodOS(_Object):
+    """core/v1 PodOS."""
+
+    name: str = ""
 
 
 class PodSpec(_Object):
     """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
 
     ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
-    Of the volumes only disks are kept that the pod names itself.
+    Of the volumes only disks are kept that the pod names itself, and claims.
     """
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     volumes: tuple[DiskVolume, ...] = ()
+    resource_claims: tuple[NamedSource, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
+    os: PodOS | None = None
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
@@ -171,7 +195,12 @@ class PodSpec(_Object):
 
     def __post_init__(self) -> None:
         if self.volumes:
-            self.volumes = tuple(volume for volume in self.volumes if volume.is_disk)
+            self.volumes = tuple(volume for volume in self.volumes if volume.is_disk or volume.is_claim)
+
+    @property
+    def claims(self) -> bool:
+        """Whether the pod claims volumes or devices."""
+        return bool(self.resource_claims) or any(volume.is_claim for volume in self.volumes)
 
 
 class PodCondition(_Object):
@@ -179,26 +208,63 @@ class PodCondition(_Object):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
     last_transition_time: str | None = None
 
 
+class ResourcesInUse(_Object):
+    """core/v1 ResourceRequirements of what runs: its limits are not read."""
+
+    requests: ResourceList = {}
+
+
+class ContainerResources(_Object):
+    """core/v1 ContainerStatus: what a container runs with, and what the kubelet keeps for it (KEP-1287).
+
+    Both differ from what the spec asks for while a container is resized.
+    """
+
+    name: str = ""
+    resources: ResourcesInUse | None = None
+    allocated_resources: ResourceList | None = None
+
+
 class PodStatus(_Object):
-    """core/v1 PodStatus. Of the conditions only ``PodScheduled`` is kept: nobody reads the others."""
+    """core/v1 PodStatus. Of the conditions only those are kept that somebody reads.
+
+    ``resources`` and ``allocated_resources`` are of the pod as a whole (KEP-5419).
+    """
 
     phase: str = ""
     nominated_node_name: str = ""
     conditions: tuple[PodCondition, ...] = ()
+    container_statuses: tuple[ContainerResources, ...] = ()
+    init_container_statuses: tuple[ContainerResources, ...] = ()
+    resources: ResourcesInUse | None = None
+    allocated_resources: ResourceList | None = None
 
     def __post_init__(self) -> None:
-        self.conditions = tuple(each for each in self.conditions if each.type == POD_SCHEDULED)
+        self.conditions = tuple(each for each in self.conditions if each.type in (POD_SCHEDULED, POD_RESIZE_PENDING))
+
+    @property
+    def resized(self) -> bool:
+        """Whether it says what the pod takes, beside the spec."""
+        return bool(self.container_statuses or self.init_container_statuses or self.resources)
 
 
 class Pod(_Object):
-    """core/v1 Pod."""
+    """core/v1 Pod. Of its containers' statuses only those are kept that say something else than its spec."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def __post_init__(self) -> None:
+        status = self.status
+        if status.container_statuses:
+            status.container_statuses = _differing(status.container_statuses, self.spec.containers)
+        if status.init_container_statuses:
+            status.init_container_statuses = _differing(status.init_container_statuses, self.spec.init_containers)
 
     @property
     def key(self) -> str:
@@ -217,15 +283,39 @@ class Pod(_Object):
         BindingREST sets the condition, and the kubelet keeps its time, so this is a time of the clock that
         ``creationTimestamp`` is of, unlike those that gputile writes into annotations.
         """
-        scheduled = (each for each in self.status.conditions if each.status == "True")
+        scheduled = (each for each in self.status.conditions if (each.type, each.status) == (POD_SCHEDULED, "True"))
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
-class StartedContainer(_Object):
-    """core/v1 ContainerStatus: the name of a container, and its runtime's ID of it behind ``<runtime>://``."""
+def _differing(
+    statuses: tuple[ContainerResources, ...], containers: tuple[Container, ...]
+) -> tuple[ContainerResources, ...]:
+    """Return the statuses that say of resources something else than the containers of their names ask for."""
+    asked = {each.name: each.resources.requests for each in containers}
+    return tuple([each for each in statuses if _differs(each, asked.get(each.name))])
 
-    name: str = ""
+
+def _differs(status: ContainerResources, asked: ResourceList | None) -> bool:
+    if status.resources is None:
+        return False
+    return status.resources.requests != asked or status.allocated_resources not in (None, asked)
+
+
+class ContainerEnd(_Object):
+    """core/v1 ContainerStateTerminated: nothing is read of it but that it is there."""
+
+
+class StartedContainerState(_Object):
+    """core/v1 StartedContainerState; ``terminated`` is set once the container has ended and not begun again."""
+
+    terminated: ContainerEnd | None = None
+
+
+class StartedContainer(ContainerResources):
+    """core/v1 ContainerStatus with the runtime's ID of the container behind ``<runtime>://``."""
+
     container_id: str = msgspec.field(default="", name="containerID")
+    state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
 
 class PodStatusOnNode(PodStatus):
@@ -240,6 +330,9 @@ class PodOnNode(Pod):
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
+    def __post_init__(self) -> None:
+        """Keep the statuses of all containers."""
+
 
 def container_ids(pod: Pod) -> dict[str, str]:
     """Return the container runtime's ID of each container, as far as ``pod`` was read with them."""
@@ -247,6 +340,14 @@ def container_ids(pod: Pod) -> dict[str, str]:
         return {}
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return {each.name: each.container_id.rpartition("/")[2] for each in statuses if each.container_id}
+
+
+def ended_containers(pod: Pod) -> frozenset[str]:
+    """Return the names of the containers that have ended, as far as ``pod`` was read with them."""
+    if not isinstance(pod, PodOnNode):
+        return frozenset()
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return frozenset(each.name for each in statuses if each.state.terminated is not None)
 
 
 class NodeSpec(_Object):
@@ -272,7 +373,7 @@ class NodeCondition(_Object):
     message: str = ""
 
 
-def node_condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
+def node_condition(kind: ConditionType, status: str, reason: ConditionReason, message: str) -> NodeCondition:
     """Return a condition of a node; ``status`` is "True", "False" or "Unknown"."""
     return NodeCondition(type=kind, status=status, reason=reason, message=message)
 

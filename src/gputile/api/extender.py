@@ -1,4 +1,4 @@
-"""The JSON of kube-scheduler's HTTP extender (k8s.io/kube-scheduler/extender/v1).
+"""Defines the JSON of kube-scheduler's HTTP extender (k8s.io/kube-scheduler/extender/v1).
 
 The Go structs carry no JSON tags: keys are Go's field names, and nil is ``null``. Embedded objects are ordinary
 core/v1 JSON.

@@ -1,4 +1,4 @@
-"""The policies by which time on a GPU is shared.
+"""Names the policies by which containers share time on a GPU.
 
 They are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), under names of their own and under its numbers. Source:
 Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".

@@ -1,4 +1,7 @@
-"""Tells whether JSON has too many items to decode: a megabyte of empty objects takes seconds, one of text no time."""
+"""Tells whether JSON has too many items to decode.
+
+A megabyte of empty objects takes seconds, one of text no time.
+"""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Slim PodGroups of scheduler-plugins (``scheduling.x-k8s.io/v1alpha1``), and where an API server has them."""
+"""Defines slim PodGroups (``scheduling.x-k8s.io/v1alpha1``), and where an API server has them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The part of policy/v1 that gputile reads."""
+"""Defines the part of policy/v1 that gputile reads."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Exact Kubernetes quantities.
+"""Parses Kubernetes quantities exactly.
 
 Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an
 exponent ("1e3"); a kubelet that counts 10,000 devices reports "10k". Amounts here are never floats: the value is
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gputile.api.misfit import RULE
+from gputile.api.field_mistake import RULE
 
 MIB = 1024 * 1024
 

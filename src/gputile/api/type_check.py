@@ -1,4 +1,4 @@
-"""Compares a parsed value with the type that it should fit, and names every mistake in the API server's words."""
+"""Compares a parsed value with its type, and names every mistake in the API server's words."""
 
 import functools
 import re
@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from gputile.api.misfit import RULE, Misfit
+from gputile.api.field_mistake import RULE, FieldMistake
 from gputile.api.wording import LONGEST, at, kind_of, known, nearest, shown, supported, unsupported
 
 
-def misfits(value: Any, kind: Any) -> Iterator[Misfit]:
+def mistakes(value: Any, kind: Any) -> Iterator[FieldMistake]:
     """Yield where ``value`` does not fit ``kind``, with the rule that is broken there."""
     yield from _check(_type_info(kind), value, "")
 
@@ -23,18 +23,20 @@ def _type_info(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _check(kind: inspect.Type, value: Any, path: str) -> Iterator[Misfit]:
+def _check(kind: inspect.Type, value: Any, path: str) -> Iterator[FieldMistake]:
     if isinstance(kind, inspect.Metadata):
-        for misfit in _check(kind.type, value, path):
+        for mistake in _check(kind.type, value, path):
             rule = (kind.extra or {}).get(RULE)
-            yield Misfit(path, f"{_what_it_is(value)} is not {rule}") if rule and misfit.path == path else misfit
+            yield (
+                FieldMistake(path, f"{_what_it_is(value)} is not {rule}") if rule and mistake.path == path else mistake
+            )
         return
     check = _CHECKS.get(type(kind))
     if check is not None:
         yield from check(kind, value, path)
 
 
-def _struct(kind: inspect.StructType, value: Any, path: str) -> Iterator[Misfit]:
+def _struct(kind: inspect.StructType, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, dict):
         yield _other_kind("a mapping", value, path)
         return
@@ -43,22 +45,23 @@ def _struct(kind: inspect.StructType, value: Any, path: str) -> Iterator[Misfit]
         if name in fields:
             yield from _check(fields[name].type, item, at(path, name))
         elif kind.forbid_unknown_fields:
-            yield Misfit(at(path, name), f"unknown field{nearest(name, fields) or known(fields)}")
+            yield FieldMistake(at(path, name), f"unknown field{nearest(name, fields) or known(fields)}")
     for name, field in fields.items():
         if field.required and name not in value:
             valid = _valid(field.type)
-            yield Misfit(at(path, name), f"Required value: {supported(valid)}" if valid else "Required value")
+            yield FieldMistake(at(path, name), f"Required value: {supported(valid)}" if valid else "Required value")
 
 
-def _mapping(kind: inspect.DictType, value: Any, path: str) -> Iterator[Misfit]:
+def _mapping(kind: inspect.DictType, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, dict):
         yield _other_kind("a mapping", value, path)
         return
     for key, item in value.items():
+        yield from _check(kind.key_type, key, at(path, key))
         yield from _check(kind.value_type, item, at(path, key))
 
 
-def _list(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
+def _list(kind: Any, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, list | tuple):
         yield _other_kind("a list", value, path)
         return
@@ -67,36 +70,36 @@ def _list(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
     yield from _length(kind, value, path, "entries")
 
 
-def _tuple(kind: inspect.TupleType, value: Any, path: str) -> Iterator[Misfit]:
+def _tuple(kind: inspect.TupleType, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, list | tuple) or len(value) != len(kind.item_types):
-        yield Misfit(path, f"must be a list of {len(kind.item_types)} entries, is {_what_it_is(value)}")
+        yield FieldMistake(path, f"must be a list of {len(kind.item_types)} entries, is {_what_it_is(value)}")
         return
     for i, (each, item) in enumerate(zip(kind.item_types, value, strict=True)):
         yield from _check(each, item, f"{path}[{i}]")
 
 
-def _string(kind: inspect.StrType, value: Any, path: str) -> Iterator[Misfit]:
+def _string(kind: inspect.StrType, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, str):
         yield _other_kind("a string", value, path)
         return
     if kind.pattern is not None and re.search(kind.pattern, value) is None:
-        yield Misfit(path, f"{shown(value)} does not match {kind.pattern}")
+        yield FieldMistake(path, f"{shown(value)} does not match {kind.pattern}")
     yield from _length(kind, value, path, "characters")
 
 
-def _time(_kind: inspect.DateTimeType, value: Any, path: str) -> Iterator[Misfit]:
+def _time(_kind: inspect.DateTimeType, value: Any, path: str) -> Iterator[FieldMistake]:
     try:
         msgspec.convert(value, datetime)
     except msgspec.ValidationError:
         yield _other_kind("a time as 2026-01-31T12:00:00Z", value, path)
 
 
-def _boolean(_kind: inspect.BoolType, value: Any, path: str) -> Iterator[Misfit]:
+def _boolean(_kind: inspect.BoolType, value: Any, path: str) -> Iterator[FieldMistake]:
     if not isinstance(value, bool):
         yield _other_kind("true or false", value, path)
 
 
-def _number(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
+def _number(kind: Any, value: Any, path: str) -> Iterator[FieldMistake]:
     whole = isinstance(kind, inspect.IntType)
     fits = isinstance(value, int | float) and not isinstance(value, bool)
     if not fits or (whole and value != value // 1):
@@ -111,31 +114,31 @@ def _number(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
     if not all(holds for holds, _ in within):
         both = kind.ge is not None and kind.le is not None
         rule = f"{kind.ge} to {kind.le}" if both else next(rule for holds, rule in within if not holds)
-        yield Misfit(path, f"must be {rule}, is {str(value)[:LONGEST]}")
+        yield FieldMistake(path, f"must be {rule}, is {str(value)[:LONGEST]}")
 
 
-def _nothing(_kind: inspect.NoneType, value: Any, path: str) -> Iterator[Misfit]:
+def _nothing(_kind: inspect.NoneType, value: Any, path: str) -> Iterator[FieldMistake]:
     if value is not None:
         yield _other_kind("nothing", value, path)
 
 
-def _one_of(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
+def _one_of(kind: Any, value: Any, path: str) -> Iterator[FieldMistake]:
     valid = _valid(kind)
     if value in valid and not isinstance(value, bool):
         return
     if isinstance(value, str):
-        yield Misfit(path, unsupported(value, map(str, valid)))
+        yield FieldMistake(path, unsupported(value, map(str, valid)))
     else:
-        yield Misfit(path, f"Unsupported value: {_what_it_is(value)}: {supported(valid)}")
+        yield FieldMistake(path, f"Unsupported value: {_what_it_is(value)}: {supported(valid)}")
 
 
-def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[Misfit]:
+def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMistake]:
     found = [(each, list(_check(each, value, path))) for each in kind.types]
-    if not all(misfits for _, misfits in found):
+    if not all(mistakes for _, mistakes in found):
         return
     # the member that the author meant is of the value's own kind: what is wrong lies deeper, or is a rule
-    members = [(each, misfits) for each, misfits in found if not isinstance(each, inspect.NoneType)]
-    likely = [misfits for each, misfits in members if len(members) == 1 or _is_of_kind(each, value)]
+    members = [(each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)]
+    likely = [mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)]
     if likely:
         yield from likely[0]
         return
@@ -143,7 +146,7 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[Misfit]:
     yield _other_kind(" or ".join(dict.fromkeys(wanted)), value, path)
 
 
-_CHECKS: Final[dict[type[inspect.Type], Callable[[Any, Any, str], Iterator[Misfit]]]] = {
+_CHECKS: Final[dict[type[inspect.Type], Callable[[Any, Any, str], Iterator[FieldMistake]]]] = {
     inspect.StructType: _struct,
     inspect.DictType: _mapping,
     inspect.ListType: _list,
@@ -188,12 +191,12 @@ def _kind_name(kind: inspect.Type) -> str:
     return _OF_KIND.get(type(plain), (object, "something else"))[1]
 
 
-def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[Misfit]:
+def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[FieldMistake]:
     if kind.max_length is not None and len(value) > kind.max_length:
-        yield Misfit(path, f"has {len(value)} {of}, more than {kind.max_length}")
+        yield FieldMistake(path, f"has {len(value)} {of}, more than {kind.max_length}")
     if kind.min_length is not None and len(value) < kind.min_length:
         rule = "must not be empty" if kind.min_length == 1 else f"has {len(value)} {of}, fewer than {kind.min_length}"
-        yield Misfit(path, rule)
+        yield FieldMistake(path, rule)
 
 
 def _valid(kind: inspect.Type) -> list[Any]:
@@ -207,9 +210,9 @@ def _valid(kind: inspect.Type) -> list[Any]:
     return []
 
 
-def _other_kind(wanted: str, value: Any, path: str) -> Misfit:
+def _other_kind(wanted: str, value: Any, path: str) -> FieldMistake:
     quotes = wanted == "a string" and isinstance(value, int | float)
-    return Misfit(path, f"must be {wanted}, is {_what_it_is(value)}{': write it in quotes' if quotes else ''}")
+    return FieldMistake(path, f"must be {wanted}, is {_what_it_is(value)}{': write it in quotes' if quotes else ''}")
 
 
 def _what_it_is(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Every resource, label, annotation and environment name that gputile reads or writes, each with its source.
+"""Lists each resource, label, annotation and variable that gputile reads or writes, with its source.
 
 ACK: Alibaba Cloud's documents of shared GPU scheduling. gpushare: AliyunContainerService/gpushare-scheduler-extender.
 NVIDIA: the NVIDIA device plugin and container toolkit. gputile: this project.
@@ -70,7 +70,6 @@ CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices
 
 # Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
 CONDITION_PREFIX: Final = "gputile.io/"
-AGENT_SILENT: Final = "gputile.io/AgentSilent"
 
 # The Leases of the active extender and the active controller
 EXTENDER_LEASE: Final = "gputile-extender"

@@ -1,4 +1,4 @@
-"""Words about fields and values that people wrote: what a value is, what is valid, which name is meant, and where."""
+"""Words what is wrong with a field: its value, what is valid, which name is meant, and where it is."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Slim Deployments, DaemonSets, Events, states of pods, Leases and webhooks: what tells whether gputile is ready."""
+"""Defines slim Deployments, DaemonSets, Leases and others that tell whether gputile is ready."""
 
 import msgspec
 
@@ -126,8 +126,8 @@ class ContainerState(_WorkloadObject):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_WorkloadObject):
-    """core/v1 ContainerStatus."""
+class RunningContainerStatus(_WorkloadObject):
+    """core/v1 ContainerStatus: whether a container runs, and why not."""
 
     name: str = ""
     ready: bool = False
@@ -162,8 +162,8 @@ class RunningPodStatus(_WorkloadObject):
     reason: str = ""
     message: str = ""
     conditions: list[WorkloadCondition] = []
-    init_container_statuses: list[ContainerStatus] = []
-    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[RunningContainerStatus] = []
+    container_statuses: list[RunningContainerStatus] = []
 
 
 class RunningPod(_WorkloadObject):
@@ -204,7 +204,30 @@ class ConfigMap(_WorkloadObject):
     data: dict[str, str] = {}
 
 
-class Namespace(_WorkloadObject):
-    """core/v1 Namespace: what it is called, and its labels."""
+class ListedPriorityClass(_WorkloadObject):
+    """scheduling/v1 PriorityClass."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str = ""
+
+
+class Namespace(_WorkloadObject):
+    """core/v1 Namespace: what it is called, its labels, and whether it is being deleted."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class ServedKind(_WorkloadObject):
+    """metav1.APIResource: a kind that an API server serves, or with a slash in its ``name`` a part of one."""
+
+    name: str = ""
+    kind: str = ""
+    namespaced: bool = False
+
+
+class ServedKinds(_WorkloadObject):
+    """metav1.APIResourceList: what an API server serves of one version of a group."""
+
+    resources: list[ServedKind] = []

@@ -1,4 +1,7 @@
-"""The commands. Each is imported when it is asked for: what one needs costs the others, and the help, no time."""
+"""Lists the commands, and imports each only when it is asked for.
+
+What one command needs costs the others, and the help, no time.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gputile.cli.command import Command
-from gputile.cli.usage import PlainUsage
+from gputile.cli.parsing.command import Command
+from gputile.cli.parsing.usage import PlainUsage
 from gputile.version import VERSION
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -61,7 +64,7 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         entry = self._entries[name]
-        found = getattr(import_module(f"gputile.cli.{entry.module}"), entry.name)
+        found = getattr(import_module(f"gputile.cli.commands.{entry.module}"), entry.name)
         if isinstance(found, typer.Typer):
             group = typer.main.get_group(found)
             group.name = name

@@ -1,4 +1,7 @@
-"""Completion of the kubectl plugins: kubectl runs ``kubectl_complete-NAME`` with the words, the last one unfinished."""
+"""Completes words for the kubectl plugins.
+
+kubectl runs ``kubectl_complete-NAME`` with the words, the last one unfinished.
+"""
 
 import contextlib
 import io
@@ -7,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gputile.cli.output import write
+from gputile.cli.output.streams import write
 
 if TYPE_CHECKING:
     import typer

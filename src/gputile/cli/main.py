@@ -1,4 +1,4 @@
-"""The programs ``gputile``, ``kubectl gputile`` and ``kubectl inspect cgpu``.
+"""Starts the programs ``gputile``, ``kubectl gputile`` and ``kubectl inspect cgpu``.
 
 Until ``main`` has said what an interrupt does, an interrupt shows a traceback. So this module imports only what the
 interpreter has in it or has loaded already: ``signal``, ``typing`` and ``contextlib`` take longer than all of the rest.
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 INTERRUPTED = 128 + signal.SIGINT
-NOT_WRITTEN = 1
+NOT_WRITTEN = 1  # ExitCode.FAILED, whose module loads enum
+_COMPLETING = "_GPUTILE_COMPLETE"
+_SETTING_UP = ("--install-completion", "--show-completion")
+_KEY_LOG = "SSLKEYLOGFILE"
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF)
 
 
@@ -26,7 +29,10 @@ def main() -> None:
         from gputile.version import VERSION
 
         _run(lambda: os.write(1, f"gputile {VERSION}\n".encode()))
+    elif sys.argv[1:2] and sys.argv[1] in _SETTING_UP:
+        _run(_set_up_completion)
     else:
+        _complete_only_words()
         from gputile.cli.app import app
 
         _run(lambda: app(prog_name="gputile"))
@@ -44,7 +50,7 @@ def kubectl_inspect_cgpu() -> None:
     """Run ``kubectl inspect cgpu``, as ``kubectl-inspect-cgpu``."""
     _interruptible()
     from gputile.cli.app import plain
-    from gputile.cli.inspect import inspect
+    from gputile.cli.commands.inspect import inspect
 
     _run(lambda: plain(inspect, "inspect")(prog_name="kubectl inspect cgpu"))
 
@@ -62,8 +68,8 @@ def kubectl_complete_inspect_cgpu() -> None:
     """Complete ``kubectl inspect cgpu``, as ``kubectl_complete-inspect-cgpu``."""
     _interruptible()
     from gputile.cli.app import plain
+    from gputile.cli.commands.inspect import inspect
     from gputile.cli.completion import complete
-    from gputile.cli.inspect import inspect
 
     _run(lambda: complete(plain(inspect, "inspect"), sys.argv[1:]))
 
@@ -80,6 +86,57 @@ def _interruptible() -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     else:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _complete_only_words() -> None:
+    """Forget that a shell asks for completion, or for its script, where the variable was exported by mistake.
+
+    A shell says what to complete, and asks for the script without another word.
+    """
+    words = "_TYPER_COMPLETE_ARGS" in os.environ  # of zsh, fish and PowerShell
+    words = words or ("COMP_WORDS" in os.environ and os.environ.get("COMP_CWORD", "").isdecimal())
+    asked = os.environ.get(_COMPLETING, "")
+    if (asked.startswith("complete_") and not words) or (asked.startswith("source_") and sys.argv[1:]):
+        del os.environ[_COMPLETING]
+
+
+def _set_up_completion() -> None:
+    """Print or install the script of the current shell; say in a line why that cannot be."""
+    from gputile.cli.app import app
+    from gputile.cli.output.exit_codes import ExitCode
+
+    if sys.argv[2:]:
+        _say(f"error: {sys.argv[1]} takes no other word: it is for the shell that it runs in\n")
+        sys.exit(ExitCode.BAD_INPUT)
+    try:
+        app(prog_name="gputile")
+    except UnicodeDecodeError as error:
+        why = f"the shell's settings are not UTF-8 text: {error.reason} at byte {error.start}"
+    except OSError as error:
+        if error.filename is None:
+            raise  # of the output
+        why = f"{error.filename}: {error.strerror}"
+    sys.exit(f"error: completion cannot be installed: {why}; gputile --show-completion prints the script")
+
+
+def _without_broken_key_log() -> None:
+    """Forget a key log that cannot be written, and say so: aiohttp has ``ssl`` open it as soon as it is loaded."""
+    path = os.environ.get(_KEY_LOG)
+    if not path:
+        return
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600))
+    except OSError as error:
+        del os.environ[_KEY_LOG]
+        _say(f"note: {_KEY_LOG} is ignored: {path}: {error.strerror}\n")
+
+
+def _say(text: str) -> None:
+    """Write to the standard error, if anything takes it."""
+    import contextlib
+
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="replace"))
 
 
 def _fill_streams() -> None:
@@ -101,6 +158,7 @@ def _run(program: "Callable[[], Any]") -> None:
     """Run a program; where its output cannot be written, or memory is short, say so in a line."""
     _fill_streams()
     try:
+        _without_broken_key_log()
         program()
     except BrokenPipeError:
         sys.exit(NOT_WRITTEN)  # a reader that has seen enough is no error

@@ -1,1 +1,1 @@
-"""The services beside the API server and kube-scheduler: extender, controller and webhook."""
+"""Contains the services beside the API server and kube-scheduler: extender, controller and webhook."""

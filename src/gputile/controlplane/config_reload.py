@@ -1,4 +1,6 @@
-"""Replaces a component's instance when its configuration changes: the next one is built from the API server alone.
+"""Replaces a component's instance when its configuration changes.
+
+The next one is built from the API server alone.
 
 What a pod asks, who may share a GPU and how many pods it takes all depend on the configuration, so nothing that was
 computed under the old one is kept. Between two instances callers are told to try again, and no request is

@@ -1,4 +1,6 @@
-"""Leader election: the leader is the replica whose cache has caught up with all writes made before it took the Lease.
+"""Elects the leader among replicas.
+
+The leader is the replica whose cache has caught up with all writes made before it took the Lease.
 
 A replica that takes the Lease from another one lists the cluster anew before it acts. Each time the Lease changes hands
 begins another term, so a Lease that only lapsed needs no new list: nobody else has acted meanwhile.

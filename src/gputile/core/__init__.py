@@ -1,1 +1,1 @@
-"""The pure core: no I/O, no clock, no randomness that is not passed in. Every component decides with it."""
+"""Decides for every component: no I/O, no clock, and no randomness that is not passed in."""

@@ -1,1 +1,1 @@
-"""The imperative shell towards the API server: connection, reflector, lease, events and the errors they raise."""
+"""Talks to the API server: connection, reflector, lease, events and the errors they raise."""

@@ -1,4 +1,4 @@
-"""How long an answer may be that is read as a whole, and what is said of one that is no API server's."""
+"""Limits how long an answer may be that is read as a whole, and describes one that is not Kubernetes'."""
 
 from typing import Final
 

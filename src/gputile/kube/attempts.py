@@ -1,4 +1,4 @@
-"""When a request is sent again: a GET that failed for now, and any request whose credential was refused."""
+"""Sends a request again: a GET that failed for now, and any request whose credential was refused."""
 
 import logging
 import math

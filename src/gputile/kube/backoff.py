@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Computes how long to wait before the next attempt."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The sections of a kubeconfig (``client-go``'s clientcmd/api/v1), as far as a connection needs them."""
+"""Defines the sections of a kubeconfig that a connection needs (``client-go``'s clientcmd/api/v1)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class ClientConfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class ClientConfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """How to get in. The ``_data`` fields are PEM in base64."""
+    """How to get in. The ``_data`` fields are PEM in base64; those that begin with ``as`` say as whom to act."""
 
     client_certificate: str | None = None
     client_certificate_data: str | None = None
@@ -28,6 +28,10 @@ class ClientConfigUser(msgspec.Struct, rename="kebab", kw_only=True):
     token_file: str | None = msgspec.field(name="tokenFile", default=None)
     username: str | None = None
     password: str | None = None
+    as_: str | None = msgspec.field(name="as", default=None)
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str] | None] | None = None
     exec: dict[str, Any] | None = None
     auth_provider: dict[str, Any] | None = None
 

@@ -1,4 +1,4 @@
-"""The clock of the API server's client: the time of day, a monotonic clock and sleep, which tests replace."""
+"""Provides the time of day, a monotonic clock and sleep, which tests replace."""
 
 import asyncio
 import time

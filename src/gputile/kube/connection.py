@@ -1,4 +1,4 @@
-"""Requests to the API server: bytes out, bytes in, and every failure under the name that says what it means.
+"""Sends requests to the API server, and names each failure by what it means.
 
 The transport is aiohttp: a small POST over TLS costs it 0.08 to 0.15 ms of CPU where httpx takes 0.6, and a scheduler
 that binds hundreds of pods a second shares its core with them.
@@ -17,8 +17,9 @@ from gputile.kube.answer_bounds import compressed, too_long
 from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import AnswerLost, BadAnswer, ConnectionFailed, api_error, redirected
-from gputile.kube.failures import reason_of
+from gputile.kube.failure_wording import reason_of
 from gputile.kube.kubeconfig import Access
+from gputile.kube.proxies import Proxy
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
 
@@ -145,17 +146,18 @@ class Connection:
     async def _open_as(self, credential: Credential, request: ApiRequest) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the connection is used outside its `async with`")
-        headers = {"Content-Type": request.content_type} if request.body else {}
-        if credential.authorization:
-            headers["Authorization"] = credential.authorization
-        with _named(request):
+        headers = list(self._access.impersonation)
+        headers += [("Content-Type", request.content_type)] if request.body else []
+        headers += [("Authorization", credential.authorization)] if credential.authorization else []
+        proxy = self._access.proxy
+        with _named(request, proxy):
             response = await self._session.request(
                 request.method,
                 URL(self._access.server + request.target, encoded=True),
                 data=request.body or None,
                 headers=headers,
                 allow_redirects=False,
-                proxy=self._access.proxy,
+                proxy=proxy.url if proxy else None,
                 ssl=credential.tls or True,
                 server_hostname=self._access.tls_server_name,
                 timeout=aiohttp.ClientTimeout(total=request.within, connect=CONNECT_SECONDS),
@@ -187,10 +189,14 @@ async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> Asyn
 
 
 @contextmanager
-def _named(request: ApiRequest) -> Iterator[None]:
+def _named(request: ApiRequest, proxy: Proxy | None = None) -> Iterator[None]:
     what = str(request)
+    by = f" (by {proxy.named_by})" if proxy else ""
     try:
         yield
+    except aiohttp.ClientProxyConnectionError as error:
+        why = reason_of(error.os_error)
+        raise ConnectionFailed(f"{what}: no connection to the proxy {error.host}:{error.port}{by}: {why}") from error
     except aiohttp.ClientConnectorCertificateError as error:
         cause = error.certificate_error
         why = reason_of(cause) if isinstance(cause, OSError) else str(cause)
@@ -198,8 +204,11 @@ def _named(request: ApiRequest) -> Iterator[None]:
     except aiohttp.ClientConnectorError as error:
         why = reason_of(error.os_error)
         raise ConnectionFailed(f"{what}: no connection to {error.host}:{error.port}: {why}") from error
-    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
-        raise ConnectionFailed(f"{what}: no connection: {error}") from error
+    except aiohttp.ClientHttpProxyError as error:
+        said = f"the proxy{by} answers {error.status} {error.message}".rstrip()
+        raise ConnectionFailed(f"{what}: no connection: {said}") from error
+    except aiohttp.ConnectionTimeoutError as error:
+        raise ConnectionFailed(f"{what}: no connection{' through the proxy' if by else ''}{by}: {error}") from error
     except TimeoutError as error:
         raise AnswerLost(f"{what}: no complete answer within {request.within:g} s") from error
     except (aiohttp.ClientError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Who gputile is towards the API server: what a request carries, and what to do when that is refused."""
+"""Provides what a request authenticates with, and what to do when that is refused."""
 
 import base64
 import ssl
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gputile.kube.errors import ConfigError
-from gputile.support.given_files import MIB, read_given
+from gputile.support.bounded_files import MIB, read_bounded
 
 _SILENT_S = 0.5  # of a pipe in its place; several requests read it
 TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
@@ -100,7 +100,7 @@ def read_token(path: Path) -> str:
         OSError: the file cannot be read.
         ConfigError: it holds none.
     """
-    token = read_given(path, MIB, _SILENT_S).strip()
+    token = read_bounded(path, MIB, _SILENT_S).strip()
     if not token:
         raise ConfigError(f"the token file {path} is empty")
     try:

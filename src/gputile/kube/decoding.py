@@ -1,4 +1,4 @@
-"""Lists and watch lines as typed objects, and what to do with an object that does not fit its type.
+"""Decodes lists and watch lines into typed objects, and handles objects that do not fit their type.
 
 One object that somebody wrote by hand must not stop the rest. Decoding is tried in one go first; only where that fails
 is it done object by object, and what still does not fit becomes an ``UnreadableObject``.
@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import ListMeta, ObjectMeta, Status
-from gputile.api.misfit import MisfitError, decode
 from gputile.kube.errors import BadAnswer, status_error
 
 # Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
@@ -129,7 +129,7 @@ class ObjectDecoder(Generic[T]):
     def _page_by_item(self, body: bytes) -> Page[T]:
         try:
             raw = decode(body, self._raw_list)
-        except MisfitError as error:
+        except ConversionError as error:
             begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
             raise BadAnswer(f"the answer is no list of an API server ({error}{begins}): is the server one?") from error
         objects: list[T] = []
@@ -137,7 +137,7 @@ class ObjectDecoder(Generic[T]):
         for item in raw.items or ():
             try:
                 objects.append(decode(item, self._object))
-            except MisfitError as error:
+            except ConversionError as error:
                 unreadable.append(_unreadable(_identity(item), error))
         return Page(raw.metadata, objects, unreadable, raw.kind)
 
@@ -167,7 +167,7 @@ class ObjectDecoder(Generic[T]):
                 if said.code == 410:
                     raise status_error("WATCH", request, said.code, said)
                 raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
-        except MisfitError as error:
+        except ConversionError as error:
             raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
         identity = _identity(event.object)
         version = identity.resource_version
@@ -180,7 +180,7 @@ class ObjectDecoder(Generic[T]):
         if event.type in ("ADDED", "MODIFIED"):
             try:
                 decode(event.object, self._object)
-            except MisfitError as error:
+            except ConversionError as error:
                 return WatchLine(version, _unreadable(identity, error))
         raise BadAnswer(f"the API server's watch of {request} has an event of type {event.type!r}")
 

@@ -1,4 +1,4 @@
-"""What can go wrong between gputile and the API server.
+"""Defines what can go wrong between gputile and the API server.
 
 The question that every caller of a write has to answer is whether the request was executed. A Binding whose answer got
 lost may well have bound its pod, and its GPUs must not be given away before that is known; a Binding that was refused

@@ -1,4 +1,4 @@
-"""What events wait to be sent: aggregated, bounded, and without any I/O or clock of its own."""
+"""Aggregates the events that wait to be sent, in bounds, without any I/O or clock of its own."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ class EventBuffer:
         queue.move_to_end(key, last=False)
 
     def sent(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Remember what was sent, so that the same event again only counts up."""
+        """Remember what was sent, so that its next occurrence only raises the count of the stored event."""
         since = self._waiting.get(key.namespace, OrderedDict[EventKey, Occurrences]()).get(key)
         if since is not None:
             since.count += occurrences.count

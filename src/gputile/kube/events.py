@@ -1,15 +1,15 @@
-"""Events on pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits for them."""
+"""Sends events on pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits for them."""
 
 import asyncio
 import logging
 import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
 import msgspec
 
 from gputile.api.core import ObjectReference
+from gputile.api.timestamps import timestamp_of
 from gputile.kube.backoff import Backoff
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import Connection
@@ -132,7 +132,7 @@ class EventRecorder:
         # the events of cluster-scoped objects live in the default namespace
         collection = f"/api/v1/namespaces/{key.namespace or 'default'}/events"
         if occurrences.stored_as:
-            change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": _stamp(occurrences.last)}
+            change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": timestamp_of(occurrences.last)}
             if not key.message:
                 change["message"] = occurrences.message
             try:
@@ -163,13 +163,9 @@ class EventRecorder:
             "reason": key.reason,
             "message": occurrences.message,
             "count": occurrences.count,
-            "firstTimestamp": _stamp(occurrences.first),
-            "lastTimestamp": _stamp(occurrences.last),
+            "firstTimestamp": timestamp_of(occurrences.first),
+            "lastTimestamp": timestamp_of(occurrences.last),
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
             "reportingInstance": self._instance,
         }
-
-
-def _stamp(when: datetime) -> str:
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

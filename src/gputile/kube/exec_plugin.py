@@ -1,4 +1,4 @@
-"""Credentials from a command: the exec plugins of kubeconfigs, client.authentication.k8s.io v1 and v1beta1."""
+"""Gets credentials from a kubeconfig's exec plugin (client.authentication.k8s.io v1 and v1beta1)."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gputile.api.misfit import MisfitError, decode
+from gputile.api.conversion import ConversionError, decode
 from gputile.kube.credentials import Credential, bearer
 from gputile.kube.errors import ConfigError, PluginTimeout
 from gputile.kube.plugin_process import MOST_BYTES, answer_of
@@ -157,7 +157,7 @@ class ExecCredentials:
     def _parse(self, output: bytes) -> _CredentialStatus:
         try:
             answer = decode(output, _CREDENTIAL)
-        except MisfitError as error:
+        except ConversionError as error:
             raise ConfigError(f"exec plugin {self._config.command} answered with no ExecCredential: {error}") from error
         if answer.api_version != self._config.api_version:
             both = f"{answer.api_version} instead of {self._config.api_version}"

@@ -1,14 +1,14 @@
-"""Where the API server is and how to get in, from a kubeconfig or from the service account of gputile's pod."""
+"""Reads where the API server is and how to get in, from a kubeconfig or a service account."""
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from gputile.api.misfit import MisfitError, convert
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.names import broken_label_name
 from gputile.kube.client_config import ClientConfigCluster, ClientConfigContext, ClientConfigUser
 from gputile.kube.credentials import (
     Credentials,
@@ -20,8 +20,10 @@ from gputile.kube.credentials import (
 )
 from gputile.kube.errors import ConfigError
 from gputile.kube.exec_plugin import PLUGIN_S, ExecConfig, ExecCredentials
+from gputile.kube.impersonation import Headers, impersonation
+from gputile.kube.proxies import Proxy, environment_proxy
 from gputile.kube.tls import ClusterTls
-from gputile.support.given_files import MIB, is_file, read_given
+from gputile.support.bounded_files import MIB, is_file, read_bounded
 from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -37,13 +39,17 @@ _PATHS = {
 
 @dataclass(frozen=True)
 class Access:
-    """All that a connection needs to know. ``server`` is a URL without a trailing slash."""
+    """All that a connection needs to know. ``server`` is a URL without a trailing slash.
+
+    ``impersonation`` are headers that each request carries.
+    """
 
     server: str
     credentials: Credentials
     namespace: str = DEFAULT_NAMESPACE
     tls_server_name: str | None = None
-    proxy: str | None = None
+    proxy: Proxy | None = None
+    impersonation: Headers = ()
 
 
 def load_access(
@@ -65,7 +71,7 @@ def load_access(
     files = _files(kubeconfig, environ)
     try:
         if files:
-            return _access(_merge(files), context, plugin_s)
+            return _access(_merge(files), context, environ, plugin_s)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
     except OSError as error:
@@ -111,7 +117,9 @@ def _with_home(path: str | Path) -> Path:
 def _merge(files: list[Path]) -> dict[str, Any]:
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}}
     for file in files:
-        document = load_document(read_given(file, _MOST_BYTES))
+        document = load_document(read_bounded(file, _MOST_BYTES))
+        if document is None and len(files) > 1:
+            continue  # people put one first for kubectl to write to
         if document is None:
             raise ValueError(f"{file} is empty")
         if not isinstance(document, dict):
@@ -153,23 +161,26 @@ def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str,
     return entry | {section[:-1]: inner}
 
 
-def _access(document: dict[str, Any], name: str | None, plugin_s: float) -> Access:
+def _access(document: dict[str, Any], name: str | None, environ: Mapping[str, str], plugin_s: float) -> Access:
     chosen = name or document.get("current-context")
     if not chosen:
         raise ValueError("it has no current context, and none is named")
     context = _entry(document, "contexts", chosen, ClientConfigContext)
     cluster = _entry(document, "clusters", context.cluster, ClientConfigCluster)
     user = _entry(document, "users", context.user, ClientConfigUser) if context.user else ClientConfigUser()
+    if context.namespace and (why := broken_label_name(context.namespace)):
+        raise ValueError(f"namespace of context {chosen!r}: {why}")
     server = cluster.server.rstrip("/")
     _check_server(server, context.cluster)
     if not (cluster.tls_server_name or "").isprintable():
-        raise ValueError(f"tls-server-name of cluster {context.cluster!r} is no name of a host")
+        raise ValueError(f"tls-server-name of cluster {context.cluster!r} is not a host name")
     return Access(
         server=server,
         credentials=_credentials(cluster, user, plugin_s),
         namespace=context.namespace or DEFAULT_NAMESPACE,
         tls_server_name=cluster.tls_server_name or None,
-        proxy=_usable_proxy(cluster, context.cluster) or _environment_proxy(server),
+        proxy=_proxy(cluster, context.cluster, environ),
+        impersonation=impersonation(user, context.user or ""),
     )
 
 
@@ -178,12 +189,20 @@ def _check_server(server: str, cluster: str) -> None:
         raise ValueError(f"server of cluster {cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
 
 
-def _usable_proxy(cluster: ClientConfigCluster, name: str) -> str | None:
-    proxy = cluster.proxy_url
-    if proxy and not _is_url(proxy):
-        known = "https://HOST:PORT" if "socks" not in proxy else "https://HOST:PORT; SOCKS is not supported"
-        raise ValueError(f"proxy-url of cluster {name!r} is {proxy!r}, not a URL such as {known}")
-    return proxy
+def _proxy(cluster: ClientConfigCluster, name: str, environ: Mapping[str, str]) -> Proxy | None:
+    if not cluster.proxy_url:
+        proxy = environment_proxy(cluster.server, environ)
+        if proxy and not _is_url(proxy.url):
+            raise ValueError(f"the environment's {proxy.named_by} is {proxy.url!r}, not {_usable(proxy.url)}")
+        return proxy
+    if not _is_url(cluster.proxy_url):
+        said = f"proxy-url of cluster {name!r} is {cluster.proxy_url!r}"
+        raise ValueError(f"{said}, not {_usable(cluster.proxy_url)}")
+    return Proxy(cluster.proxy_url, f"proxy-url of cluster {name!r}")
+
+
+def _usable(proxy: str) -> str:
+    return f"a URL such as http://HOST:PORT{'; SOCKS is not supported' if 'socks' in proxy else ''}"
 
 
 def _is_url(text: str) -> bool:
@@ -201,7 +220,7 @@ def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
     cluster = ClientConfigCluster(server=server, certificate_authority=str(service_account / "ca.crt"))
     token = service_account / "token"
     read_token(token)  # a pod without one cannot get in, and is told now
-    namespace = read_given(service_account / "namespace", MIB).decode().strip()
+    namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
     return Access(server, _credentials(cluster, ClientConfigUser(token_file=str(token))), namespace)
 
 
@@ -216,7 +235,7 @@ def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> 
 def _converted(written: Any, kind: type[T], what: str) -> T:
     try:
         return convert(written, kind)
-    except MisfitError as error:
+    except ConversionError as error:
         raise ValueError(f"{what}: {error}") from error
 
 
@@ -250,20 +269,3 @@ def _told_to_plugin(cluster: ClientConfigCluster, tls: ClusterTls) -> dict[str, 
         if extension.get("name") == "client.authentication.k8s.io/exec":
             told["config"] = extension.get("extension")
     return {key: value for key, value in told.items() if value is not None}
-
-
-def _environment_proxy(server: str) -> str | None:
-    named = any(name.lower().endswith("_proxy") for name in os.environ)
-    if sys.platform == "linux" and not named:
-        return None
-    import urllib.request  # takes long to load, and few need it
-
-    url = urlsplit(server)
-    if urllib.request.proxy_bypass(url.netloc):
-        return None
-    proxy = urllib.request.getproxies().get(url.scheme)
-    if proxy and "://" not in proxy:
-        proxy = f"http://{proxy}"  # as Go reads it
-    if proxy and not _is_url(proxy):
-        raise ValueError(f"the environment's {url.scheme}_proxy is {proxy!r}, not a URL such as http://HOST:PORT")
-    return proxy

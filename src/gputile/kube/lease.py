@@ -1,4 +1,4 @@
-"""One active replica, by a coordination.k8s.io/v1 Lease.
+"""Keeps one replica active, by a coordination.k8s.io/v1 Lease.
 
 The lease follows the traffic: nothing here renews by itself. A replica that is asked to schedule calls
 ``LeaseHolder.acquire`` and then ``LeaseHolder.renew`` as long as it is asked; a standby calls ``LeaseHolder.observe``
@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import ObjectMeta
-from gputile.api.misfit import MisfitError, decode
+from gputile.api.timestamps import micro_timestamp_of
 from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import Connection
@@ -168,7 +169,7 @@ class LeaseHolder:
         self._state.seen(record, self._clock.monotonic())
 
     async def _write(self, step: LeaseStep, record: LeaseRecord) -> LeaseRecord:
-        stamp = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        stamp = micro_timestamp_of(self._clock.now())
         spec: dict[str, Any] = {
             "holderIdentity": record.holder,
             "leaseDurationSeconds": int(record.duration),
@@ -193,7 +194,7 @@ class LeaseHolder:
 def _record(answer: bytes) -> LeaseRecord:
     try:
         lease = decode(answer, _LEASE)
-    except MisfitError as error:
+    except ConversionError as error:
         raise BadAnswer(f"this is no Lease: {error}") from error
     spec = lease.spec
     return LeaseRecord(

@@ -1,9 +1,10 @@
-"""Who holds a lease, decided without a clock that machines would have to agree on.
+"""Decides who holds a lease, without a clock that machines would have to agree on.
 
 A replica never compares a time written by another machine with its own clock. It measures on its own monotonic clock
-for how long a record has not changed, and takes the lease over once that is longer than the record's own duration. The
-holder counts from the moment before it sent its last successful renewal, which is earlier than anybody can have seen
-it. So while clocks run at the same rate no two replicas believe that they hold the lease, however long requests take.
+for how long a record has not changed, and takes the lease over once that is longer than the record's duration and its
+own: somebody may have written a shorter one by hand, of which the holder does not know. The holder counts from the
+moment before it sent its last successful renewal, which is earlier than anybody can have seen it. So while clocks run
+at the same rate no two replicas believe that they hold the lease, however long requests take.
 
 A lease that is not there may have been deleted while somebody held it, who still believes so for the lease's duration.
 So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration. A
@@ -116,9 +117,7 @@ class LeaseState:
         """When the lease can be taken over if its holder does not renew it."""
         if self.record is None or self.record.released:
             return NEVER
-        if not self.record.holder:
-            return self._seen_at + max(self.duration, self.record.duration)
-        return self._seen_at + (self.record.duration or self.duration)
+        return self._seen_at + max(self.duration, self.record.duration)
 
     def wanted(self) -> LeaseRecord:
         """Return the record to write, on the condition that the version in it is still the current one."""

@@ -1,4 +1,4 @@
-"""A complete, consistent list of one kind of object."""
+"""Reads a complete, consistent list of one kind of object."""
 
 from typing import Protocol
 
@@ -74,7 +74,9 @@ async def list_pages(
 def _check_kind(path: str, kind: str) -> None:
     """Raise BadAnswer where a list is of another kind than ``path`` names, as in ``pods`` and ``PodList``."""
     resource = path.rpartition("/")[2]
-    if kind not in ("", "List") and kind.lower() != f"{resource.removesuffix('s')}list":
+    name = kind.lower().removesuffix("list")
+    plurals = f"{name}s", f"{name}es", f"{name.removesuffix('y')}ies", name
+    if kind not in ("", "List") and (not kind.endswith("List") or resource not in plurals):
         raise BadAnswer(
             f"GET {path}: the answer is of kind {shown(kind)}, and no list of {resource}: is the server an API server?"
         )

@@ -1,4 +1,4 @@
-"""Which RBAC permission a request needs, so that a refusal can name what is lacking."""
+"""Names the RBAC permission that a request needs, so that a refusal can say what is lacking."""
 
 _VERBS = {"POST": "create", "PATCH": "patch"}
 

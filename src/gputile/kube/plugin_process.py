@@ -1,4 +1,4 @@
-"""The process of an exec plugin: bounded in time and in what it writes, and ended with all that it has started."""
+"""Runs the process of an exec plugin within bounds, and ends it with all that it has started."""
 
 import asyncio
 import os

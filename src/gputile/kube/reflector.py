@@ -1,4 +1,6 @@
-"""Keeps a consumer informed of every object of one kind: list once, watch from there, list again whenever in doubt.
+"""Keeps a consumer informed of every object of one kind.
+
+It lists once, watches from there, and lists again whenever in doubt.
 
 The consumer's view is right again after each ``Replaced``, and between two of them it follows the API server change by
 change. The reflector itself keeps no objects: the consumer does.
@@ -34,7 +36,7 @@ from gputile.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from gputile.kube.lines import LineSplitter
+from gputile.kube.line_splitter import LineSplitter
 from gputile.kube.listing import PAGE_SIZE, list_pages
 from gputile.kube.request import Query
 
@@ -59,11 +61,7 @@ class ReflectorCounts:
     """What has happened since the start, for metrics."""
 
     lists: int = 0
-    watches: int = 0
-    bookmarks: int = 0
-    duplicates: int = 0
     unreadable: int = 0
-    expired: int = 0
     failures: int = 0
 
 
@@ -153,7 +151,6 @@ class Reflector(Generic[T]):
         except Gone as error:
             log.info("listing again: %s", error)
             self._version = ""
-            self.counts.expired += 1
             self._failures += 1
             return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
@@ -207,7 +204,6 @@ class Reflector(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
         }
-        self.counts.watches += 1
         self._progressed = False
         lines = LineSplitter()
         async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
@@ -223,14 +219,12 @@ class Reflector(Generic[T]):
         order = _compare(line.version, self._version)
         event = line.event
         if event is None:
-            self.counts.bookmarks += 1
             if order > 0:
                 self._version = line.version
             return
         if order < 0:
             raise OutOfOrder(f"the watch of {self._path} went back from version {self._version} to {line.version}")
         if order == 0:
-            self.counts.duplicates += 1
             return
         if isinstance(event, UnreadableObject):
             self.counts.unreadable += 1

@@ -1,4 +1,4 @@
-"""What reflectors count, as metrics of the component that they keep informed."""
+"""Exports what reflectors count, as metrics of the component that they keep informed."""
 
 from collections.abc import Mapping
 from typing import Any

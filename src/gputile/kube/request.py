@@ -1,4 +1,4 @@
-"""A request to the API server, as both ways of sending one understand it."""
+"""Describes a request to the API server, as both ways of sending one understand it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""TLS settings towards one API server: whom to trust, and which client certificate to show."""
+"""Builds TLS settings towards one API server: whom to trust, and which client certificate to show."""
 
 import base64
 import ssl
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gputile.kube.client_config import ClientConfigCluster, ClientConfigUser
+from gputile.support.bounded_files import MIB, read_bounded
 from gputile.support.files import read_whole
-from gputile.support.given_files import MIB, read_given
 
 _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 
@@ -27,7 +27,9 @@ class ClusterTls:
         self.authority_data = cluster.certificate_authority_data or ""  # PEM in base64, as kubeconfigs hold it
         if not self.authority_data and cluster.certificate_authority:
             with _of("certificate-authority", cluster.certificate_authority):
-                self.authority_data = base64.b64encode(read_given(cluster.certificate_authority, _MOST_BYTES)).decode()
+                self.authority_data = base64.b64encode(
+                    read_bounded(cluster.certificate_authority, _MOST_BYTES)
+                ).decode()
 
     def of_user(self, user: ClientConfigUser) -> ssl.SSLContext | None:
         """Return the settings with the client certificate of ``user``, if it has one."""

@@ -1,4 +1,4 @@
-"""Typed requests on single pods and nodes. All raise the errors of ``gputile.kube.errors``.
+"""Sends typed requests on single pods and nodes. All raise the errors of ``gputile.kube.errors``.
 
 A write on a pod that somebody decided about carries the pod's UID, and its version where the decision hangs on it:
 the API server answers 409, or 422 to a JSON patch, where they are not those of the pod.
@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import POD_SCHEDULED, Binding, Node, ObjectReference, Pod, encode_binding
-from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, NotFound
 
@@ -152,7 +152,7 @@ def reference_to(subject: Pod | Node) -> ObjectReference:
 def _decoded(body: bytes) -> Pod:
     try:
         return decode(body, _POD)
-    except MisfitError as error:
+    except ConversionError as error:
         raise BadAnswer(f"the API server's answer is no pod: {error}") from error
 
 

@@ -1,1 +1,1 @@
-"""What runs on a GPU node: the agent, the gateway to the kubelet, the time arbiter, isolation, and NVML."""
+"""Contains what runs on a GPU node: agent, gateway to the kubelet, time arbiter, isolation and NVML."""

@@ -1,4 +1,4 @@
-"""What the C code of native/ and gputile's Python read and write of each other, described once for both.
+"""Describes once the layouts that the C code of native/ and gputile's Python read of each other.
 
 Python takes its ``struct`` formats and constants from here. `make layouts` writes native/base/layouts.h and the
 simulated driver's header: the same structures in C, each with assertions on its size and on where its fields are, and
@@ -16,7 +16,16 @@ MOST_GPUS: Final = request.MOST_SHARED_GPUS
 UUID_SIZE: Final = 64
 """A GPU's UUID with the zero at its end, in bytes."""
 
+# The limits file is lines of words between single blanks: its name and version, what follows in any order, its end.
+LIMITS_NAME: Final = "gputile"
 LIMITS_VERSION: Final = "1"
+LIMITS_GPU: Final = "card"
+"""Before a GPU's UUID, its MiB and its percent of time."""
+LIMITS_OVERHEAD: Final = "overhead"
+"""Before the most MiB that contexts and modules are charged to a process on a GPU."""
+LIMITS_SOCKET: Final = "turn"
+"""Before the path of the arbiter's socket."""
+LIMITS_END: Final = "end"
 LIMITS_MOST_BYTES: Final = 8192
 SOCKET_PATH_SIZE: Final = 108
 """``sun_path`` of Linux' ``sockaddr_un`` (unix(7)), in bytes."""
@@ -33,7 +42,14 @@ USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 
 ARBITER_VERSION: Final = 1
+
+# The share file is lines of words likewise.
 SHARE_FIRST_LINE: Final = "gputile-share 1"
+SHARE_QUANTUM: Final = "quantum"
+"""Before the microseconds that a turn lasts."""
+SHARE_GPU: Final = "card"
+"""Before a GPU's UUID and the part of its time that the container is sure of."""
+SHARE_END: Final = "end"
 SHARE_WHOLE: Final = 1_000_000
 """The parts of a GPU's time in which shares are told."""
 

@@ -1,1 +1,1 @@
-"""What services and commands share beside what they decide: configuration file, HTTP, logs, ports, files, YAML."""
+"""Provides what services and commands share: configuration file, HTTP, logs, ports, files, YAML."""

@@ -1,4 +1,4 @@
-"""The configuration file of a component: read from a ConfigMap's volume, and followed while the component runs."""
+"""Reads a component's configuration file, and follows it while the component runs."""
 
 import asyncio
 import logging
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.support.bounded_files import MIB, read_bounded
 from gputile.support.files import read_whole
-from gputile.support.given_files import MIB, read_given
 from gputile.support.yaml_loader import DocumentError, load_document
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 class ConfigFile:
     """The configuration in force: the last valid one that the file had, followed while a component runs (U9).
 
-    Without a ``path`` it stays ``current`` for ever. ``problem`` says why the file's content is not in force, ""
+    Without a ``path`` it stays ``current`` for ever. ``problem`` says why the file's content is not in force, None
     where it is. ``changed`` is called with each configuration that replaces the one before.
     """
 
@@ -28,7 +28,7 @@ class ConfigFile:
         self, path: Path | None, current: Configuration, changed: Callable[[Configuration], None] = lambda _: None
     ) -> None:
         self.current = current
-        self.problem = ""
+        self.problem: str | None = None
         self._path = path
         self._changed = changed
         self._content: bytes | None = None  # what was read last
@@ -55,7 +55,7 @@ class ConfigFile:
         except ConfigurationError as error:
             self._refuse(str(error))
         else:
-            self.problem = ""
+            self.problem = None
             if found != self.current:
                 self.current = found
                 log.info("configuration %s has changed", self._path, extra={"unit_mib": found.unit_mib})
@@ -75,7 +75,7 @@ def read(path: Path) -> Configuration:
         ConfigurationError: it cannot be read, is no YAML, or is not valid.
     """
     try:
-        return _decoded(read_given(path, MOST_BYTES))
+        return _decoded(read_bounded(path, MOST_BYTES))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from error
 

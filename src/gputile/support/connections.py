@@ -1,4 +1,4 @@
-"""The connections of a server: bounded in number, and in time while nothing is asked on them.
+"""Limits a server's connections: in number, and in time while nothing is asked on them.
 
 A connection counts from the moment in which it is accepted, before any handshake. Whoever opens connections and asks
 nothing on them keeps out nobody: those that have waited longest are closed for newer ones. Nor does who asks on all of

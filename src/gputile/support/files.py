@@ -1,4 +1,4 @@
-"""Files of a machine: written so that others read them meanwhile, and read whatever stands in their place."""
+"""Writes files so that others can read them meanwhile, and reads whatever stands in their place."""
 
 import os
 import stat

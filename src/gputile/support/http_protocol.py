@@ -1,4 +1,4 @@
-"""HTTP/1.1 of the services, with bounds on what a client may send before there is a request to judge.
+"""Speaks HTTP/1.1 for the services, with bounds on what a client may send before it is judged.
 
 uvicorn and its parser keep the whole of a request's head, its trailers, and requests that are sent ahead, whatever
 their size; bodies are bounded where they are read. The clients here, API servers, kube-scheduler, kubelets and

@@ -1,4 +1,4 @@
-"""The HTTP server of the services that answer on their event loop."""
+"""Serves HTTP for the services that answer on their event loop."""
 
 import asyncio
 import contextlib
@@ -53,10 +53,23 @@ class Server(uvicorn.Server):
         self.connections = OpenConnections(limits)
         self._app = app
         self._work: set[asyncio.Task[None]] = set()
+        self._accepted: set[socket.socket] = set()  # and not attended yet
 
     async def answer(self) -> None:
-        """Answer on the port that is held, until ``stop``."""
-        await self.serve([])
+        """Answer on the port that is held, until ``stop``; where this is cancelled, connections end at once."""
+        try:
+            await self.serve([])
+        finally:
+            self._end_connections()
+
+    def _end_connections(self) -> None:
+        for task in (*self._work, *self.server_state.tasks):
+            task.cancel()
+        for each in self.server_state.connections:
+            if each.transport is not None:
+                each.transport.abort()
+        for connection in self._accepted:
+            connection.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections: here, as uvicorn does not count those whose handshake is not over."""
@@ -89,11 +102,13 @@ class Server(uvicorn.Server):
                 log.warning("a connection was not accepted: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
+            self._accepted.add(connection)
             self.connections.accepted(connection, address[:2])
             self._begin(self._attend(connection))
 
     async def _attend(self, connection: socket.socket) -> None:
         """Shake hands, and let uvicorn read what is asked."""
+        self._accepted.discard(connection)
         loop, tls = asyncio.get_running_loop(), self.config.ssl
         wait = self.connections.limits.first_seconds if tls else None
         try:

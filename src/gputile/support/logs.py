@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, or text for people at a terminal."""
+"""Writes structured logs: one JSON object a line, or text for people at a terminal."""
 
 import logging
 import sys

@@ -1,4 +1,7 @@
-"""How late a service's event loop runs what is due: while one handler holds it, everything else waits."""
+"""Measures how late a service's event loop runs what is due.
+
+While one handler holds it, everything else waits.
+"""
 
 import asyncio
 from typing import NoReturn

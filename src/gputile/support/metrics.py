@@ -1,4 +1,4 @@
-"""Registries of metrics, made in one way for every component."""
+"""Makes registries of metrics in one way for every component."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

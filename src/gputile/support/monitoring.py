@@ -1,4 +1,4 @@
-"""Health, readiness and metrics of the services that answer on their event loop: /healthz, /readyz and /metrics."""
+"""Serves /healthz, /readyz and /metrics of the services that answer on their event loop."""
 
 from collections.abc import Callable
 
@@ -11,15 +11,15 @@ from starlette.routing import Route
 MONITORING_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
-def monitoring_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> list[Route]:
-    """Return the routes of a component; ``not_ready`` says why it is not ready, "" where it is."""
+def monitoring_routes(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> list[Route]:
+    """Return the routes of a component; ``not_ready`` says why it is not ready, None where it is."""
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok")
 
     async def readyz(_: Request) -> Response:
         why = not_ready()
-        return PlainTextResponse(why or "ok", 503 if why else 200)
+        return PlainTextResponse("ok") if why is None else PlainTextResponse(why, 503)
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -27,6 +27,6 @@ def monitoring_routes(registry: CollectorRegistry, not_ready: Callable[[], str])
     return [Route(path, each) for path, each in zip(MONITORING_PATHS, (healthz, readyz, metrics), strict=True)]
 
 
-def monitoring_app(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Starlette:
+def monitoring_app(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> Starlette:
     """Return the ASGI application of a component that serves nothing else beside; see ``monitoring_routes``."""
     return Starlette(routes=monitoring_routes(registry, not_ready))

@@ -1,4 +1,4 @@
-"""Ports that services listen on, held before anything else begins."""
+"""Binds the ports that services listen on before anything else begins."""
 
 import socket
 

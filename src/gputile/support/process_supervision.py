@@ -1,4 +1,4 @@
-"""Keeps processes running: starts them again after growing pauses, ends them within a time, reaps what they left."""
+"""Keeps processes running: it restarts them after growing pauses, and ends them within a time."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""TLS of a server by files that somebody renews, as cert-manager does: new connections get what is there now."""
+"""Reads a server's TLS files anew for each connection, since cert-manager or others renew them."""
 
 import asyncio
 import logging

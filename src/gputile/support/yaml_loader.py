@@ -1,32 +1,31 @@
-"""YAML and JSON text to plain Python values, for text that nobody has checked.
+"""Loads YAML and JSON text that nobody has checked into plain Python values.
 
-Kubernetes' rules where they differ from PyYAML's: keys are strings, timestamps and sexagesimal numbers stay text, and
-"1e3", "08", "0o17" and "y" are numbers and a bool. A number without a fraction is an integer, however it is written.
-A key written twice is an error. The values are built from parser events on a stack of our own: nesting is bounded,
-and an alias counts as large as what it stands for, so that a few lines cannot become gigabytes.
+Scalars are what they are for Kubernetes, and a key written twice is an error. The values are built from parser events
+on a stack of our own: nesting is bounded, and an alias counts as large as what it stands for, so that a few lines
+cannot become gigabytes.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import yaml
 from yaml import CSafeLoader
 
+from gputile.support.yaml_scalars import ScalarError, as_json, read_key, read_scalar
+
 DEEPEST = 100
 MOST_VALUES = 5_000_000
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 _TAG = "tag:yaml.org,2002:"
-_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False, "y": True, "n": False}
-_NULLS: Final = ("", "~", "null", "Null", "NULL")
-_INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_INTEGER: Final = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)", re.ASCII)
-_DECIMAL: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
-_WIDEST: Final = 64  # bits of an integer in another base than ten
-_EXACT: Final = 1e21  # Kubernetes writes larger numbers with an exponent, which is no integer's form
+_MARK: Final = "\ufeff"
+_MARKED_LINE: Final = re.compile(f"^{_MARK}", re.MULTILINE)
+_SEPARATOR: Final = re.compile(r"^---(.*)\n?", re.MULTILINE)
+_LINE_END: Final = re.compile(r"^[ \t\r]*\n?")
+_OBJECT: Final = re.compile(r"[ \t\r\n]*(?={)")
 
 
 class DocumentError(ValueError):
@@ -36,16 +35,24 @@ class DocumentError(ValueError):
 def load_documents(text: str) -> Iterator[Any]:
     """Yield the value of each document in ``text``; an empty document is None.
 
+    kubectl's rules tell where one ends: JSON objects stand one behind the other, and each line that begins with "---"
+    ends a document of YAML. A document may begin with a byte order mark. What kubectl leaves out in silence, behind
+    "..." for one, is refused.
+
     Raises:
         DocumentError: the text cannot be read, or is larger or deeper than a manifest may be.
     """
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            yield _load_json(text)
-            return
-        except json.JSONDecodeError:
-            pass  # YAML in flow style begins with a bracket too
-    yield from _load_yaml(text)
+    end = count = 0
+    for value, behind in _json_objects(text):
+        count, end = count + 1, behind
+        yield value
+    if count == 0:
+        yield from _yaml_stream(text, 0)
+    elif text[end:].strip():
+        if count > 1:
+            raise DocumentError(f"line {_line_of(text, end)}: behind {count} objects of JSON stands what is not JSON")
+        rest = _LINE_END.sub("", text[end:], 1)
+        yield from _yaml_stream(rest, text.count("\n") - rest.count("\n"))
 
 
 def load_document(content: str | bytes) -> Any:
@@ -58,13 +65,18 @@ def load_document(content: str | bytes) -> Any:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DocumentError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    found = list(islice(load_documents(text), 2))
+    found = [value for value, end in islice(_json_objects(text), 1) if not text[end:].strip()]
+    found = found or list(islice(_load_yaml(text), 2))
     if len(found) > 1:
         raise DocumentError("it holds several documents, where one is expected")
     value = found[0] if found else None
     if _is_deep(value):
         raise DocumentError(_TOO_DEEP)
     return value
+
+
+def _line_of(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
 
 
 def _is_deep(value: Any) -> bool:
@@ -81,25 +93,23 @@ def _inner(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _load_json(text: str) -> Any:
-    try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_distinct,
-            parse_constant=_refuse_constant,
-            parse_float=lambda each: _whole(float(each)),
-        )
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()  # an escape may spell half a character
-        return value
-    except json.JSONDecodeError:
-        raise
-    except RecursionError:
-        raise DocumentError(_TOO_DEEP) from None
-    except UnicodeEncodeError:
-        raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
-    except ValueError as error:
-        raise error if isinstance(error, DocumentError) else DocumentError(str(error)) from None
+def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
+    """Yield each object at the beginning of ``text`` that is JSON, and where it ends."""
+    halves, end = "\\ud" in text.lower(), 0
+    while found := _OBJECT.match(text, end):
+        try:
+            value, end = _JSON.raw_decode(text, found.end())
+            if halves:
+                json.dumps(value, ensure_ascii=False).encode()  # an escape may spell half a character
+        except json.JSONDecodeError:
+            return  # YAML in flow style begins with a bracket too
+        except RecursionError:
+            raise DocumentError(_TOO_DEEP) from None
+        except UnicodeEncodeError:
+            raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
+        except ValueError as error:
+            raise error if isinstance(error, DocumentError) else DocumentError(str(error)) from None
+        yield value, end
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -115,6 +125,11 @@ def _refuse_constant(name: str) -> Any:
     raise DocumentError(f"{name} is not JSON")
 
 
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_constant=_refuse_constant, parse_float=lambda each: as_json(float(each))
+)
+
+
 @dataclass(slots=True)
 class _Frame:
     """A mapping or sequence that is being read. ``size`` counts its values, those of aliases included."""
@@ -127,15 +142,45 @@ class _Frame:
     merges: list[Any] = field(default_factory=list)
 
 
-def _load_yaml(text: str) -> Iterator[Any]:
+def _yaml_stream(text: str, line: int) -> Iterator[Any]:
+    """Yield the value of each document; ``line`` lines stand before the text."""
+    start = 0
+    for separator in chain(_SEPARATOR.finditer(text), (None,)):
+        if separator and separator[1].strip()[:1] not in ("", "#"):
+            where = line + _line_of(text, separator.start())
+            raise DocumentError(f"line {where}: behind --- only a comment can stand in its line")
+        if separator and separator.start() == start:  # it begins the document, as the one before has ended
+            yield from [None] if start else []
+            continue
+        document = text[start : separator.start() if separator else len(text)]
+        found = list(islice(_load_yaml(_unmarked(document, line), line), 2))
+        if len(found) > 1:
+            raise DocumentError(f"line {line + 1}: a second document begins within this one: --- must begin a line")
+        yield from found or ([None] if start else [])
+        if separator:
+            line += text.count("\n", start, separator.end())
+            start = separator.end()
+
+
+def _unmarked(document: str, line: int) -> str:
+    """Return a document without the byte order mark that it begins with; ``line`` lines stand before it."""
+    document = document.removeprefix(_MARK)
+    if mark := _MARKED_LINE.search(document):
+        where = line + _line_of(document, mark.start())
+        raise DocumentError(f"line {where}: it begins with a byte order mark, as only a document can")
+    return document
+
+
+def _load_yaml(text: str, before: int = 0) -> Iterator[Any]:
+    """Yield the value of each document; ``before`` lines stand before the text."""
     try:
         loader = CSafeLoader(text)
         try:
-            yield from _documents(loader)
+            yield from _documents(loader, before)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        line = f"line {before + error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise DocumentError(f"{line}{error.problem}") from error
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, int) else ord(error.character)
@@ -144,7 +189,7 @@ def _load_yaml(text: str) -> Iterator[Any]:
         raise DocumentError(str(error).replace("\n", " ")) from error
 
 
-def _documents(loader: CSafeLoader) -> Iterator[Any]:
+def _documents(loader: CSafeLoader, before: int) -> Iterator[Any]:
     builder = _Builder()
     while loader.check_event():
         event = loader.get_event()
@@ -155,8 +200,8 @@ def _documents(loader: CSafeLoader) -> Iterator[Any]:
         elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
             try:
                 builder.take(event)
-            except DocumentError as error:
-                line = event.start_mark.line + 1 if event.start_mark else 0
+            except (DocumentError, ScalarError) as error:
+                line = before + event.start_mark.line + 1 if event.start_mark else 0
                 raise DocumentError(f"line {line}: {error}") from error.__cause__
 
 
@@ -199,11 +244,12 @@ class _Builder:
     def _take_scalar(self, event: yaml.ScalarEvent) -> None:
         tag = event.tag
         if tag is None or tag == "!":
-            tag = _TAG + (_plain_tag(event.value) if event.implicit[0] else "str")
+            tag = "" if event.implicit[0] else "str"
+        tag = tag.removeprefix(_TAG)
         if self._needs_key():
             self._take_key(event.value, tag)
             return
-        value = _scalar(event.value, tag.removeprefix(_TAG))
+        value = read_scalar(event.value, tag)
         self._put(value, 1)
         self._remember(event.anchor, value, 1)
 
@@ -215,13 +261,10 @@ class _Builder:
 
     def _take_key(self, text: str, tag: str) -> None:
         frame = self._stack[-1]
-        if tag == f"{_TAG}merge":
+        if tag == "merge" or (text == "<<" and not tag):
             frame.merging = True
             return
-        if tag == f"{_TAG}null":
-            raise DocumentError("a key must be a string, this one is empty")
-        value = _scalar(text, tag.removeprefix(_TAG))
-        key = str(value).lower() if isinstance(value, bool) else str(value)
+        key = read_key(text, tag)
         if key in frame.value:
             raise DocumentError(f"the key {key[:80]!r} is written twice in one mapping")
         frame.key = key
@@ -259,55 +302,3 @@ def _merge(frame: _Frame) -> None:
                 raise DocumentError("<< takes a mapping, or a list of mappings")
             for key, value in merged.items():
                 frame.value.setdefault(key, value)
-
-
-def _plain_tag(text: str) -> str:
-    """Return what text without quotes is, as the YAML reader of Kubernetes sees it (sigs.k8s.io/yaml)."""
-    if text in _NULLS:
-        return "null"
-    if text.lower() in _BOOLS and text in (text.lower(), text.capitalize(), text.upper()):
-        return "bool"
-    if text == "<<":
-        return "merge"
-    digits = text if text.startswith(".") else text.replace("_", "")
-    if text[0] not in "+-.0123456789":
-        return "str"
-    if _INTEGER.fullmatch(digits):
-        return "int"
-    return "float" if _DECIMAL.fullmatch(digits) or _INFINITE.fullmatch(text) else "str"
-
-
-def _scalar(text: str, tag: str) -> Any:
-    match tag:
-        case "null":
-            return None
-        case "bool" if text.lower() in _BOOLS:
-            return _BOOLS[text.lower()]
-        case "int" | "float":
-            try:
-                return _integer(text) if tag == "int" else _decimal(text)
-            except ValueError as error:
-                raise DocumentError(f"{text[:40]!r} is not a number") from error
-        case "str" | "timestamp" | "value" | "merge":
-            return text
-    raise DocumentError(f"the tag {tag} has no meaning in a manifest")
-
-
-def _integer(text: str) -> int:
-    digits = text.replace("_", "").lower()
-    unsigned = digits.lstrip("+-")
-    octal = unsigned.startswith("0") and unsigned.isdecimal() and unsigned != "0"
-    number = int(digits, 8 if octal else 0)
-    if number.bit_length() > _WIDEST and not (unsigned.isdecimal() and not octal):
-        raise ValueError("wider than 64 bits, which Kubernetes reads as a text")
-    return number
-
-
-def _decimal(text: str) -> int | float:
-    digits = text.replace("_", "").lower()
-    return _whole(float(digits.replace(".inf", "inf").replace(".nan", "nan")))
-
-
-def _whole(number: float) -> int | float:
-    """Return a number without a fraction as an integer, as JSON writes it."""
-    return int(number) if abs(number) < _EXACT and number.is_integer() else number

@@ -1,1 +1,1 @@
-"""What people run: the simulator, the replay of traces, node pools, and the views that commands print."""
+"""Contains what people run: simulator, replay of traces, node pools, and the views of commands."""

@@ -83,7 +83,8 @@ def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str
         "exec", own, pod["metadata"]["name"], f"--container={container}", "--", "python", "-c", script
     )
     found: dict[str, Any] = json.loads(printed)
-    found["writes"] = [path for path in found["writes"] if path != DRIVER_STATE]  # it stands for the driver's devices
+    writes = [path for path in found["writes"] if path != DRIVER_STATE]  # it stands for the driver's devices
+    found["writes"] = [path for path in writes if not any(path.startswith(f"{each}/") for each in writes)]
     return found
 
 
@@ -112,3 +113,17 @@ def test_from_the_agent(release: PodRelease) -> None:
     assert found["uid"] == 0
     assert_powerless(found)
     assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY["agent"]
+
+
+def test_what_the_agents_init_container_mounts_is_seen_by_the_agent(release: PodRelease) -> None:
+    """A file system for each container's file, on which nothing runs, and the library's directory."""
+    agent = release.agent(GPU_NODE)["metadata"]["name"]
+    own = f"--namespace={release.namespace}"
+    lines = release.cluster.kubectl(
+        "exec", own, agent, "--container=agent", "--", "python", "-c", "print(open('/proc/self/mountinfo').read())"
+    ).splitlines()
+    flags = {fields[4]: set(fields[5].split(",")) for line in lines if (fields := line.split(" "))[4:]}
+    places = [path for path in flags if path.startswith("/run/gputile/containers/")]
+    assert len(places) == 128
+    assert all(flags[path] > {"nosuid", "nodev", "noexec"} for path in places)
+    assert "noexec" not in flags["/var/lib/gputile/library"]

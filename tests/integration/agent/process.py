@@ -28,7 +28,7 @@ from tests.integration.agent.scene import Scene, machine
 from tests.localcluster.processtree import children, command
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
-_RUN = "import typer; from gputile.cli.agent import agent; typer.run(agent)"
+_RUN = "import typer; from gputile.cli.commands.agent import agent; typer.run(agent)"
 
 
 class ClusterApi(FakeApiServer):

@@ -15,12 +15,12 @@ from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.health import Health
-from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.agent import Agent
-from gputile.node.agent.allocate.answer import VISIBLE_DEVICES
-from gputile.node.agent.allocate.validation import SHARED_RESOURCES
-from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
-from gputile.node.agent.parts import assemble
+from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
+from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
+from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
+from gputile.node.agent.parts import Host, assemble
+from gputile.node.agent.processes.mps import MpsDaemons
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock

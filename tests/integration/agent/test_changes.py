@@ -18,9 +18,9 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.node.agent.advertise.mode_and_unit import MODE_PENDING, UNIT_REFUSED
-from gputile.node.agent.advertise.node_offer import MIG_PROBLEM
-from gputile.node.agent.advertise.other_plugin import OTHER_PLUGIN
+from gputile.node.agent.decisions.offer.mode_and_unit import MODE_PENDING, UNIT_REFUSED
+from gputile.node.agent.decisions.offer.node_offer import MIG_PROBLEM
+from gputile.node.agent.decisions.offer.other_plugin import OTHER_PLUGIN
 from gputile.node.nvml.probe import MigInstance
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
@@ -73,7 +73,7 @@ async def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
         assert any(reason == "PodsOnNode" and about == "Node n" for about, reason, _ in here.cluster.events)
         await here.stop_agent()  # what is in force outlives the agent
         await here.start_agent()
-        await here.until(here.agent.parts.kubelet.registered.is_set)
+        await here.until(here.agent.parts.links.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.3)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -104,7 +104,7 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
 async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withdrawn(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        here.agent.parts.mode.closed_for = 3600.0
+        here.agent.parts.steps.mode.closed_for = 3600.0
         here.cluster.relabel({MODE_LABEL: "topology"})
         await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
         here.cluster.create(simple_pod("a", container(mem=4)))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
-from gputile.node.agent.allocate import isolation_mounts
-from gputile.node.agent.allocate.isolation_mounts import ISOLATED
-from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
+from gputile.node.agent.files import isolation_mounts
+from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
+from gputile.node.agent.state.node_config import ISOLATED
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.isolation.limits_format import USAGE
 from tests.corebuilders import container
@@ -86,7 +86,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
         with pytest.raises(AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
-            await here.agent.parts.handler.prestart(GPU_MEMORY, tuple(ids))
+            await here.agent.parts.steps.handler.prestart(GPU_MEMORY, tuple(ids))
         here.cluster.delete("default/a")
         here.cluster.create(simple_pod("a", container(mem=2)))
         await here.until_running(2)

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
-from gputile.node.agent.advertise.mps import LOGS, daemon_name
-from gputile.node.agent.advertise.node_offer import MPS_PROBLEM
+from gputile.api.well_known import (
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MPS_THREADS_ANNOTATION,
+)
+from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent.decisions.answers.mps_clients import daemon_name
+from gputile.node.agent.decisions.offer.node_offer import MPS_PROBLEM
+from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
+from gputile.node.agent.processes.mps import LOGS
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
@@ -83,6 +92,26 @@ async def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offe
         await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
         assert "it ended with status 3" in here.cluster.condition(MPS_PROBLEM).message
         await here.until_offered(GPU_MEMORY, 0)
+        here.install_mps()
+        await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M7", "G1")
+async def test_a_gpu_whose_daemon_does_not_run_takes_no_pods_beside_others_that_do(short: Path) -> None:
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.install_mps('case "$CUDA_VISIBLE_DEVICES" in GPU-1) exit 3;; esac; exec sleep 3600')
+        here.cluster.relabel({MODE_LABEL: "mps"})
+        await here.until(lambda: here.kubelet.manager.allocatable().get(GPU_MEMORY) == 45, 30.0)
+        await here.until(lambda: here.cluster.condition(GPU_PROBLEM).status == "True")
+        assert "GPU 1 (GPU-1): its MPS control daemon does not run" in here.cluster.condition(GPU_PROBLEM).message
+
+        def unhealthy() -> list[int]:
+            inventory = decode_inventory(here.cluster.node.metadata.annotations[INVENTORY_ANNOTATION])
+            return [gpu.index for gpu in inventory.gpus if not gpu.healthy]
+
+        await here.until(lambda: unhealthy() == [1])
         here.install_mps()
         await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
 

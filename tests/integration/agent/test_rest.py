@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.agent.reconcile import drift_check
-from gputile.node.agent.reconcile.reconciler import Correction, reconcile
+from gputile.node.agent.decisions.comparison import rounds as comparing
+from gputile.node.agent.decisions.comparison.reconciler import Correction, reconcile
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import Scene, scene
@@ -25,7 +25,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(result))
         return result
 
-    monkeypatch.setattr(drift_check, "reconcile", counted)
+    monkeypatch.setattr(comparing, "reconcile", counted)
     return found
 
 
@@ -48,7 +48,7 @@ async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[i
         here.cluster.create(simple_pod("b", container(mem=3)))
         await here.until_running(2)
         await here.until(lambda: rounds[-1:] == [0] and not here.disagreements())
-        kubelet = here.agent.parts.kubelet
+        kubelet = here.agent.parts.links.kubelet
         kubelet.state = msgspec.structs.replace(kubelet.state, epoch=0.0)  # long settled
         await some_rounds(here)
         at_rest = len(rounds)

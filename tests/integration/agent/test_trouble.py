@@ -15,9 +15,10 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MO
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.health import Health, HealthState
 from gputile.node.agent import agent
-from gputile.node.agent.allocate import lookup
-from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
-from gputile.node.agent.reconcile import drift_check
+from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
+from gputile.node.agent.decisions.comparison import rounds
+from gputile.node.agent.shell import lookup
+from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.isolation.limits_format import USAGE
 from gputile.node.nvml.monitor import Observation
 from tests.corebuilders import container
@@ -45,7 +46,7 @@ async def test_a_pod_that_is_bound_by_hand_gets_a_gpu_and_a_booking(short: Path)
         await here.until(lambda: ALLOCATION in here.pod("default/hand").metadata.annotations)
         assert booked(here.pod("default/hand")) == {"GPU-1"}
         assert here.disagreements() == []
-        assert ("Pod hand", "GpuAssigned") in {(about, reason) for about, reason, _ in here.cluster.events}
+        assert ("Pod hand", "AllocationRecorded") in {(about, reason) for about, reason, _ in here.cluster.events}
         await here.until(lambda: not here.cluster.ledger.unplaced(NODE))
 
 
@@ -78,7 +79,7 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         await here.until(lambda: here.disagreements() == [])
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
-        registry = here.agent.parts.metrics.registry
+        registry = here.agent.parts.monitoring.metrics.registry
         assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
         assert here.failed == {}
 
@@ -205,7 +206,7 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
     has told the API server.
     """
     monkeypatch.setattr(agent, "RECONCILE_EVERY_S", 0.2)
-    monkeypatch.setattr(drift_check, "LASTS_S", lasts)
+    monkeypatch.setattr(rounds, "LASTS_S", lasts)
     async with scene(short, "cgpu") as here:
         await here.until_offered(GPU_MEMORY, 60)
         here.faults.held_up = "main"
@@ -261,7 +262,7 @@ async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -
         await here.stop_agent()
         (here.host_paths.state / "checkpoint.json").unlink()
         await here.start_agent()
-        await here.until(here.agent.parts.kubelet.registered.is_set)
+        await here.until(here.agent.parts.links.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.5)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -338,14 +339,14 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
         (stale,) = here.agent.parts.allocation_state.device_table
-        prefer = here.agent.parts.handler.preferred
+        prefer = here.agent.parts.steps.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.parts.allocation_state.device_table.put(stale)
+            here.agent.parts.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
             return ids
 
-        monkeypatch.setattr(here.agent.parts.handler, "preferred", prefer_and_forget)
+        monkeypatch.setattr(here.agent.parts.steps.handler, "preferred", prefer_and_forget)
         here.kubelet.finish(here.pod("default/ended").metadata.uid)
         both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
         here.cluster.create(both)
@@ -401,7 +402,7 @@ async def test_no_pod_fails_while_agents_hand_over(short: Path) -> None:
         for _ in range(6):
             former, tasks = here.agent, here.running()
             await here.start_younger_agent()
-            await here.until(lambda: here.agent.parts.kubelet.state.listening, SLOW_S)
+            await here.until(lambda: here.agent.parts.links.kubelet.state.listening, SLOW_S)
             await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations, SLOW_S)
             await cancelled(tasks)
             assert former is not here.agent

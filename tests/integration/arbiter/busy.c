@@ -80,10 +80,10 @@ static void *work(void *argument) {
     cuStreamCreate(&stream, 0);
     gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
     while (go_on(argument == NULL)) {
-        if (with_client) timeslice_before(gpu, stream);
+        if (with_client) timeslice_before(gpu);
         if (joint) pthread_barrier_wait(&all);
         cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
-        if (with_client) timeslice_after(gpu, stream);
+        if (with_client) timeslice_after(gpu);
         count++;
         __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
         if (joint || !strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);

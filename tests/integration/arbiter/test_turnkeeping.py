@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.checkpoint.node_files import NodeFiles
-from gputile.node.agent.gpu_time import arbiter_process
-from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
-from gputile.node.agent.gpu_time.time_shares import TimeShares
+from gputile.node.agent.decisions.publishing.time_shares import TimeShares
+from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.processes import arbiter_process
+from gputile.node.agent.processes.arbiter_process import ArbiterProcess
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.usage_message import Spent

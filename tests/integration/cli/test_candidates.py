@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.programs import arguments
-from tests.unit.cli.test_live import machine, put
+from tests.unit.cli.reads.test_live_cluster import machine, put
 
 CLUSTER = """
 apiVersion: gputile.io/v1alpha1
@@ -32,7 +32,7 @@ def asked(shell: str, line: str) -> dict[str, str]:
     }[shell] | {"_GPUTILE_COMPLETE": f"complete_{shell}"}
 
 
-PATIENT = "import gputile.cli.candidates as c; c.WITHIN_S = c.GIVEN_UP_AFTER_S = 60.0; "  # on a busy machine
+PATIENT = "import gputile.cli.options.candidates as c; c.WITHIN_S = c.GIVEN_UP_AFTER_S = 60.0; "  # on a busy machine
 
 
 def completed(line: str, shell: str = "bash", before: str = PATIENT) -> list[str]:
@@ -137,3 +137,15 @@ def test_bash_itself(tmp_path: Path) -> None:
     """
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert (done.stdout.split(), done.stderr) == (["eks", "aks", "gke"], "")
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"COMP_WORDS": "gputile"}, {"COMP_WORDS": "gputile", "COMP_CWORD": "x"}], ids=str
+)
+def test_a_command_without_words_to_complete_runs(words: dict[str, str]) -> None:
+    environment = os.environ | {"_GPUTILE_COMPLETE": "complete_bash"} | words
+    done = subprocess.run(
+        [*arguments("main"), "version"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("gputile ")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.cli.output import coloured, note
-from gputile.cli.terminal import ascii_only, columns
+from gputile.cli.output.streams import coloured, note
+from gputile.cli.output.terminal import ascii_only, columns
 from tests.unit.cli.programs import arguments
 
 NAMES = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONIOENCODING", "PYTHONUTF8")

@@ -93,6 +93,18 @@ def test_a_policy_of_gpu_time_is_named_by_its_name_or_by_its_number_as_text_or_n
     assert {parse_policy(each) for each in policies} == {GpuTimePolicy.WEIGHTED}
 
 
+@pytest.mark.requirement("G4", "G5")
+@pytest.mark.parametrize("name", ["Team", "a_b", "-a", "a" * 64, "", "a.b"])
+def test_what_no_namespace_can_be_called_is_refused(name: str) -> None:
+    """No pod would ever be in it, so the writer meant another one."""
+    for data, path in (
+        ({"gpuTime": {"namespaceMaxWeight": {name: 7}}}, "gpuTime.namespaceMaxWeight"),
+        ({"trust": {"groups": {"g": [name]}}}, r"trust\.groups\.g\[0\]"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{path}.*: .* is not the name of a namespace$"):
+            load_configuration(data)
+
+
 @pytest.mark.requirement("G4")
 @pytest.mark.parametrize("time", [{"maxWeight": 0}, {"maxWeight": 1001}, {"namespaceMaxWeight": {"team": 0}}])
 def test_a_limit_of_weights_is_a_weight_g4(time: dict[str, object]) -> None:

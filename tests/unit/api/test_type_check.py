@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from hypothesis import given
 
-from gputile.api.type_check import misfits
-from tests.unit.api.test_misfit import VALUES, Outer
+from gputile.api.type_check import mistakes
+from tests.unit.api.test_conversion import VALUES, Outer
 
 
 @given(VALUES)
@@ -16,4 +16,4 @@ def test_it_agrees_with_msgspec(written: Any) -> None:
         fits = True
     except msgspec.ValidationError:
         fits = False
-    assert fits == (not list(misfits(written, Outer)))
+    assert fits == (not list(mistakes(written, Outer)))

@@ -1,81 +1,84 @@
-"""Events, conditions and exit codes: what the code says is on their pages, and nothing else is."""
+"""Events, conditions and exit codes, which have tables: the code names no others, and uses each."""
 
 import ast
 import re
+from enum import Enum
 
-from docs.generator.pages import DOCS
-from docs.generator.source import component, modules, strings
+import pytest
+from docs.generator.source import calls, component, modules, strings
+
+from gputile.api.reasons import ConditionReason, ConditionType, EventReason
+from gputile.cli.output.exit_codes import ExitCode
 
 _CAMEL = re.compile(r"(?:[A-Z][a-z]+){2,}|GPU[A-Z][a-z]+|NoGPUFits|InvalidGPURequest|Preempt(?:ed|ing)")
-_ROW = re.compile(r"^\| `(?P<name>[\w./]+)` \|(?P<rest>.*)\|$", re.MULTILINE)
 # Modules that write neither events nor conditions, and words of Kubernetes and of the kubelet's protocol elsewhere.
 _NOT_OURS = ("tools", "cli", "api", "kube", "core/kube_predicates", "node/gateway/protocols")
 _WORDS = {"EventSet", "GetDevicePluginOptions", "GetPreferredAllocation", "ListAndWatch", "PreStartContainer"}
 _WORDS |= {"DoesNotExist", "NoExecute", "NoSchedule", "NotIn", "RuntimeDefault", "StartResponse"}
 
 
-def rows(page: str) -> dict[str, str]:
-    text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
-    return {match["name"]: match["rest"] for match in _ROW.finditer(text)}
-
-
-def reasons() -> dict[str, set[str]]:
-    """Return the reasons in the code, with the components that use them."""
-    types = {node.name for module in modules().values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+def users(table: type[Enum]) -> dict[str, set[str]]:
+    """Return the members of a table that the code names, with the components that do."""
     found: dict[str, set[str]] = {}
-    for path, text in strings():
-        if _CAMEL.fullmatch(text) and not str(path).startswith(_NOT_OURS) and text not in types | _WORDS:
-            found.setdefault(text, set()).add(component(path) or path.parts[1])
+    for path, module in modules().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == table.__name__:
+                found.setdefault(node.attr, set()).add(component(path) or path.parts[1])
     return found
 
 
-def test_each_reason_is_on_one_of_the_pages() -> None:
-    events, conditions = rows("events"), rows("conditions")
-    assert sorted({*reasons()} - {*events, *conditions}) == []
+def test_a_reason_is_named_by_its_table() -> None:
+    """No module writes a reason as a string of its own."""
+    types = {node.name for module in modules().values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+    strange = {
+        (str(path), text)
+        for path, text in strings()
+        if _CAMEL.fullmatch(text) and not str(path).startswith(_NOT_OURS) and text not in types | _WORDS
+    }
+    assert strange == set()
+    assert {str(path) for path, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)} == {"api/reasons.py"}
 
 
-def test_each_reason_on_a_page_is_in_the_code() -> None:
-    written = {text for _, text in strings()}
-    assert [name for page in ("events", "conditions") for name in rows(page) if name not in written] == []
+@pytest.mark.parametrize("table", [EventReason, ConditionReason, ConditionType, ExitCode])
+def test_each_row_is_in_use(table: type[Enum]) -> None:
+    in_use = {*users(table), ExitCode.DONE.name}  # what ends well leaves with 0 by itself
+    assert [each.name for each in table if each.name not in in_use] == []
 
 
-def test_who_writes_an_event_is_on_its_page() -> None:
-    found = reasons()
-    for name, rest in rows("events").items():
-        assert set(rest.split("|")[1].strip().split(", ")) == found[name], name
+def test_an_event_names_who_records_it() -> None:
+    found = users(EventReason)
+    told = {each: set(each.components.split(", ")) for each in EventReason}
+    assert told == {each: found[each.name] for each in EventReason}
 
 
-def test_each_condition_is_on_its_page() -> None:
-    in_code = {text for _, text in strings() if re.fullmatch(r"gputile\.io/[A-Z]\w+", text)}
-    on_page = {name for name in rows("conditions") if name.startswith("gputile.io/")}
-    assert on_page == in_code
+def test_a_reason_belongs_to_conditions() -> None:
+    assert [each for each in ConditionReason if not each.of or not {*each.of} <= {*ConditionType}] == []
+    assert {kind for each in ConditionReason for kind in each.of} == {*ConditionType}
 
 
-def test_each_reason_names_conditions_that_exist() -> None:
-    conditions = rows("conditions")
-    for name, rest in conditions.items():
-        if not name.startswith("gputile.io/"):
-            for each in re.findall(r"`(\w+)`", rest.split("|")[0]):
-                assert f"gputile.io/{each}" in conditions, name
-
-
-def test_each_exit_code_is_on_its_page() -> None:
-    """What commands leave with are constants of the command line's modules."""
-    command_line = [module for path, module in modules().items() if path.parts[0] == "cli"]
+def test_a_command_leaves_with_a_code_of_the_table() -> None:
+    """What commands leave with are names of ``ExitCode``; who is interrupted leaves with the signal's number."""
     constants = {
-        ast.unparse(node.targets[0]): node.value.value
-        for module in command_line
+        ast.unparse(target): ast.unparse(node.value)
+        for path, module in modules().items()
         for node in module.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        if path.parts[0] == "cli" and isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    constants |= {
+        node.target.id: ast.unparse(node.value)
+        for path, module in modules().items()
+        for node in module.body
+        if path.parts[0] == "cli" and isinstance(node, ast.AnnAssign) and node.value is not None
+        if isinstance(node.target, ast.Name)
     }
     left_with = {
         argument.id
-        for module in command_line
-        for node in ast.walk(module)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "fail")
-        for argument in node.args
-        if isinstance(argument, ast.Name)
+        for path, name, call in calls()
+        if path.parts[0] == "cli" and name in ("Exit", "exit", "fail")
+        for argument in call.args
+        if isinstance(argument, ast.Name) and argument.id.isupper()
     }
-    page = (DOCS / "reference" / "exit-codes.md").read_text(encoding="utf-8")
-    on_page = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert on_page == {constants[name] for name in left_with & {*constants}} | {0, constants["BAD_INPUT"]}
+    assert {"NOT_PLACED", "BAD_INPUT"} <= left_with, "calls are found"
+    named = {name: constants.get(constants[name], constants[name]) for name in left_with}
+    assert {name: code for name, code in named.items() if not code.startswith("ExitCode.")} == {}

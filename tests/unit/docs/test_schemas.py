@@ -11,12 +11,12 @@ import yaml
 from docs.generator.schemas import PLACES, ROOT, outdated
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.cli.schema import SCHEMAS
+from gputile.cli.commands.schema import SCHEMAS
 from tests.schemas import mistakes, validator
 
 OF_KIND = {"Cluster": "cluster", "Configuration": "configuration", "NodePool": "nodepool", "PodKinds": "podkinds"}
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
-FILES = [*ROOT.glob("examples/**/*.yaml"), ROOT / "src/gputile/tools/simulator/pod_kinds.yaml"]
+FILES = [*ROOT.glob("examples/**/*.yaml"), ROOT / "src/gputile/tools/simulator/rules/workloads/pod_kinds.yaml"]
 
 
 def written() -> list[tuple[str, str, Any]]:

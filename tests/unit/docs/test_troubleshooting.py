@@ -26,7 +26,7 @@ def test_each_warning_of_a_pod_has_a_row() -> None:
 
 
 def test_each_condition_of_a_node_has_a_row() -> None:
-    conditions = [name for name in _rows("conditions.md") if name.startswith("gputile.io/")]
+    conditions = [name for name in _rows("events.md") if name.startswith("gputile.io/")]
     assert conditions
     assert [name for name in conditions if f"`{name}`" not in _PAGE] == []
 

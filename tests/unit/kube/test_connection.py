@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.kubeconfig import Access
+from gputile.kube.proxies import Proxy
 from tests.fakes.apiserver import FakeApiServer
 from tests.localcluster.certificates import Authority
 from tests.unit.kube.views import PODS, QUICK, pod
@@ -199,3 +201,37 @@ async def test_a_connection_is_for_its_context_only() -> None:
     connection = Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None)))
     with pytest.raises(RuntimeError, match="async with"):
         await connection.get(PODS)
+
+
+@pytest.mark.anyio
+async def test_each_request_says_as_whom_to_act() -> None:
+    groups = (("Impersonate-User", "somebody"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running(), Connection(replace(server.access(), impersonation=groups)) as connection:
+        await connection.get(PODS)
+        await connection.patch(f"{PODS}/p", b"{}")
+    for request in server.requests:
+        assert request.headers["impersonate-user"] == "somebody"
+        assert request.headers["impersonate-group"] == "a, b"
+
+
+@pytest.mark.anyio
+async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None:
+    server = FakeApiServer()
+    async with server.running():
+        closed = server.url
+    proxy = Proxy(closed, "HTTPS_PROXY")
+    access = Access("https://10.0.0.1:6443", FixedCredentials(None, None), proxy=proxy)
+    async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
+        place = closed.removeprefix("http://")
+        with pytest.raises(
+            errors.ConnectionFailed, match=rf"to the proxy {place} \(by HTTPS_PROXY\): Connection refused"
+        ):
+            await connection.get(PODS)
+    async with server.running():
+        access = replace(access, proxy=Proxy(server.url, "HTTPS_PROXY"))
+        async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
+            server.fault("any", "answer", status=407)
+            with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
+                await connection.get(PODS)

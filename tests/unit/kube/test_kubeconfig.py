@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import Access, load_access
-from gputile.support import given_files
+from gputile.kube.proxies import Proxy
+from gputile.support import bounded_files
 from tests.localcluster.certificates import Authority
 from tests.oddfiles import ODD
 
@@ -65,7 +66,8 @@ async def credential(access: Access) -> Credential:
 async def test_plain_credentials(tmp_path: Path, user: dict[str, Any], authorization: str | None) -> None:
     access = load(tmp_path, document(user, **{"tls-server-name": "api", "proxy-url": "http://proxy:3128"}))
     assert (access.server, access.namespace) == ("https://10.0.0.1:6443", "team")
-    assert (access.tls_server_name, access.proxy) == ("api", "http://proxy:3128")
+    assert access.tls_server_name == "api"
+    assert access.proxy == Proxy("http://proxy:3128", "proxy-url of cluster 'c'")
     assert (await credential(access)).authorization == authorization
     assert (await credential(access)).tls is not None
 
@@ -106,6 +108,43 @@ async def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> No
     access = load_access(environ=environ)
     assert access.server == "http://10.0.0.2:8080"
     assert (await credential(access)).authorization == "Bearer 1"
+
+
+def test_an_empty_file_among_several_counts_for_nothing(tmp_path: Path) -> None:
+    """People put one first, for kubectl to write the current context to."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("# mine\n")
+    second.write_text(yaml.safe_dump(document({})))
+    assert load_access(environ={"KUBECONFIG": f"{first}:{second}"}).server == "https://10.0.0.1:6443"
+    with pytest.raises(ConfigError, match="no current context"):
+        load_access(environ={"KUBECONFIG": f"{first}:{first}"})
+
+
+def test_the_proxy_of_the_environment_is_used_and_judged(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(document({})))
+    found = load_access(path, environ={"HTTPS_PROXY": "proxy:3128"}).proxy
+    assert found == Proxy("http://proxy:3128", "HTTPS_PROXY")
+    assert load_access(path, environ={"HTTPS_PROXY": "proxy:3128", "NO_PROXY": "10.0.0.0/8"}).proxy is None
+    with pytest.raises(ConfigError, match=r"the environment's HTTPS_PROXY is 'socks5://a:1', not a URL .*SOCKS is not"):
+        load_access(path, environ={"HTTPS_PROXY": "socks5://a:1"})
+
+
+def test_as_whom_a_user_acts(tmp_path: Path) -> None:
+    """The headers are those that client-go sends."""
+    user = {"as": "somebody", "as-uid": "7", "as-groups": ["a", "ü"], "as-user-extra": {"acme.com/pro%ject": ["p"]}}
+    assert load(tmp_path, document(user)).impersonation == (
+        ("Impersonate-Extra-acme.com%2Fpro%25ject", "p"),
+        ("Impersonate-User", "somebody"),
+        ("Impersonate-Uid", "7"),
+        ("Impersonate-Group", "a"),
+        ("Impersonate-Group", "ü"),
+    )
+    for key, value in {"as-uid": "7", "as-groups": ["g"], "as-user-extra": {"k": ["v"]}}.items():
+        with pytest.raises(ConfigError, match="user 'u': as-uid, as-groups and as-user-extra need as"):
+            load(tmp_path, document({key: value}))
+    with pytest.raises(ConfigError, match="cannot be sent as Impersonate-User"):
+        load(tmp_path, document({"as": "a\r\nX: y"}))
 
 
 @pytest.mark.anyio
@@ -173,7 +212,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
                 "//a",
             )
         ),
-        ({"server": "https://a", "tls-server-name": "\0"}, {}, "tls-server-name of cluster 'c' is no name of a host"),
+        ({"server": "https://a", "tls-server-name": "\0"}, {}, "tls-server-name of cluster 'c' is not a host name"),
         ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "authority-data: must be base64"),
         ({"server": "https://a", "certificate-authority-data": "aGk="}, {}, "certificate-authority: no PEM"),
         ({"server": "https://a", "certificate-authority": "/absent"}, {}, r"authority \(/absent\): No such file"),
@@ -218,6 +257,7 @@ VALUES = st.recursive(
 )
 CLUSTER = ["server", "certificate-authority", "certificate-authority-data", "extensions", "proxy-url"]
 USER = ["token", "tokenFile", "exec", "client-certificate", "client-key", "client-certificate-data", "auth-provider"]
+USER += ["as", "as-uid", "as-groups", "as-user-extra"]
 
 
 @given(
@@ -250,7 +290,7 @@ async def test_whatever_stands_in_a_files_place_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, kind: str, why: str
 ) -> None:
     """A device has no end, and nobody writes to the pipe."""
-    monkeypatch.setattr(given_files.read_given, "__defaults__", (0.05,))
+    monkeypatch.setattr(bounded_files.read_bounded, "__defaults__", (0.05,))
     pair = Authority(tmp_path).client("client", "gputile")
     ODD[kind](tmp_path / "odd")
     user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)} if "client" in field else {}
@@ -271,6 +311,14 @@ async def test_a_file_that_holds_no_token_is_named(tmp_path: Path, token: bytes)
     (tmp_path / "token").write_bytes(token)
     with pytest.raises(ConfigError, match=r"the token file .*token"):
         await credential(load(tmp_path, document({"tokenFile": "token"})))
+
+
+@pytest.mark.parametrize("name", ["a/b", "../x", "a b", "x\r\nX: y", "A", "a" * 64])
+def test_a_contexts_namespace_is_a_name_before_it_is_part_of_a_path(tmp_path: Path, name: str) -> None:
+    content = document({})
+    content["contexts"][0]["context"]["namespace"] = name
+    with pytest.raises(ConfigError, match="namespace of context 'here': Invalid value"):
+        load(tmp_path, content)
 
 
 def test_a_token_cannot_add_a_header(tmp_path: Path) -> None:

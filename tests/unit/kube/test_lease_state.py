@@ -133,6 +133,13 @@ class DeletedLeases(Leases):
         self.version += 1
         self.stored = LeaseRecord(str(self.version), "", duration)
 
+    @rule(duration=st.sampled_from([0.0, 2.0]), holder=st.sampled_from(["", "somebody"]))
+    def write_another_duration_by_hand(self, duration: float, holder: str) -> None:
+        if self.stored is not None and self.stored.holder:
+            self.version += 1
+            holder = holder or self.stored.holder
+            self.stored = replace(self.stored, resource_version=str(self.version), duration=duration, holder=holder)
+
 
 DeletedLeases.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60, deadline=None)
 TestDeletedLeases = DeletedLeases.TestCase
@@ -153,10 +160,11 @@ def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, duration: 
 
 
 @pytest.mark.parametrize("duration", [0.0, 2.0, 15.0])
-def test_a_lease_that_names_nobody_and_was_not_released_is_taken_as_one_whose_holder_died(duration: float) -> None:
-    """Somebody made it by hand, or removed the holder's name: the holder believes in its claim still."""
+@pytest.mark.parametrize("holder", ["", "them"])
+def test_a_lease_that_was_not_released_is_taken_as_one_whose_holder_died(holder: str, duration: float) -> None:
+    """Somebody may have written it by hand: the holder believes in its claim still, and for as long as it wrote."""
     mine = LeaseState("me", 15, 3)
-    mine.seen(LeaseRecord("1", "", duration, uid="u"), 100.0)
+    mine.seen(LeaseRecord("1", holder, duration, uid="u"), 100.0)
     assert mine.next_step(114.9) is LeaseStep.WAIT
     assert mine.next_step(115.0) is LeaseStep.TAKE
 
@@ -171,15 +179,15 @@ def test_what_was_just_created_belongs_to_nobody() -> None:
 
 def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> None:
     mine = LeaseState("me", 15, 3)
-    theirs = LeaseRecord("1", "them", 10.0, transitions=4)
+    theirs = LeaseRecord("1", "them", 20.0, transitions=4)
     mine.seen(theirs, 100.0)
     mine.seen(theirs, 105.0)
-    assert mine.next_step(109.9) is LeaseStep.WAIT
-    assert mine.expected_free_at == 110.0
-    assert mine.next_step(110.0) is LeaseStep.TAKE
+    assert mine.next_step(119.9) is LeaseStep.WAIT
+    assert mine.expected_free_at == 120.0
+    assert mine.next_step(120.0) is LeaseStep.TAKE
     assert mine.wanted() == LeaseRecord("1", "me", 15.0, transitions=5)
-    mine.seen(replace(theirs, resource_version="2"), 110.0)
-    assert mine.next_step(110.0) is LeaseStep.WAIT
+    mine.seen(replace(theirs, resource_version="2"), 120.0)
+    assert mine.next_step(120.0) is LeaseStep.WAIT
 
 
 def test_a_claim_counts_from_before_its_request() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,14 @@ async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> No
         async with light(Access(server.url, FixedCredentials(None, ssl.create_default_context()))) as connection:
             with pytest.raises(errors.ConnectionFailed, match="certificate"):
                 await connection.get(PODS)
+
+
+async def test_each_request_says_as_whom_to_act() -> None:
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running():
+        access = replace(server.access(), impersonation=(("Impersonate-User", "ü"), ("Impersonate-Group", "g")))
+        async with light(access) as connection:
+            await connection.get(PODS)
+    headers = server.requests[0].headers
+    assert (headers["impersonate-user"], headers["impersonate-group"]) == ("ü", "g")

@@ -57,3 +57,16 @@ async def test_a_list_of_another_kind_is_refused(kind: str) -> None:
 async def test_a_list_of_its_kind_is_one(kind: str) -> None:
     _, listed = await list_pages(Pages(1, 1, kind), "/api/v1/namespaces/n/pods", ObjectDecoder(Pod), {})
     assert len(listed.objects) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/apis/scheduling.k8s.io/v1/priorityclasses", "PriorityClassList"),
+        ("/apis/networking.k8s.io/v1/networkpolicies", "NetworkPolicyList"),
+        ("/api/v1/endpoints", "EndpointsList"),
+    ],
+)
+async def test_a_plural_may_have_another_end(path: str, kind: str) -> None:
+    _, listed = await list_pages(Pages(1, 1, kind), path, ObjectDecoder(Node), {})
+    assert len(listed.objects) == 1

@@ -67,7 +67,7 @@ async def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Pat
     ("text", "why"),
     [
         ("gpuMemoryUnit: 2026-13-01", "'2026-13-01' is not a memory size"),
-        ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a number"),
+        ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a whole number"),
         ("a: 2026-02-30", "a: unknown field; known are apiVersion"),
         ("gpuMemoryUnit: !!timestamp x", "gpuMemoryUnit"),
         ("a: !!python/object:os.system x", "has no meaning"),
@@ -136,4 +136,4 @@ async def test_what_has_come_into_its_place_is_neither_waited_for_nor_taken_in(t
     ODD[kind](path)
     followed = ConfigFile(path, Configuration())
     await followed.look()
-    assert "is not taken in: " in followed.problem
+    assert "is not taken in: " in (followed.problem or "")

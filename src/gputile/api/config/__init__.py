@@ -1,1 +1,1 @@
-"""Versioned configuration files."""
+"""Holds the configuration files, one module for each version."""

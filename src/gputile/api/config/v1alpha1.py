@@ -1,13 +1,14 @@
-"""``gputile.io/v1alpha1`` Configuration: what a cluster's owner may set, with defaults and validation."""
+"""Defines what the configuration may set, with defaults and validation (``gputile.io/v1alpha1``)."""
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
+from gputile.api.field_mistake import RULE
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.misfit import RULE, MisfitError, convert
 from gputile.api.quantity import MemorySize, QuantityError, parse_mib
 from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Mode, Placement
 
@@ -23,6 +24,12 @@ class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, froze
     """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
 
 
+Namespace = Annotated[
+    str,
+    Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", extra={RULE: "the name of a namespace"}),
+]
+
+
 class Trust(_Section, frozen=True):
     """Who may share a GPU that has no memory isolation (G5)."""
 
@@ -36,7 +43,7 @@ class Trust(_Section, frozen=True):
         ),
     ] = "namespace"
     groups: Annotated[
-        dict[str, list[str]],
+        dict[str, list[Namespace]],
         Meta(
             description=(
                 "Namespaces that trust each other, by a name of the group. A namespace is in one group at most."
@@ -115,7 +122,8 @@ class GangConfiguration(_Section, frozen=True):
             le=86400,
             description=(
                 "How long GPUs are kept for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
-                "gang could ever start; 1 to 86400."
+                "gang could ever start; 1 to 86400. GPUs that pods leave for one pod of higher priority are kept by "
+                "`preemption.keepSeconds`."
             ),
         ),
     ] = 3600
@@ -128,8 +136,8 @@ class PreemptionConfiguration(_Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether the extender evicts pods of lower priority for a pod that no GPU has room for, and keeps the "
-                "GPUs for it."
+                "Whether pods of lower priority are evicted for a pod or a gang that no GPUs have room for, and the "
+                "GPUs are kept for it."
             )
         ),
     ] = True
@@ -140,7 +148,7 @@ class PreemptionConfiguration(_Section, frozen=True):
             le=86400,
             description=(
                 "How long the GPUs are kept for it at most, beyond the longest grace period of the pods that leave; "
-                "10 to 86400."
+                "10 to 86400. GPUs that become free for a gang are kept by `gangs.keepSeconds`."
             ),
         ),
     ] = 120
@@ -282,7 +290,7 @@ class GpuTime(_Section, frozen=True):
         ),
     ] = 1
     namespace_max_weight: Annotated[
-        dict[str, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
+        dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
         Meta(description="The same for the pods of some namespaces, by namespace."),
     ] = {}
 
@@ -419,5 +427,5 @@ def load_configuration(data: Any) -> Configuration:
     """
     try:
         return convert({} if data is None else data, Configuration)
-    except MisfitError as error:
+    except ConversionError as error:
         raise ConfigurationError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What Kubernetes' own kinds are called, and which fields those have that make pods.
+"""Lists the names of Kubernetes' own kinds, and the fields of those that make pods.
 
 ``fields.json`` is condensed from what a kube-apiserver serves (the OpenAPI documents of Kubernetes, which are under the
 Apache License 2.0); ``make fields`` writes it. A type in it is ``bool``, ``int32``, ``int64``, ``string``, ``number``,

@@ -1,1 +1,1 @@
-"""The controller: what looks at the whole cluster. Taints of GPU nodes, nodes whose agent is silent, and gangs."""
+"""Looks after the whole cluster: taints of GPU nodes, nodes whose agent is silent, and gangs."""

@@ -1,5 +1,6 @@
-"""The controller's writes to the real API server."""
+"""Writes what the controller decides to the real API server."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,10 @@ from gputile.api.well_known import GANG_GATE, HOLD_ANNOTATION
 from gputile.controlplane.controller.taints import JsonPatch
 from gputile.kube import writes
 from gputile.kube.connection import Connection
+from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
+
+_EVICT_SECONDS = 5.0
 
 
 class ApiServerWriter:
@@ -38,6 +42,12 @@ class ApiServerWriter:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod, None where there is none of this name."""
         return await writes.read_pod(self._connection, namespace, name)
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
+        await writes.evict_pod(self._connection, namespace, name, uid, within=_EVICT_SECONDS)
+        with contextlib.suppress(KubeError):  # it leaves all the same, and may be gone already
+            await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_EVICT_SECONDS)
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:
         """Create the Job of a placeholder."""

@@ -1,4 +1,4 @@
-"""The cluster as the controller knows it: the ledger, what kube-scheduler counts, and the pods of gangs.
+"""Keeps the cluster as the controller knows it: the ledger, kube-scheduler's counts and the gangs.
 
 Watches feed it, and so do the answers to the controller's own writes, so that a round of planning sees what the one
 before it wrote. An older version of a pod than the one known is ignored.
@@ -12,7 +12,10 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
+from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import HANDOVER_ANNOTATION, HOLD_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
@@ -27,6 +30,7 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.gang_victims import PlacementGround
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
@@ -51,12 +55,15 @@ class ClusterState:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None where the cluster has no PodGroups
+        self.budgets_read = False  # whether PodDisruptionBudgets are known
         self.groups_read = 0  # grows whenever PodGroups change; 0 until it is known whether there are any
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
         self.units = UnitsInForce(configuration)
         self.members = GangMembers()
+        self.bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
+        self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
         self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
@@ -71,6 +78,11 @@ class ClusterState:
         """Return a pod's reservation, None where it has none or it has ended."""
         reservation = reservation_of(pod)
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
+
+    def ground(self) -> PlacementGround:
+        """Return the cluster as places are looked for in it that pods have to leave."""
+        placement = self.placement
+        return PlacementGround(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
 
     def reservation_end(self, uid: str) -> int:
         """Return when the reservation of an unbound pod ends or has ended, Unix time in ns; 0 where it has none."""
@@ -137,6 +149,12 @@ class ClusterState:
         self.groups_read += 1
         self._changed()
 
+    def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> Steps[None]:
+        """Take an event of the PodDisruptionBudgets' watch, in steps."""
+        yield
+        self.budgets.budgets(event)
+        self.budgets_read = self.budgets_read or isinstance(event, Replaced)
+
     def no_groups(self) -> Steps[None]:
         """Note, as an update, that the cluster has no PodGroups."""
         yield
@@ -200,6 +218,8 @@ class ClusterState:
         else:
             self._pods.pop(uid, None)
         self.ledger.apply(PodApplied(pod))
+        self.bound_pods.pod_applied(pod)
+        self.budgets.pod_applied(pod)
         after = self.ledger.booking(uid)
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
@@ -208,6 +228,8 @@ class ClusterState:
 
     def _forget(self, uid: str) -> None:
         self.ledger.apply(PodDeleted(uid))
+        self.bound_pods.pod_deleted(uid)
+        self.budgets.pod_deleted(uid)
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return

@@ -14,16 +14,17 @@ from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import AGENT_SILENT
+from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.node_requests import NodeRequestPlanner
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
+from gputile.controlplane.controller.silent_nodes import SilentNodes
 from gputile.controlplane.controller.starvation import AccountError
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
@@ -67,6 +68,7 @@ class Controller:
         writer = ApiServerWriter(connection, self._events, settings.namespace)
         self.cluster_state = ClusterState(configuration, self._changed)
         self.updates = UpdateQueue()
+        self._silent_nodes = SilentNodes(time.time)
         self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
@@ -82,6 +84,9 @@ class Controller:
         self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
+        # It is no condition of being ready: gangs preempt nobody before it has listed.
+        path = "/apis/policy/v1/poddisruptionbudgets"
+        self._budget_watch = Reflector(connection, path, PodDisruptionBudget, self._take_budgets)
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
         self._scales = configuration.autoscaling.enabled
@@ -89,9 +94,9 @@ class Controller:
             self._watches["pods"] = self._pod_watch
         self.app = monitoring_app(self._registry(), self.not_ready)
 
-    def not_ready(self) -> str:
-        """Return why this replica is not ready, "" where it is; a standby is."""
-        return "" if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
+    def not_ready(self) -> str | None:
+        """Return why this replica is not ready, None where it is; a standby is."""
+        return None if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -117,6 +122,8 @@ class Controller:
                 ),
                 self.gangs.run(),
             ]
+            if self._configuration.preemption.enabled:
+                work.append(self._budget_watch.run())
         try:
             async with background(work):
                 yield
@@ -125,12 +132,23 @@ class Controller:
 
     def _registry(self) -> MetricsRegistry:
         registry = MetricsRegistry()
-        cluster_state, gangs, nodes = self.cluster_state, self.gangs, self.nodes
         registry.register(self._lag.seconds)
         export_reflectors(registry, "controller", self._watches)
         gauge = registry.gauge
         gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
-        gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: not self.not_ready())
+        gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: self.not_ready() is None)
+        registry.counter(
+            "gputile_controller_failed_writes",
+            "Writes to the API server that failed and were tried again, since the start.",
+            self._failed_writes,
+        )
+        self._export_gangs(registry)
+        self._export_nodes(registry)
+        self._export_former_names(registry)
+        return registry
+
+    def _export_gangs(self, registry: MetricsRegistry) -> None:
+        gauge, gangs = registry.gauge, self.gangs
         gauge(
             "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
         )
@@ -141,24 +159,38 @@ class Controller:
             lambda: [(state, gangs.states()[state]) for state in STATES],
         )
         gauge(
-            "gputile_controller_gangs_planned",
+            "gputile_controller_gangs_waiting_since_timestamp_seconds",
+            "Since when the gang has been without GPUs that has been longest, Unix time; 0 where none is.",
+            gangs.waiting_since,
+        )
+        registry.counter(
+            "gputile_controller_gang_plans",
             "Gangs for whose pods GPUs were reserved, since the start.",
             lambda: gangs.planned,
         )
-        gauge(
-            "gputile_controller_taints_written",
-            "GPU taints that were set or removed, since the start.",
-            lambda: nodes.tainted,
+        preemption = self._planner.preemption
+        registry.counter(
+            "gputile_controller_evictions",
+            "Pods that were evicted for gangs of higher priority, since the start.",
+            lambda: preemption.evictions,
         )
-        gauge(
-            "gputile_controller_write_failures",
-            "Writes to the API server that failed and were tried again, since the start.",
-            lambda: nodes.queue.failures + gangs.failures + self._requester.failures,
+        registry.counter(
+            "gputile_controller_evictions_refused",
+            "Evictions for gangs that the API server refused, since the start.",
+            lambda: preemption.evictions_refused,
         )
         gauge(
             "gputile_controller_places_kept",
             "Pods of gangs that have GPUs reserved and are not bound yet.",
             self._reserved,
+        )
+
+    def _export_nodes(self, registry: MetricsRegistry) -> None:
+        gauge, silent, units = registry.gauge, self._silent_nodes, self.cluster_state.units
+        registry.counter(
+            "gputile_controller_taint_writes",
+            "GPU taints that were set or removed, since the start.",
+            lambda: self.nodes.tainted,
         )
         gauge(
             "gputile_controller_nodes_requested",
@@ -170,27 +202,52 @@ class Controller:
             "Pods without a place that no node type could take, in the last round.",
             lambda: self._requests.refused if self.election.leads() else 0,
         )
-        gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", self._silent)
+        gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", silent.count)
+        gauge(
+            "gputile_controller_silent_since_timestamp_seconds",
+            "Since when the node has had that condition that has had it longest, Unix time; 0 where none has it.",
+            silent.since,
+        )
         registry.labelled(
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
-            lambda: [(str(unit), number) for unit, number in cluster_state.units.counts.items()],
+            lambda: [(str(unit), number) for unit, number in units.counts.items()],
         )
-        return registry
+
+    def _export_former_names(self, registry: MetricsRegistry) -> None:
+        """Export the names that metrics had in 0.1; docs/reference/versions.md says until when."""
+        gauge = registry.gauge
+        gauge(
+            "gputile_controller_gangs_planned",
+            "The former name of gputile_controller_gang_plans_total.",
+            lambda: self.gangs.planned,
+        )
+        gauge(
+            "gputile_controller_taints_written",
+            "The former name of gputile_controller_taint_writes_total.",
+            lambda: self.nodes.tainted,
+        )
+        gauge(
+            "gputile_controller_write_failures",
+            "The former name of gputile_controller_failed_writes_total.",
+            self._failed_writes,
+        )
+
+    def _failed_writes(self) -> int:
+        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures
 
     def _reserved(self) -> int:
         return sum(booking.reserved for booking in self.cluster_state.ledger.bookings())
-
-    def _silent(self) -> int:
-        conditions = (c for node in self.cluster_state.nodes.values() for c in node.status.conditions)
-        return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
 
     def _take_pods(self, event: WatchEvent[Pod]) -> None:
         self.updates.put(self._pod_event(event))
 
     def _take_nodes(self, event: WatchEvent[Node]) -> None:
         self.updates.put(self._node_event(event))
+
+    def _take_budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
+        self.updates.put(self.cluster_state.budget_event(event))
 
     def _pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
         yield from self.cluster_state.pod_event(event)
@@ -202,6 +259,7 @@ class Controller:
     def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
         yield from self.cluster_state.node_event(event)
+        self._silent_nodes.node_event(event)
         if joins:
             self._requester.wake()
         match event:
@@ -216,7 +274,7 @@ class Controller:
     def _has_listed(self, what: str) -> None:
         """Note that a whole list is known, and spare the garbage collector walking it again and again."""
         self._listed.add(what)
-        if not self.not_ready():
+        if self.not_ready() is None:
             gc.freeze()
 
     async def _catch_up(self, _: bool) -> None:

@@ -1,4 +1,4 @@
-"""The pods of gangs, and which gangs anybody has to look at.
+"""Keeps the pods of gangs, and tells which gangs have to be looked at.
 
 A pod that has succeeded counts as started while others of its gang have not finished; so it is kept until they have.
 A pod that has failed counts for nothing, and is not kept.

@@ -1,10 +1,11 @@
-"""One round of planning: what to write so that the first gangs of the queue start. No I/O, no clock.
+"""Plans one round: what to write so that the first gangs of the queue start. No I/O, no clock.
 
 The gangs are taken in the order of the queue. A gang that fits whole gets its reservations; the gangs after it see
 them. A gang that does not fit is passed over, so that later ones use what it cannot; but not for ever: after
 ``gangs.patienceSeconds`` it blocks the queue behind it, and what becomes free is reserved for it until it fits, or
-until that has lasted for long enough (``starvation``). Only one gang at a time has reservations that it cannot use yet,
-so no two gangs wait for each other's.
+until that has lasted for long enough (``starvation``). Only one gang at a time has such reservations, so no two gangs
+wait for each other's. A gang for which pods of lower priority would leave enough has them evicted, and has
+reservations until they have left (``gang_preemption``).
 """
 
 from collections import Counter
@@ -15,27 +16,31 @@ from typing import Final
 import msgspec
 
 from gputile.api.core import Pod
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import HOLD_ANNOTATION
-from gputile.controlplane.controller.cluster_state import ClusterState, PlacementState
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PlaceState
+from gputile.controlplane.controller.gang_searches import TOO_LARGE, GangSearches
 from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
 from gputile.controlplane.controller.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
-from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
-from gputile.core.scheduling.gang_rules import in_line, no_room_text, together_text, too_few_text
+from gputile.core.scheduling.gang_plan import GangPlan
+from gputile.core.scheduling.gang_rules import in_line, no_room_text, too_few_text
+from gputile.core.scheduling.gang_victims import GangVictims
 
 _SECOND = 10**9
-STEPS_A_ROUND = 10_000  # beyond these no further gang is searched places for: news wait while a round goes on
-_FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a search that gave up is made again
+_FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a reservation that was refused is written again
 _NODES_NAMED = 10
 _SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
-_INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE = "GangIncomplete", "GangWaiting", "GangBehind", "GangTooLarge"
-_PLANNED = "GangPlanned"
-STATES: Final = (_PLANNED, _INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE)
+_INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
+_PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
+_ENDED = EventReason.PREEMPTION_ENDED
+_WANTS_GPUS: Final = (_WAITING, _BEHIND, TOO_LARGE, _PREEMPTING)
+STATES: Final = (_PLANNED, _PREEMPTING, _INCOMPLETE, _WAITING, _BEHIND, TOO_LARGE)
+_RENEW_PART = 4  # of the time of a reservation: what ends within it is renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class GangEvent:
     """Something to tell the people who look at a gang's pods."""
 
     pods: tuple[Pod, ...]
-    reason: str
+    reason: EventReason
     message: str
     warning: bool = True
 
@@ -60,45 +65,20 @@ class GangEvent:
 class Round:
     """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
 
+    ``evictions`` are of pods that leave places which were written in an earlier round.
+
     ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
     ``contradictions`` tell of gangs that were left out because what is known of their pods contradicts itself.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
     gates: list[Pod] = field(default_factory=list)
+    evictions: list[list[Eviction]] = field(default_factory=list)
     events: list[GangEvent] = field(default_factory=list)
     waiting: int = 0
     planned: int = 0
     unfinished: bool = False
     contradictions: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """A search that failed: it would fail again while the same pods wait and nothing became free.
-
-    ``cycle`` is the pass over all gangs that it was part of. One that gave up is made again from ``again_ns`` on (Unix
-    time in nanoseconds), since each costs as much as it may; ``failures`` of them came in a row.
-    """
-
-    pods: frozenset[str]
-    needed: int
-    freed: int
-    grown: int
-    cycle: int
-    plan: GangPlan
-    again_ns: int = 0
-    failures: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _AloneInCluster:
-    """What a search found for the pods in a cluster without others; ``grown`` is the cluster's at that time."""
-
-    pods: frozenset[str]
-    needed: int
-    grown: int
-    plan: GangPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +88,10 @@ class _Refused:
     times: int
     why: str
     again_ns: int
+
+    def pauses(self, now_ns: int) -> bool:
+        """Return whether none is written yet; a pause that lasts too long was begun while a clock was ahead."""
+        return 0 < self.again_ns - now_ns <= _LONGEST_PAUSE
 
 
 class GangPlanner:
@@ -122,13 +106,12 @@ class GangPlanner:
         self._new_plan = new_plan
         self._gangs = Gangs(cluster_state)
         self._starvation = StarvationTimeout(self._configuration.gangs)
-        self._tried: dict[GangName, _Tried] = {}
-        self._ever: dict[GangName, _AloneInCluster] = {}
+        self._searches = GangSearches(cluster_state)
+        self.preemption = GangPreemption(cluster_state)
         self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
-        self._reported: dict[GangName, tuple[str, str]] = {}
-        self._cycle = 0  # counts the passes over all gangs; each may take several rounds
-        self._steps_left = 0
+        self._reported: dict[GangName, tuple[EventReason, str]] = {}
+        self._wanting: dict[GangName, int] = {}  # since when gangs have been without GPUs, Unix time in nanoseconds
         self._round = Round()
 
     def steps(self, now_ns: int) -> Steps[Round]:
@@ -137,13 +120,17 @@ class GangPlanner:
         ``now_ns`` is Unix time in nanoseconds. Whoever gives up half-way closes the steps, and calls ``abandon``.
         """
         cluster_state, result = self._cluster_state, Round()
-        self._round, self._steps_left = result, STEPS_A_ROUND
+        self._round = result
         cluster_state.tick(now_ns)
         gangs = yield from self._gangs.look()
         names = {gang.name for gang in gangs}
-        for remembered in (self._tried, self._ever, self._reported, self._refused):
+        self._searches.begin(names)
+        self.preemption.begin(names)
+        for remembered in (self._reported, self._wanting, self._refused):
             for name in remembered.keys() - names:
                 del remembered[name]
+        for name, since_ns in self._wanting.items():
+            self._wanting[name] = min(since_ns, cluster_state.now_ns)  # the clock was ahead
         self._starvation.begin(names, cluster_state.now_ns)
         self._several_started = sum(gang.started for gang in gangs) > 1
         head: Gang | None = None
@@ -167,27 +154,30 @@ class GangPlanner:
                 result.waiting += 1
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
-                    self._starvation.starve(gang.name, certain=self._starts_some_day(gang))
+                    self._starvation.starve(gang.name, certain=self._searches.starts_some_day(gang))
         runs = {gang.name: not gang.below_min_member for gang in gangs}
         self._starvation.end(
             lambda name: runs.get(name, cluster_state.members.runs(name)), finished=not result.unfinished
         )
         if not result.unfinished:
-            self._cycle += 1
+            self._searches.end_cycle()
         return result
 
-    def states(self) -> Counter[str]:
+    def states(self) -> Counter[EventReason]:
         """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
         return Counter(reason for reason, _ in self._reported.values())
 
+    def waiting_since(self) -> float:
+        """Return since when the gang has been without GPUs that has been longest, Unix time in seconds; 0: none is."""
+        return min(self._wanting.values(), default=0) / _SECOND
+
     def without_room(self) -> list[Pod]:
-        """Return the pods for which the last searches found no room, of each gang as many as have to start together."""
-        found: list[Pod] = []
-        for name, tried in self._tried.items():
-            lacking = tried.pods - tried.plan.places.keys()
-            pods = [pod for pod in self._cluster_state.members.pods(name) if pod.metadata.uid in lacking]
-            found += sorted(pods, key=in_line)[: max(0, tried.needed - len(tried.plan.places))]
-        return found
+        """Return the pods for which the last searches found no room, of each gang as many as have to start together.
+
+        Pods that others leave GPUs for are not among them.
+        """
+        found = self._searches.without_room()
+        return [pod for pod in found if (gang := gang_of(pod)) is None or self.preemption.kept(gang) is None]
 
     def abandon(self) -> None:
         """Take back what was expected of a round that was given up: nothing of it is written."""
@@ -211,7 +201,7 @@ class GangPlanner:
         """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""
         gang, now_ns = gang_of(pod), self._cluster_state.now_ns
         before = self._refused.get(gang) if gang is not None else None
-        if gang is None or (before is not None and before.again_ns > now_ns):
+        if gang is None or (before is not None and before.pauses(now_ns)):
             return
         times = before.times + 1 if before is not None else 1
         again_ns = now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
@@ -220,43 +210,92 @@ class GangPlanner:
     def _advance(self, gang: Gang, head: Gang | None, result: Round) -> Steps[bool]:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         if not self._is_complete(gang, result):
+            self._give_up(gang, "some of its pods are gone", result)
             yield from self._remove_reservations(gang, result)
             return False
+        if self.preemption.kept(gang.name) is not None and (yield from self._goes_on(gang, result)):
+            return self.preemption.kept(gang.name) is None
         refused = self._refused.get(gang.name)
-        if refused is not None and 0 < refused.again_ns - self._cluster_state.now_ns <= _LONGEST_PAUSE:
+        if refused is not None and refused.pauses(self._cluster_state.now_ns):
             yield from self._remove_reservations(gang, result)
-            text = f"{_together(gang)} wait: the API server refuses to store what is reserved for them: {refused.why}"
+            text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
             self._report(gang, _WAITING, text, result)
             return False
         if head is not None:
             yield from self._remove_reservations(gang, result)
-            text = f"{_together(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
+            text = f"{gang.together} wait behind gang {head.name}, which has waited too long to be passed again"
             self._report(gang, _BEHIND, text, result)
             return False
         if gang.repeated and self._starvation.resting:
             # What ends is left as it is: so whoever plans next knows it too.
             self._report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
-        if self._has_to_wait_for_a_search(gang):
+        if self._searches.must_wait(gang, starved=self._is_starved(gang)):
             result.unfinished = True
             return False
-        plan = yield from self._plan(gang, result)
+        search = yield from self._searches.find(gang, starved=self._is_starved(gang))
+        if search.reason is not None:
+            self._report(gang, search.reason, search.text, result)
+        plan = search.plan
         if plan is None:
             yield from self._remove_reservations(gang, result)
             return False
         if plan.fits:
-            yield from self._write(gang, plan, len(plan.places), result)
-            result.planned += 1
-            places = ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
-            text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {places}"
-            self._report(gang, _PLANNED, text, result, warning=False)
+            yield from self._start(gang, plan, result)
             return True
-        self._report(gang, _WAITING, no_room_text(_together(gang), plan), result)
+        found = yield from self.preemption.find(gang)
+        if found is not None:
+            yield from self._keep_places(gang, found, result)
+            return False
+        self._report(gang, _WAITING, no_room_text(gang.together, plan), result)
         if self._is_starved(gang):
             yield from self._reserve_what_fits(gang, plan, result)
         else:
             yield from self._remove_reservations(gang, result)
         return False
+
+    def _start(self, gang: Gang, plan: GangPlan, result: Round) -> Steps[None]:
+        """Write the reservations of a plan that may start."""
+        yield from self._write(gang, plan, len(plan.places), result, starts=True)
+        result.planned += 1
+        text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
+        self._report(gang, _PLANNED, text, result, warning=False)
+
+    # -- places that other pods leave
+
+    def _keep_places(self, gang: Gang, found: GangVictims, result: Round) -> Steps[None]:
+        """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
+        plan = self.preemption.keep(gang, found)
+        yield from self._write(gang, plan, len(plan.places), result, starts=False)
+        leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
+        text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
+        self._report(gang, _PREEMPTING, text, result, warning=False)
+
+    def _goes_on(self, gang: Gang, result: Round) -> Steps[bool]:
+        """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
+        preemption, kept = self.preemption, self.preemption.kept(gang.name)
+        if kept is None:
+            return False
+        state, why = yield from preemption.look(gang, kept)
+        if state is PlaceState.LOST:
+            self._give_up(gang, why, result)
+            return False
+        if state is PlaceState.FREE:
+            preemption.drop(gang)
+            yield from self._start(gang, kept.plan, result)
+            return True
+        if preemption.ends_soon(kept, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
+            yield from self._write(gang, kept.plan, len(kept.plan.places), result, starts=False)
+        elif evictions := preemption.due(gang.name, kept):
+            result.evictions.append(evictions)
+        return True
+
+    def _give_up(self, gang: Gang, why: str, result: Round) -> None:
+        """Keep places no longer that others were to leave for a gang."""
+        if self.preemption.kept(gang.name) is not None:
+            self.preemption.drop(gang)
+            text = f"gang {gang.name.name}: no places are kept any more that others leave: {why}"
+            result.events.append(GangEvent(gang.unreserved, _ENDED, text))
 
     def _keeps_gpus(self, gang: Gang) -> bool:
         ends = (self._cluster_state.reservation_end(pod.metadata.uid) for pod in (*gang.reserved, *gang.unreserved))
@@ -284,108 +323,19 @@ class GangPlanner:
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
         may_reserve = gang.below_min_member and not (gang.started and self._several_started)
-        may_reserve = may_reserve and gang.name not in self._refused
+        may_reserve = may_reserve and gang.name not in self._refused and self.preemption.kept(gang.name) is None
         waited = self._starvation.has_passed(gang.name, gang.complete_at, self._cluster_state.now_ns)
-        return may_reserve and complete and waited and not self._is_too_large(gang)
-
-    def _is_too_large(self, gang: Gang) -> bool:
-        ever = self._ever.get(gang.name)
-        return ever is not None and not ever.plan.fits and ever.plan.certain
-
-    def _starts_some_day(self, gang: Gang) -> bool:
-        ever = self._ever.get(gang.name)
-        return ever is not None and ever.plan.fits
-
-    # -- searches
-
-    def _known(self, gang: Gang) -> GangPlan | None:
-        """Return the plan of a search that need not be made again."""
-        tried, cluster_state = self._tried.get(gang.name), self._cluster_state
-        if tried is None or (tried.pods, tried.needed) != (_uids(gang), gang.needed):
-            return None
-        nothing_new = cluster_state.freed == tried.freed or tried.cycle == self._cycle
-        # Where the clock was set back, the time is so far ahead that it means nothing.
-        paused = 0 < tried.again_ns - cluster_state.now_ns <= _LONGEST_PAUSE and cluster_state.grown == tried.grown
-        if not nothing_new and not paused:
-            return None
-        if self._is_starved(gang) and sum(reservation_lasts(cluster_state, pod) for pod in gang.unreserved) != len(
-            tried.plan.places
-        ):
-            return None  # what is reserved for it was lost, or ends
-        return tried.plan
-
-    def _has_to_wait_for_a_search(self, gang: Gang) -> bool:
-        """Return whether the round has gone on for so long that the gang's search is left to the next one."""
-        return self._steps_left <= 0 and self._known(gang) is None
-
-    def _plan(self, gang: Gang, result: Round) -> Steps[GangPlan | None]:
-        """Return what a search finds now; None where none can ever find anything."""
-        cluster_state, known = self._cluster_state, self._known(gang)
-        if known is not None:
-            return None if self._is_too_large(gang) else known
-        members: list[GangCandidate] = []
-        try:
-            for pod in gang.unreserved:
-                members.append(GangCandidate(pod, cluster_state.placement.engine.request(pod)))
-                yield
-        except RequestError as error:
-            self._report(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)
-            return None
-        pods, freed = _uids(gang), cluster_state.freed
-        plan = yield from self._search(members, gang.needed, cluster_state.placement)
-        tried = self._tried.pop(gang.name, None)
-        if plan.fits:
-            return plan
-        self._tried[gang.name] = self._failed(gang, pods, freed, plan, tried)
-        ever = yield from self._in_the_empty_cluster(gang, pods, members)
-        if not self._is_too_large(gang):
-            return plan
-        text = (
-            f"{_together(gang)} can never start here: the empty cluster has room for {len(ever.places)}; "
-            f"{ever.lacking}; add nodes, or ask for less"
-        )
-        self._report(gang, _TOO_LARGE, text, result)
-        return None
-
-    def _failed(self, gang: Gang, pods: frozenset[str], freed: int, plan: GangPlan, before: _Tried | None) -> _Tried:
-        again_ns = failures = 0
-        if not plan.certain:
-            failures = before.failures + 1 if before is not None and before.pods == pods else 1
-            again_ns = self._cluster_state.now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(failures - 1, 10))
-        return _Tried(pods, gang.needed, freed, self._cluster_state.grown, self._cycle, plan, again_ns, failures)
-
-    def _in_the_empty_cluster(
-        self, gang: Gang, pods: frozenset[str], members: Sequence[GangCandidate]
-    ) -> Steps[GangPlan]:
-        known, grown = self._ever.get(gang.name), self._cluster_state.grown
-        if known is None or (known.pods, known.needed, known.grown) != (pods, gang.needed, grown):
-            plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement)
-            known = self._ever[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
-        return known.plan
-
-    def _search(self, members: Sequence[GangCandidate], needed: int, placement: PlacementState) -> Steps[GangPlan]:
-        """Search in steps, and count them."""
-        steps = plan_gang(members, needed, placement.engine, placement.predicates, self._cluster_state.now_ns)
-        try:
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    plan: GangPlan = end.value
-                    return plan
-                self._steps_left -= 1
-                yield
-        finally:
-            steps.close()
+        return may_reserve and complete and waited and not self._searches.is_too_large(gang)
 
     # -- what is written
 
-    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round) -> Steps[None]:
-        """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs."""
+    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round, *, starts: bool) -> Steps[None]:
+        """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs.
+
+        Where it is not one that ``starts``, nobody may take a place of it.
+        """
         name = f"{gang.name.name}/{self._new_plan()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
-        # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
-        starts = pods == len(plan.places)
         size = with_gpus if starts else pods
         expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
         first = _first(gang.unreserved, plan) if starts else ""
@@ -426,7 +376,7 @@ class GangPlanner:
         reserved = sum(self._cluster_state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self._cluster_state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
-            yield from self._write(gang, plan, gang.needed, result)
+            yield from self._write(gang, plan, gang.needed, result, starts=False)
 
     def _remove_reservations(self, gang: Gang, result: Round) -> Steps[None]:
         # Also those that have ended: the extender's clock may differ.
@@ -444,14 +394,14 @@ class GangPlanner:
 
     # -- what is said
 
-    def _report(self, gang: Gang, reason: str, message: str, result: Round, *, warning: bool = True) -> None:
+    def _report(self, gang: Gang, reason: EventReason, message: str, result: Round, *, warning: bool = True) -> None:
+        if reason in _WANTS_GPUS:
+            self._wanting.setdefault(gang.name, self._cluster_state.now_ns)
+        else:
+            self._wanting.pop(gang.name, None)
         if self._reported.get(gang.name) != (reason, message):
             self._reported[gang.name] = (reason, message)
             result.events.append(GangEvent(gang.unreserved, reason, message, warning))
-
-
-def _together(gang: Gang) -> str:
-    return together_text(gang.name, gang.needed, gang.running + len(gang.reserved))
 
 
 def _remedy(gang: Gang) -> str:
@@ -465,14 +415,14 @@ def _remedy(gang: Gang) -> str:
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
-        f"{_together(gang)} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
+        f"{gang.together} wait: GPUs were reserved for them again and again, for {seconds} seconds at most, and "
         "kube-scheduler bound none of them; its own events on the pods say why (volumes, say); others may use "
         "the GPUs for as long, then the pods are planned again"
     )
 
 
-def _uids(gang: Gang) -> frozenset[str]:
-    return frozenset(pod.metadata.uid for pod in gang.unreserved)
+def _nodes(plan: GangPlan) -> str:
+    return ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:

@@ -1,4 +1,6 @@
-"""Writes what a round of gang planning decides: reservations first, then the gates of reserved pods, a pod a write.
+"""Writes what a round of gang planning decides.
+
+The reservations come first, then the gates of reserved pods, with one write for each pod.
 
 A crash in between does no harm. While reservations of a plan are missing the extender binds none of its pods; whoever
 plans next finds the others in the API server and completes the plan, or makes a new one.
@@ -17,14 +19,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol, TypeVar
 
-from gputile.api.core import Pod
+from gputile.api.core import ObjectMeta, Pod
+from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, ReservationPatch, Round
+from gputile.controlplane.controller.gang_preemption import Eviction
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
-from gputile.kube.errors import ApiError, KubeError, NotFound
+from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.kube.reflector import Deleted
 
 Item = TypeVar("Item")
@@ -52,6 +56,9 @@ class PodWriter(Protocol):
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod, None where there is none of this name."""
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
 
     def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
         """Say something about a pod."""
@@ -108,9 +115,13 @@ class GangWriter:
                 # Rounds that take long leave the loop to others for as long again.
                 await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
-    def states(self) -> Counter[str]:
+    def states(self) -> Counter[EventReason]:
         """Return how many gangs there are by state, see ``GangPlanner.states``; none while this replica is inactive."""
         return self._planner.states() if self._active() else Counter()
+
+    def waiting_since(self) -> float:
+        """Return since when a gang has had no GPUs, see ``GangPlanner.waiting_since``; 0 while this one is inactive."""
+        return self._planner.waiting_since() if self._active() else 0.0
 
     async def run_round(self) -> Round:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
@@ -120,15 +131,42 @@ class GangWriter:
                 self._planner.abandon()
                 return Round()
         self._waiting, self.planned = result.waiting, self.planned + result.planned
-        if result.unfinished:
+        if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self.changed()
         if result.contradictions and result.contradictions != self._contradictions:
             log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
         self._contradictions = result.contradictions
         for event in result.events:
             await in_slices(self._record(event))
-        await asyncio.gather(_each(self._write_gang, result.reservations), _each(self._ungate, result.gates))
+        await asyncio.gather(
+            _each(self._write_gang, result.reservations),
+            _each(self._ungate, result.gates),
+            _each(self._evict_all, result.evictions),
+        )
         return result
+
+    async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
+        """Ask for the evictions for one gang, one after the other, until one is refused."""
+        preemption = self._planner.preemption
+        for each in evictions:
+            if not self._active():
+                return
+            victim = Pod(metadata=ObjectMeta(namespace=each.namespace, name=each.name, uid=each.uid))
+            try:
+                async with self._slots:
+                    await self._writer.evict(each.namespace, each.name, each.uid, each.why)
+            except (NotFound, Conflict):
+                continue  # it is gone: the watch tells
+            except KubeError as error:
+                why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
+                if error.may_have_been_executed:
+                    preemption.was_evicted(each)
+                preemption.was_refused(each, why, error)
+                for pod in self._cluster_state.members.pods(each.gang):
+                    self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
+                return
+            preemption.was_evicted(each)
+            self._writer.record(victim, EventReason.PREEMPTED, each.why, warning=False)
 
     async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
         """Write the reservations of one gang."""

@@ -1,4 +1,4 @@
-"""What a gang is at a moment: its running pods, those with reserved GPUs, and those without a reservation."""
+"""Describes a gang at a moment: its running pods, its reserved ones and the rest."""
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_refusal import GangRule, lost_place
-from gputile.core.scheduling.gang_reservation import plan_problem
-from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, waits
+from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.reserved_place import plan_problem
 
 # A reservation that ends within this part of its time is renewed, before others can take its GPUs.
 _RENEW_PART = 4
@@ -52,6 +52,11 @@ class Gang:
     def below_min_member(self) -> bool:
         """Whether fewer pods than start together run or have a reservation; pods beyond that may wait for ever."""
         return self.running + len(self.reserved) < self.size
+
+    @property
+    def together(self) -> str:
+        """The unreserved pods that start together, as the subject of a sentence."""
+        return together_text(self.name, self.needed, self.running + len(self.reserved))
 
     @property
     def started(self) -> bool:
@@ -207,7 +212,7 @@ def _reserved(
 ) -> Generator[None, None, set[str]]:
     """Return, in steps, the UIDs of the pods that may use their reservation.
 
-    That is the rule of the extender (``gang_reservation.claim``): all reservations of a plan, or those of a started
+    That is the rule of the extender (``reserved_place.claim``): all reservations of a plan, or those of a started
     one. The latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
     They also stay while their node takes no pods for a moment: others would get the GPUs otherwise.
     """
@@ -287,7 +292,7 @@ def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reserv
         return False
     begun = any(member.begun for member in ledger.by_plan(reservation.plan))
     lost = lost_place(ledger, booking)
-    return begun and lost is not None and lost.rule is GangRule.NODE_CLOSED
+    return begun and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 
 
 def _plan_waits(cluster_state: ClusterState, pod: Pod) -> Steps[bool]:

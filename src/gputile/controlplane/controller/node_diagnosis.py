@@ -1,4 +1,4 @@
-"""What is wrong with a GPU node that its own agent cannot tell, because it is not there, or is not heard.
+"""Finds what is wrong with a GPU node that its own agent cannot tell, as it is absent or silent.
 
 The agent itself says what it holds back or refuses (modes, units, GPUs, drivers). Where it is silent nobody speaks:
 its inventory stays on the node, while the kubelet, which noticed that the device plugin is gone, offers nothing.
@@ -7,13 +7,15 @@ That is seen from the Node object alone, without any clock of the agent's.
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from gputile.api.conditions import changed_conditions
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node
+from gputile.api.core import Node, node_condition
 from gputile.api.quantity import count_of
-from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
+from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
@@ -21,9 +23,9 @@ from gputile.core.devices.inventory import Inventory, InventoryError, decode_inv
 
 @dataclass(frozen=True, slots=True)
 class NodeDiagnosis:
-    """What is wrong: a reason in CamelCase, and a sentence. ``at_once``: report now; waiting cannot clear it."""
+    """What is wrong: a reason, and a sentence. ``at_once``: report now; waiting cannot clear it."""
 
-    reason: str
+    reason: ConditionReason
     message: str
     at_once: bool = False
 
@@ -38,11 +40,13 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
         inventory = decode_inventory(text)
     except InventoryError as error:
         return NodeDiagnosis(
-            "InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True
+            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True
         )
     mode = inventory.mode or label or Mode.EXCLUSIVE.value
     if mode not in MODES and inventory.mode:
-        return NodeDiagnosis("InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True)
+        return NodeDiagnosis(
+            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True
+        )
     if mode not in MODES:
         return _no_agent(mode)
     return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
@@ -50,15 +54,17 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 def _has_spoken(node: Node) -> bool:
     """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out GPUs."""
-    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+    return any(
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
+    )
 
 
 def _no_agent(label: str) -> NodeDiagnosis:
     if label not in MODES:
         message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
-        return NodeDiagnosis("InvalidLabel", message, at_once=True)
+        return NodeDiagnosis(ConditionReason.INVALID_LABEL, message, at_once=True)
     return NodeDiagnosis(
-        "NoAgent",
+        ConditionReason.NO_AGENT,
         f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
         f"there, or it rests since it finds no NVIDIA GPU",
     )
@@ -70,7 +76,7 @@ def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int)
         return None
     healthy = sum(gpu.healthy for gpu in inventory.gpus)
     return NodeDiagnosis(
-        "NothingOffered",
+        ConditionReason.NOTHING_OFFERED,
         f"the node's agent reported {healthy} GPUs in mode {mode.value}, and its kubelet offers no {min(expected)}: "
         f"the agent does not run, or its device plugin is not registered",
     )
@@ -81,17 +87,15 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
 
     A node that never had the condition is not given one that says that all is well.
     """
-    before = next((each for each in node.status.conditions if each.type == AGENT_SILENT), None)
-    status, reason, message = ("True", found.reason, found.message) if found else ("False", "AgentHeard", "")
-    if before is None and found is None:
+    silent = ConditionType.AGENT_SILENT
+    if found is not None:
+        wanted = node_condition(silent, "True", found.reason, found.message)
+    elif any(each.type == silent for each in node.status.conditions):
+        wanted = node_condition(silent, "False", ConditionReason.AGENT_HEARD, "")
+    else:
         return None
-    if before is not None and (before.status, before.reason, before.message) == (status, reason, message):
-        return None
-    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    entry = {"type": AGENT_SILENT, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": time}
-    if before is None or before.status != status:
-        entry["lastTransitionTime"] = time
-    return {"status": {"conditions": [entry]}}
+    changed = changed_conditions(node.status.conditions, [wanted], now)
+    return {"status": {"conditions": changed}} if changed else None
 
 
 class UnitsInForce:

@@ -1,4 +1,4 @@
-"""Keeps what the controller writes on nodes as it should be: the taint, and the condition of a silent agent."""
+"""Keeps what the controller writes on nodes right: the taint, and the condition of a silent agent."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

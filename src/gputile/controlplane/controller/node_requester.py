@@ -1,4 +1,4 @@
-"""Carries out the rounds of ``node_requests``: creates placeholders, lets autoscalers see them, and deletes them.
+"""Carries out the rounds of ``node_request_planner`` with placeholders that autoscalers see.
 
 A crash in between does no harm: placeholders that exist are found again, and Kubernetes itself ends those that nobody
 deletes.
@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from gputile.api.core import Pod
-from gputile.controlplane.controller.node_requests import NodeRequestPlanner, NodeRequestRound
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.kube.errors import KubeError, NotFound
 
 log = logging.getLogger(__name__)

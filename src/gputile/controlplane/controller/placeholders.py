@@ -1,4 +1,6 @@
-"""Placeholder pods: what asks the cluster's autoscaler for one empty node of a type, and is never bound to it.
+"""Builds placeholder pods, which ask the cluster's autoscaler for one empty node of a type each.
+
+A placeholder is never bound.
 
 A placeholder names a scheduler that does not exist, so nobody binds it; the controller writes the condition by which
 autoscalers find pods that no node takes. It wants a node on which no pod runs except those of DaemonSets and of

@@ -1,4 +1,4 @@
-"""PodGroup objects of scheduler-plugins (``scheduling.x-k8s.io/v1alpha1``), where the cluster has them."""
+"""Watches the PodGroup objects of scheduler-plugins where the cluster has them."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""For how long GPUs are reserved that nobody uses: no gang reserves GPUs for ever.
+"""Limits how long GPUs stay reserved that nobody uses: no gang reserves GPUs for ever.
 
 A gang reserves GPUs in vain while it has some and cannot start: because there are too few, or because kube-scheduler
 has not begun its plan in time. When that has lasted for long enough, no gang reserves any in vain for as long again. A
@@ -131,6 +131,8 @@ class StarvationTimeout:
         """
         for name in self._gave_way.keys() - gangs:
             del self._gave_way[name]
+        for name, gave_way in self._gave_way.items():
+            self._gave_way[name] = _GaveWay(gave_way.times, min(gave_way.at_ns, now_ns))
         elapsed_ns = max(0, now_ns - self._at_ns) if self._at_ns is not None else 0
         self._at_ns, self._noted = now_ns, set()
         change_ns = elapsed_ns if self._reserving else -elapsed_ns
@@ -150,7 +152,7 @@ class StarvationTimeout:
         gave_way = self._gave_way.get(gang)
         since, factor = complete_at, 1
         if gave_way is not None:
-            since = max(since, min(gave_way.at_ns, now_ns) / _SECOND)
+            since = max(since, gave_way.at_ns / _SECOND)
             factor = 1 << min(gave_way.times, _MOST_DOUBLINGS)
         return (now_ns / _SECOND - since) * _SECOND > self._patience_ns * factor
 

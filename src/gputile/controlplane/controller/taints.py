@@ -1,4 +1,4 @@
-"""The taint that keeps plain pods off GPU nodes (G7): ``nvidia.com/gpu:NoSchedule``, without a value.
+"""Keeps plain pods off GPU nodes by a taint (G7): ``nvidia.com/gpu:NoSchedule``, without a value.
 
 A taint that is there already stays as it is. One that the controller set is remembered in an annotation of the node, by
 the same write, and only such a one is removed again.

@@ -1,4 +1,6 @@
-"""Updates of the cluster state, applied in the order in which they came, and never while somebody looks at it.
+"""Applies updates of the cluster state in the order in which they came.
+
+None is applied while somebody reads the state.
 
 A round of planning takes many slices of the event loop, and a list of the whole cluster does too. Updates that come
 meanwhile wait: as many as the watches deliver in that time.
@@ -10,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.placement.steps import Steps
 
 

@@ -1,4 +1,4 @@
-"""The pods that kube-scheduler found no node for, and the placeholders that ask for nodes."""
+"""Keeps the pods that kube-scheduler found no node for, and the placeholders that ask for nodes."""
 
 from collections.abc import Sequence
 

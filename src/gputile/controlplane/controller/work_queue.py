@@ -1,4 +1,4 @@
-"""Work by key: each key is worked on by one worker at a time, and again after a failure, with growing pauses."""
+"""Works by key: one worker at a time for each key, and again after a failure, with growing pauses."""
 
 import asyncio
 import logging
@@ -53,11 +53,6 @@ class WorkQueue:
                 return
             timer.cancel()
         self._later[key] = loop.call_at(when, self._is_time, key)
-
-    @property
-    def timers(self) -> int:
-        """How many keys are to be worked on later."""
-        return len(self._later)
 
     async def run(self, workers: int = 4) -> NoReturn:
         """Work until cancelled."""

@@ -1,1 +1,1 @@
-"""The HTTP extender of kube-scheduler: which nodes, how good, which GPUs, and the Binding."""
+"""Answers kube-scheduler as its HTTP extender: which nodes, how good, which GPUs, and the Binding."""

@@ -1,4 +1,4 @@
-"""The extender's HTTP application: it decodes requests, encodes answers, and answers every request."""
+"""Serves the extender over HTTP: it decodes requests, encodes answers, and answers every request."""
 
 import logging
 import time
@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.extender import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -20,7 +21,6 @@ from gputile.api.extender import (
     FilterResult,
 )
 from gputile.api.json_size import has_more_items
-from gputile.api.misfit import MisfitError, decode
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -53,11 +53,11 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 class ExtenderGate:
     """Admits calls: ``admit`` raises ``NotReady`` where this replica may not act.
 
-    ``not_ready`` returns why this replica is not ready to be asked, "" where it is.
+    ``not_ready`` returns why this replica is not ready to be asked, None where it is.
     """
 
     admit: Callable[[], Awaitable[None]]
-    not_ready: Callable[[], str]
+    not_ready: Callable[[], str | None]
 
 
 class _VerbFunctions:
@@ -118,7 +118,7 @@ class _VerbEndpoint:
                 raise BadRequest(f"the body has more than {self._most_items} items of JSON")
             await self._gate.admit()
             result, outcome = await self._answer(body)
-        except MisfitError as error:
+        except ConversionError as error:
             return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
         except BodyRefused as refused:
             return self._failed(f"{verb}: {refused}", refused.status, "bad_request")

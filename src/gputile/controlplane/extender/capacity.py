@@ -1,9 +1,9 @@
-"""Sums up what is free in the cluster, from time to time and in steps: no answer to kube-scheduler waits for it."""
+"""Sums up what is free in the cluster, in steps, so that no answer to kube-scheduler waits for it."""
 
 import asyncio
 from typing import Final
 
-from gputile.controlplane.slices import in_slices
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
@@ -45,16 +45,21 @@ class CapacityWatch:
         )
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
-            "Free memory of these GPUs by the size of the hole: of GPUs with at least so many GiB free, bytes.",
+            "Free memory of these GPUs on nodes that take pods, by the size of the hole: of GPUs with at least so many "
+            "GiB free, and less than the next size, bytes.",
             "hole_gib",
             lambda: [(str(gib), mib * _MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
         )
         gauge(
             "gputile_ledger_largest_hole_bytes",
-            "The most memory that is free on one GPU, bytes.",
+            "The most memory that is free on one GPU of a node that takes pods, bytes.",
             lambda: self.latest.largest_hole * _MIB,
         )
-        gauge("gputile_ledger_free_gpus", "GPUs with nothing booked.", lambda: self.latest.free_gpus)
+        gauge(
+            "gputile_ledger_free_gpus",
+            "GPUs with nothing booked, on nodes that take pods.",
+            lambda: self.latest.free_gpus,
+        )
         gauge(
             "gputile_ledger_fragmentation_ratio",
             "Part of the free memory that pods like those that run could not use, from 0 to 1 (F of the FGD paper).",

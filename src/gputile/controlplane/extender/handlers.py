@@ -1,4 +1,4 @@
-"""The handlers of the extender's verbs, from typed arguments to typed answers.
+"""Handles the extender's verbs, from typed arguments to typed answers.
 
 The answer says what is wrong with a request, in kube-scheduler's terms: a pod that breaks a rule fits nowhere, and the
 answer says why. Only what is not the pod's fault (not synced, another replica leads) is an error of the call.
@@ -24,16 +24,15 @@ from gputile.api.extender import (
     MetaPod,
     MetaVictims,
 )
+from gputile.api.reasons import EventReason
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.request import RequestError
-from gputile.core.kube_predicates.pod_requests import host_request
-from gputile.core.placement.node_reasons import grouped
-from gputile.core.scheduling.placement_engine import NAMED_NODES, PlacementEngine
+from gputile.core.scheduling.interchange import Interchange
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
-from gputile.core.scheduling.scheduler_victims import victims
+from gputile.core.scheduling.pod_rank import rank_pod, rank_pod_without_gpus
+from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
@@ -71,19 +70,16 @@ class ExtenderHandlers:
         """Return which of the named nodes the pod fits, and why not the others."""
         pod, names = args.pod, _names(args)
         self._remember(pod)
-        try:
-            verdict = filter_pod(self._engine, pod, names, self._unix_ns())
-        except RequestError as error:
-            self._notify(PodEvent(pod, True, "InvalidGPURequest", str(error)))
-            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
+        verdict = filter_pod(self._engine, pod, names, self._unix_ns())
         found = verdict.nodes
+        if verdict.invalid is not None:
+            self._notify(PodEvent(pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
         if verdict.lacks_gpus:
             self._refused()
         if verdict.lacks_gpus and found.refused and self._preemption is not None:
             self._preemption.refused(pod, found.refused)
-        if verdict.lacks_gpus and found.closest:
-            why = _no_fit_message(len(names), found.closest)
-            self._notify(PodEvent(pod, True, "NoGPUFits", why, latest=True))
+        if verdict.no_fit is not None:
+            self._notify(PodEvent(pod, True, EventReason.NO_GPU_FITS, verdict.no_fit, latest=True))
         return FilterResult(
             node_names=found.feasible,
             failed_nodes=found.refused,
@@ -93,40 +89,28 @@ class ExtenderHandlers:
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Return 0 to 10 for each of the named nodes."""
         names = _names(args)
-        try:
-            request = self._engine.request(args.pod)
-        except RequestError:
-            request = None
-        scores = self._engine.rank(request, names) if request is not None else [0] * len(names)
-        return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
+        return _priorities(names, rank_pod(self._engine, args.pod, names))
 
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
         """Return 0 to 10 for each of the named nodes, for a pod without GPUs; nothing for any other.
 
         kube-scheduler asks where an extender is configured for all pods.
         """
-        pod, names = args.pod, _names(args)
-        try:
-            if self._engine.request(pod) is not None:
-                return []
-        except RequestError:
-            return []
-        if self._engine.demand is not None:
-            self._engine.demand.observe(pod, None)
-        scores = self._engine.rank_without_gpus(host_request(pod.spec), names)
-        return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
+        names = _names(args)
+        ranks = rank_pod_without_gpus(self._engine, args.pod, names)
+        return _priorities(names, ranks) if ranks is not None else []
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
         """Choose the pod's GPUs on the node and bind it there."""
         try:
             pod = await self._pod(args)
-            decision = await self._binder.bind(pod, self._engine.request(pod), args.node)
-        except (BindError, RequestError) as error:
+            gpus = await self._binder.bind(pod, args.node)
+        except BindError as error:
             log.warning("not bound", extra={"pod": f"{args.pod_namespace}/{args.pod_name}", "why": str(error)})
             return ExtenderBindingResult(error=str(error))
-        if decision is not None:
-            log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": decision.text()})
-            self._notify(PodEvent(pod, False, "GPUAssigned", f"{decision.text()} of node {args.node}"))
+        if gpus:
+            log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
+            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}"))
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
@@ -143,28 +127,27 @@ class ExtenderHandlers:
                     num_pdb_violations=chosen.num_pdb_violations,
                 ),
             )
-        try:
-            request = self._engine.request(args.pod)
-        except RequestError:
-            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # nobody's leaving would help
-        if self._engine.ledger.configuration.admission.gangs and gang_of(args.pod) is not None:
-            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # a gang is planned, and evicts nobody
-        if request is None:
+        verdict = judge_preemption(self._engine, args.pod)
+        if verdict.hopeless:
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})
+        if verdict.request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         if self._preemption is not None and self._preemption.keeps_place(args.pod):
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
-        priority = args.pod.spec.priority or 0
+        priority, interchange = args.pod.spec.priority or 0, None
+        if self._preemption is not None:
+            interchange = Interchange(args.pod, self._preemption.places.rules().facts)
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._engine, request, node, first, priority)
+            leaving = victims(self._engine, verdict.request, node, first, priority, interchange)
             if leaving:
-                more = sorted(leaving.difference(first))
+                kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations
                 if self._preemption is not None:
-                    violations += self._preemption.budget_violations(first, more)
+                    violations += self._preemption.budget_violations(kept, more)
                 answer[node] = MetaVictims(
-                    pods=[MetaPod(uid=uid) for uid in [*first, *more]], num_pdb_violations=violations
+                    pods=[MetaPod(uid=uid) for uid in [*kept, *more]], num_pdb_violations=violations
                 )
             await asyncio.sleep(0)
         if answer and self._preemption is not None:
@@ -193,5 +176,5 @@ def _names(args: ExtenderArgs) -> Sequence[str]:
     return args.node_names
 
 
-def _no_fit_message(asked: int, closest: list[tuple[str, str]]) -> str:
-    return f"none of {asked} node(s) fits; {'; '.join(grouped(closest, asked, NAMED_NODES))}"
+def _priorities(names: Sequence[str], ranks: Sequence[int]) -> list[HostPriority]:
+    return [HostPriority(host=name, score=rank) for name, rank in zip(names, ranks, strict=True)]

@@ -1,4 +1,4 @@
-"""Keeps the ledger informed: each change that the API server's watches deliver becomes an event of the ledger."""
+"""Turns each change that the API server's watches deliver into an event of the ledger."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The places that are kept for pods that preempt others, until the pods are bound or the places are given up.
+"""Keeps reservations for pods that preempt others, until the pods are bound or give up.
 
 First the place is kept: one write to the pod gives it a reservation, which the ledger counts as a booking, and
 ``nominatedNodeName``. Then pods are evicted until the reservation is free. So nobody else gets the place, whoever asks
@@ -6,7 +6,8 @@ first, and the pod is bound to it only when it really is free. All that has to s
 over finds the reservation, and evicts whoever still has to leave.
 
 Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A place is given up if a first eviction is
-refused, if the place is lost for other reasons, and when its time has ended.
+refused, if the place is lost for other reasons, and when its time has ended. For a while others are chosen then
+(``refused_evictions``).
 """
 
 import logging
@@ -17,23 +18,24 @@ from dataclasses import dataclass
 import msgspec
 
 from gputile.api.core import ObjectMeta, Pod
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.bound_pods import BoundPods
-from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
+from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
-from gputile.core.scheduling.gang_refusal import GangRule, lost_place
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import LATE_S, EvictionRules, Preemptor, choose_victims
-from gputile.core.scheduling.victim_cover import VictimChoice
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.victim_choice import LATE_S, SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -83,14 +85,22 @@ class KeptPlaces:
         self._clock, self._notify = clock, notify
         self._places: dict[str, _KeptPlace] = {}  # by the UID of the pod that preempts
         self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
+        self._refused = RefusedEvictions(clock.monotonic, lambda uid: self._ledger.booking(uid) is not None)
         self._latest: dict[str, float] = {}  # plan -> when its place is given up at the latest, monotonic
 
     # -- questions
 
-    def rules(self) -> EvictionRules:
-        """Return the rules by which pods may be evicted now."""
-        bound_pods = self._sources.bound_pods
-        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, self._sources.budgets.over_budget)
+    def rules(self, *, refused_too: bool = False, soon_s: float = SOON_S) -> EvictionRules:
+        """Return the rules by which pods may be evicted now; ``refused_too`` also those that were refused lately.
+
+        Who leaves within ``soon_s`` counts as gone: for a place that has been chosen that is whoever was told to.
+        """
+        bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
+        over_budget = budgets.over_budget if refused_too else self._not_evictable
+        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, over_budget, soon_s=soon_s)
+
+    def _not_evictable(self, uids: Sequence[str]) -> list[str]:
+        return [*self._sources.budgets.over_budget(uids), *self._refused.among(uids)]
 
     def preemptor(self, pod: Pod, request: Request) -> Preemptor:
         """Return the pod as the choice of victims sees it."""
@@ -168,7 +178,9 @@ class KeptPlaces:
         log.info("keeps a place", extra={"pod": pod.key, "node": place.node, "evicts": len(place.evicted)})
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
         leave = f"; {self._named(place.evicted)} must leave" if place.evicted else ""
-        self._say(stored, "Preempting", f"node {place.node}: {gpus} kept for the pod for {lasts} s at most{leave}")
+        self._say(
+            stored, EventReason.PREEMPTING, f"node {place.node}: {gpus} kept for the pod for {lasts} s at most{leave}"
+        )
         await self._evict(kept, place.evicted)
         return True
 
@@ -189,7 +201,7 @@ class KeptPlaces:
         """Return for how many seconds a place is kept: the configured time, and what pods may take to leave it."""
         facts, now_s = self._sources.bound_pods.facts, self._clock.unix_ns() / _SECOND
         graces = [facts[uid].grace_s for uid in evicted if uid in facts]
-        leaving = [min(int(each - now_s), MOST_GRACE_S) for each in self.leaving_at(node, uuids)]
+        leaving = [int(each - now_s) for each in self.leaving_at(node, uuids) if each - now_s <= MOST_GRACE_S]
         return self._ledger.configuration.preemption.keep_seconds + max([0, *graces, *leaving])
 
     # -- places that are kept
@@ -227,9 +239,9 @@ class KeptPlaces:
             await self.give_up(booking.uid, _TIME_IS_OVER)
             return
         lost = lost_place(self._ledger, booking)
-        if lost is None or lost.rule is GangRule.NODE_CLOSED:
+        if lost is None or lost.rule is ReservationRule.NODE_CLOSED:
             return
-        if lost.rule is not GangRule.GPU_TAKEN:
+        if lost.rule is not ReservationRule.GPU_TAKEN:
             await self.give_up(booking.uid, lost.text)
             return
         kept = self._places.get(booking.uid)
@@ -243,7 +255,11 @@ class KeptPlaces:
         if request is None or any(now_s - leaves_at >= LATE_S for leaves_at in leaving):
             return  # a pod that does not go frees nothing, whoever else is evicted
         preemptor = self.preemptor(kept.pod, request)
-        place = at_once(choose_victims(self._engine, preemptor, (booking.node,), self.rules(), gpus))
+        rules = self.rules(soon_s=MOST_GRACE_S)
+        place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
+        if place is None and kept.evicted:  # who was refused is needed
+            rules = self.rules(refused_too=True, soon_s=MOST_GRACE_S)
+            place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
         if place is None:
             if not leaving and not kept.evicted:
                 await self.give_up(booking.uid, "the pods that have to leave may not be evicted any more")
@@ -265,7 +281,7 @@ class KeptPlaces:
     async def _evict(self, kept: _KeptPlace, uids: Sequence[str]) -> None:
         """Ask for the evictions, until one is refused; without any before it the place is given up."""
         preemptor = kept.pod.metadata.uid
-        for uid in uids:
+        for uid in self._refused.first(uids):
             facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
             if booking is None or not booking.reserved or booking.plan != kept.plan:
                 return
@@ -280,10 +296,11 @@ class KeptPlaces:
                 continue  # it is gone
             except KubeError as error:
                 self.evictions_refused += 1
+                self._refused.refused(uid, error)
                 kept.evicted |= error.may_have_been_executed
                 kept.retry_at = self._clock.monotonic() + RETRY_S
                 why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
-                self._say(kept.pod, "PreemptionRefused", why, warning=True)
+                self._say(kept.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 if not kept.evicted:
                     await self.give_up(preemptor, why)
                 return
@@ -291,7 +308,7 @@ class KeptPlaces:
             self.evictions += 1
             self._evicted[uid] = self._clock.monotonic()
             victim = Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))
-            self._say(victim, "Preempted", said)
+            self._say(victim, EventReason.PREEMPTED, said)
 
     async def _ended(self, kept: _KeptPlace) -> None:
         """Tell of a place that is not kept any more, unless its pod has it now."""
@@ -325,7 +342,7 @@ class KeptPlaces:
         except KubeError as error:
             log.warning("a place is still kept", extra={"pod": pod.key, "why": str(error)})
             return
-        self._say(pod, "PreemptionEnded", f"no place is kept for the pod any more: {why}", warning=True)
+        self._say(pod, EventReason.PREEMPTION_ENDED, f"no place is kept for the pod any more: {why}", warning=True)
 
     # -- what is said
 
@@ -335,5 +352,5 @@ class KeptPlaces:
         more = f" and {len(uids) - _NAMED} more" if len(uids) > _NAMED else ""
         return f"{', '.join(names)}{more}"
 
-    def _say(self, pod: Pod, reason: str, message: str, *, warning: bool = False) -> None:
+    def _say(self, pod: Pod, reason: EventReason, message: str, *, warning: bool = False) -> None:
         self._notify(PodEvent(pod, warning, reason, message, latest=True))

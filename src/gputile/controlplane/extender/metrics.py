@@ -1,4 +1,4 @@
-"""The extender's own metrics: a fixed number of series, whatever the size of the cluster."""
+"""Defines the extender's own metrics: a fixed number of series, whatever the size of the cluster."""
 
 from datetime import datetime
 

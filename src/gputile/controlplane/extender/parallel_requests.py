@@ -1,4 +1,4 @@
-"""Requests for many objects: several at once, and no more when the API server answers none of them."""
+"""Sends several requests at once, and stops when the API server answers none of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""What the extender asks of the API server beside its watches: the calls of a bind and of a take-over."""
+"""Calls the API server for a bind and for a take-over, beside the extender's watches."""
 
 import contextlib
 import secrets
@@ -68,7 +68,7 @@ class ApiServerPodApi:
         """Send the Binding.
 
         The Lease is looked at when the Binding, with the pod's version in it, is complete: a version from after the
-        Lease has gone is never sent, and those from before are fenced off by who takes it (``extender.fence``).
+        Lease has gone is never sent, and those from before are fenced off by the next holder (``extender.fence``).
 
         Raises:
             NoLongerActive: the Lease was lost between the call and now.

@@ -1,8 +1,9 @@
-"""What the extender tells the people who look at a pod."""
+"""Builds the events by which the extender informs the people who look at a pod."""
 
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
+from gputile.api.reasons import EventReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,6 @@ class PodEvent:
 
     pod: Pod
     warning: bool
-    reason: str
+    reason: EventReason
     message: str
     latest: bool = False

@@ -1,4 +1,4 @@
-"""Has kube-scheduler requeue refused pods when GPUs become free.
+"""Touches nodes when GPUs become free, so that kube-scheduler tries refused pods again.
 
 kube-scheduler tries a refused pod again when something in the cluster changes. Its watch may be a moment ahead of
 ours: it sees a pod go, asks again at once, and we still see the pod there. It would not ask a third time for

@@ -1,4 +1,4 @@
-"""Finds GPUs for pods of higher priority where kube-scheduler finds no victims, or where its victims leave.
+"""Frees GPUs for pods of higher priority where kube-scheduler finds no victims, or its victims leave.
 
 kube-scheduler asks first: a pod is looked at some time after it was refused. Where kube-scheduler has nominated a node,
 and its victims leave, the place that becomes free is kept; elsewhere victims are chosen here (``victim_choice``).
@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from gputile.api.core import Pod
+from gputile.controlplane.event_loop_slices import in_slices
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.kept_places import RETRY_S, EvictionSources, KeptPlaces
 from gputile.controlplane.extender.pod_api import PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
-from gputile.controlplane.slices import in_slices
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import choose_victims
-from gputile.core.scheduling.victim_cover import VictimChoice
+from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
 
 PERIOD_S = 0.5
 ROUND_S = 1.0  # of searches: whoever is left waits for the next round, so that kept places are not forgotten
@@ -159,7 +159,8 @@ class Preemption:
             gpus = tuple(each.gpu for each in decision.gpus)
             return VictimChoice(node, gpus, (), ()) if decision.allocation is not None else None
         preemptor = self.places.preemptor(pod, request)
-        place = at_once(choose_victims(self._engine, preemptor, (node,), self.places.rules()))
+        rules = self.places.rules(soon_s=MOST_GRACE_S)
+        place = at_once(choose_victims(self._engine, preemptor, (node,), rules))
         # Whom kube-scheduler evicts may not have been told to leave yet.
         return place if place is not None and not place.evicted and not place.withdrawn else None
 

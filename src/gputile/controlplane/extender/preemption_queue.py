@@ -1,4 +1,4 @@
-"""The pods that may preempt others, in the order in which they are looked at: by priority, then by waiting time."""
+"""Orders the pods that may preempt others: by priority, then by waiting time."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

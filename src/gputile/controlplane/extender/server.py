@@ -18,12 +18,13 @@ from starlette.types import Receive, Scope, Send
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.policy import PodDisruptionBudget
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import EXTENDER_LEASE
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.bound_pods import BoundPods
-from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -90,7 +91,7 @@ class Extender:
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._requeuer = PodRequeuer(connection, time.monotonic)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group)
+        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group, time.time)
         self._capacity = CapacityWatch(self.ledger)
         bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
         observers = (budgets, bound_pods, self._pending)
@@ -124,14 +125,14 @@ class Extender:
         lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, state, within=max(1.0, seconds / 3))
         return LeaderElection(lease, self._catch_up)
 
-    def not_ready(self) -> str:
-        """Return why this replica is not ready to be asked, "" where it is."""
+    def not_ready(self) -> str | None:
+        """Return why this replica is not ready to be asked, None where it is."""
         missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
-        return f"the {' and '.join(missing)} are not listed yet" if missing else ""
+        return f"the {' and '.join(missing)} are not listed yet" if missing else None
 
     async def _admit(self) -> None:
         why = self.not_ready()
-        if why:
+        if why is not None:
             raise NotReady(why)
         await self._gate.admit()
 
@@ -141,8 +142,8 @@ class Extender:
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _record(self, event: PodEvent) -> None:
-        self._pending.told(event.pod.metadata.uid, event.reason)
-        if event.reason == "GPUAssigned":
+        self._pending.event_recorded(event.pod.metadata.uid, event.reason)
+        if event.reason is EventReason.GPU_ASSIGNED:
             self.metrics.waited(event.pod, datetime.now(UTC))
         if self._events is not None:
             kind: Literal["Normal", "Warning"] = "Warning" if event.warning else "Normal"
@@ -154,7 +155,7 @@ class Extender:
         reflectors: dict[str, Reflector[Any]] = {"pods": self._pods, "nodes": self._nodes}
         reflectors["poddisruptionbudgets"] = self._budgets
         export_reflectors(registry, "extender", reflectors)
-        gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: not self.not_ready())
+        gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: self.not_ready() is None)
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
@@ -164,6 +165,12 @@ class Extender:
             "Pods that ask for GPUs and have no node yet, by what they wait for.",
             "reason",
             self._pending.counts,
+        )
+        registry.labelled(
+            "gputile_extender_pending_since_timestamp_seconds",
+            "Since when the pod has waited that has waited longest, by what for, Unix time; 0 where none waits.",
+            "reason",
+            self._pending.since,
         )
         gauge(
             "gputile_ledger_unconfirmed",
@@ -198,7 +205,7 @@ class Extender:
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
         if self.ledger.configuration.preemption.enabled:
-            work.append(self._preemption.run(lambda: self._election.leads() and not self.not_ready()))
+            work.append(self._preemption.run(lambda: self._election.leads() and self.not_ready() is None))
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:

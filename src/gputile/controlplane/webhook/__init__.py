@@ -1,1 +1,1 @@
-"""The pure rules of ``gputile.core.admission`` behind HTTPS, with certificates that renew by themselves."""
+"""Serves the pure rules of ``gputile.core.admission`` over HTTPS, and renews its own certificates."""

@@ -1,4 +1,4 @@
-"""The reviews of the webhook over HTTP.
+"""Answers the API server's admission reviews over HTTP.
 
 Every GPU pod waits for two reviews, so their application is bare ASGI: Starlette's routing and its layers of middleware
 took as long as judging a pod.
@@ -23,7 +23,7 @@ from gputile.api.admission import (
     encode_allowed,
     encode_refused,
 )
-from gputile.api.misfit import decode
+from gputile.api.conversion import decode
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.json_patch import encode_patch
 from gputile.core.admission.refusal import message

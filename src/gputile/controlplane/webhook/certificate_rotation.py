@@ -1,4 +1,4 @@
-"""Keeps Secret, TLS settings and webhook configurations in step, on every replica, for ever.
+"""Keeps Secret, TLS settings and webhook configurations in step on every replica.
 
 Replicas agree by the Secret's resourceVersion: the loser of a race reads what the winner has stored.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.misfit import MisfitError
-from gputile.api.misfit import decode as decode_json
+from gputile.api.conversion import ConversionError
+from gputile.api.conversion import decode as decode_json
 from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
@@ -76,7 +76,7 @@ class CertificateRotation:
     ) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.problem = "there is no certificate yet"
+        self.problem: str | None = "there is no certificate yet"
         self.material: Material | None = None
         self._trusted: Pair | None = None  # what the API server has been told to trust
         self.served = asyncio.Event()  # a certificate is loaded
@@ -93,14 +93,14 @@ class CertificateRotation:
         while True:
             try:
                 await self.once()
-                self.problem = ""
+                self.problem = None
             except KubeError as error:
                 self.problem = f"the certificates cannot be looked after: {error}"
                 log.warning(self.problem)
-            await self.sleep(RETRY_SECONDS if self.problem else INTERVAL_SECONDS)
+            await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
-    def unusable(self) -> str:
-        """Return why no review should be sent here, "" where the API server trusts what is served.
+    def unusable(self) -> str | None:
+        """Return why no review should be sent here, None where the API server trusts what is served.
 
         A certificate that cannot be renewed any more stays good until it expires.
         """
@@ -110,7 +110,7 @@ class CertificateRotation:
         now = self._now()
         if now < material.current.begins:
             return self.problem or "its certificate is not valid yet"
-        return "" if now < material.expires else self.problem or "its certificate has expired"
+        return None if now < material.expires else self.problem or "its certificate has expired"
 
     async def once(self) -> None:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.
@@ -152,7 +152,7 @@ class CertificateRotation:
             data = {name: base64.b64decode(value, validate=True) for name, value in secret.data.items()}
         except NotFound:
             return "", None
-        except (MisfitError, binascii.Error) as error:
+        except (ConversionError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
         try:
             material = decode(data)
@@ -181,7 +181,7 @@ class CertificateRotation:
         bundle = base64.b64encode(material.bundle).decode()
         try:
             found = decode_json(await self._connection.get(path), _WEBHOOKS)
-        except MisfitError as error:
+        except ConversionError as error:
             raise BadAnswer(f"{path} cannot be read: {error}") from error
         stale = [webhook.name for webhook in found.webhooks if webhook.client_config.ca_bundle != bundle]
         if not stale:

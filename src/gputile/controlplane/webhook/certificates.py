@@ -1,4 +1,4 @@
-"""The webhook's certificates: what they are, and when they change. No I/O; the time is passed in.
+"""Makes the webhook's certificates, and decides when they change. No I/O; the time is passed in.
 
 One generation is a serving certificate and the authority that signed it, made together. The authority's key signs once
 and is not stored, so a reader of the Secret cannot issue another certificate. A new generation is announced before it

@@ -1,4 +1,4 @@
-"""The webhook's own metrics: a fixed number of series."""
+"""Defines the webhook's own metrics: a fixed number of series."""
 
 from prometheus_client import Counter, Histogram
 

@@ -1,4 +1,7 @@
-"""Puts the webhook together and runs it: configuration, certificates, two HTTP servers, and an orderly end."""
+"""Puts the webhook together and runs it.
+
+It has a configuration, certificates, two HTTP servers, and an orderly end.
+"""
 
 import asyncio
 import gc
@@ -88,13 +91,13 @@ class Webhook:
             node_types_of(current),
         )
 
-    def not_ready(self) -> str:
-        """Return why no review should be sent here, "" where one may."""
+    def not_ready(self) -> str | None:
+        """Return why no review should be sent here, None where one may."""
         return "it is shutting down" if self.draining else self.rotation.unusable()
 
     def _describe(self) -> None:
         gauge, rotation, configuration = self.metrics.registry.gauge, self.rotation, self.configuration
-        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: not self.not_ready())
+        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: self.not_ready() is None)
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends, Unix time; 0 without one.",
@@ -103,12 +106,12 @@ class Webhook:
         gauge(
             "gputile_webhook_certificate_kept",
             "1 while the certificate is looked after; 0: it serves to its end, and nobody renews it.",
-            lambda: not rotation.problem,
+            lambda: rotation.problem is None,
         )
         gauge(
             "gputile_webhook_configuration_valid",
             "1 while the configuration file is the one in force.",
-            lambda: not configuration.problem,
+            lambda: configuration.problem is None,
         )
         gauge(
             "gputile_webhook_memory_unit_mib",

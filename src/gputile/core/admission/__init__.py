@@ -1,1 +1,1 @@
-"""What happens to a pod before it is stored: old forms rewritten, GPU pods completed, what breaks a rule refused."""
+"""Reviews a pod before it is stored: rewrites old forms, completes GPU pods, refuses broken rules."""

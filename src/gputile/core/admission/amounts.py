@@ -1,4 +1,4 @@
-"""Every rule of GPU amounts that a pod breaks (G2, M8, M10), found by the parser that decides."""
+"""Finds every rule of GPU amounts that a pod breaks (G2, M8, M10), by the parser that decides."""
 
 from collections.abc import Iterator
 

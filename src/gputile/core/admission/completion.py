@@ -1,4 +1,4 @@
-"""Completes a GPU pod at admission: the toleration, the memory unit in force, the scheduler, and its gang's gate."""
+"""Completes a GPU pod at admission: toleration, memory unit in force, scheduler and its gang's gate."""
 
 from collections.abc import Sequence
 from typing import Any, Final

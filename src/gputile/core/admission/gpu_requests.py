@@ -1,4 +1,4 @@
-"""Whether a pod asks for GPUs at all, and for which."""
+"""Tells whether a pod asks for GPUs at all, and for which."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Ways to use a GPU without an allocation; they are refused unless the namespace's label allows them (B2).
+"""Refuses ways to use a GPU without an allocation, unless the namespace's label allows them (B2).
 
 The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server applies them to pods without
 GPUs, which are not sent to the webhook; ``make policies`` writes the lists there from the constants here. Here they are
@@ -37,41 +37,65 @@ GPU_PATHS: Final = (
     "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
     "/run/nvidia/mps",
 )
-# Other ways to the same on a node, kept from pods that hold a GPU: devices, what the kernel lets one change, and what
-# starts containers (sockets, state and configuration of runtimes and kubelets, static pods, systemd).
+# Other ways to the same on a node, kept from pods that hold a GPU: devices, NVIDIA's daemons, what the kernel lets one
+# change, and what starts containers or programs with them (sockets, state and configuration of runtimes and kubelets,
+# plugins of CNI and NRI, static pods, systemd). Whole directories where distributions differ in what is below them.
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
     "/dev/mem",
     "/dev/vfio",
     "/etc/cdi",
+    "/etc/cni",
     "/etc/containerd",
+    "/etc/containers",
     "/etc/crio",
     "/etc/docker",
+    "/etc/k0s",
     "/etc/kubernetes",
+    "/etc/nri",
     "/etc/nvidia-container-runtime",
     "/etc/rancher",
     "/etc/systemd",
+    "/opt/cni",
+    "/opt/nri",
     "/proc",
+    "/run/api.sock",
+    "/run/buildkit",
     "/run/cdi",
     "/run/containerd",
+    "/run/containers",
     "/run/cri-dockerd.sock",
     "/run/crio",
     "/run/crun",
     "/run/dbus",
     "/run/docker",
     "/run/docker.sock",
+    "/run/dockershim.sock",
+    "/run/host-containerd",
+    "/run/isulad.sock",
+    "/run/k0s",
     "/run/k3s",
+    "/run/kata-containers",
+    "/run/libpod",
+    "/run/nri",
     "/run/nvidia",
+    "/run/nvidia-fabricmanager",
+    "/run/nvidia-persistenced",
     "/run/podman",
     "/run/runc",
     "/run/systemd",
+    "/run/user",
+    "/run/vc",
     "/sys",
+    "/var/lib/buildkit",
     "/var/lib/containerd",
     "/var/lib/containers",
     "/var/lib/docker",
+    "/var/lib/k0s",
     "/var/lib/kubelet",
     "/var/lib/rancher",
+    "/var/snap",
 )
 # Paths in a container where the container toolkit reads its settings, and gputile writes limits.
 WISHES: Final = "nvidia-container-devices"
@@ -157,12 +181,12 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
         mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
         for field, path in mounts:
             why = _hides(path, gpu)
-            if why:
+            if why is not None:
                 yield AdmissionRefusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
 
 
-def _hides(path: str, gpu: bool) -> str:
-    """Return why nothing may be mounted at a path in a container, with the remedy; "" where something may.
+def _hides(path: str, gpu: bool) -> str | None:
+    """Return why nothing may be mounted at a path in a container, with the remedy; None where something may.
 
     A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
     another container with the same volume can then remove the names on which the limits are mounted.
@@ -171,13 +195,13 @@ def _hides(path: str, gpu: bool) -> str:
     if climbs(path):
         if gpu or WISHES in path.split("/"):
             return "goes up by '..', and where that leads depends on links: write the path without it"
-        return ""
+        return None
     plain = plain_path(path)
     if any(_within(plain, each) for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
         return f"holds the place {elsewhere}"
-    return ""
+    return None
 
 
 def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:

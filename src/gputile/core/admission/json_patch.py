@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902) with the few operations that admission needs."""
+"""Builds JSON patches (RFC 6902) from the few operations that admission needs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

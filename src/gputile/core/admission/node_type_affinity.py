@@ -1,4 +1,6 @@
-"""Keeps a pod off the node types that could never take it, so that no autoscaler adds such a node for it (U8).
+"""Keeps a pod off the node types that could never take it (U8).
+
+Otherwise an autoscaler would add such a node for it.
 
 An autoscaler compares what a pod asks for with the sums of a node: 20 units fit a node of four GPUs with 15 each. Node
 affinity is a rule that it understands.
@@ -12,6 +14,7 @@ from gputile.api.core import Pod
 from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.rewrite import Rewriting
 from gputile.core.devices.node_type import NodeType
+from gputile.core.devices.node_type_refusal import worded
 from gputile.core.devices.request import RequestError, parse_request
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -26,9 +29,9 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
         return  # it is refused
     if request is None:
         return
-    refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request))]
+    refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request)) is not None]
     if len(refusals) == len(types):
-        whys = "; ".join(f"{kind.name}: {refusal}" for kind, refusal in refusals)
+        whys = worded({kind.name: refusal for kind, refusal in refusals})
         rewriting.warnings.append(f"no node that the autoscaler can add could take the pod: {whys}")
     wanted = [NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,)) for kind, _ in refusals]
     if wanted:

@@ -1,4 +1,7 @@
-"""How large a pod may be: each rule reads all of it, and other pods wait meanwhile."""
+"""Limits how large a pod may be.
+
+Each rule reads all of it, and other pods wait meanwhile.
+"""
 
 from typing import Final
 

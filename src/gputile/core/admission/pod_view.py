@@ -1,5 +1,6 @@
-"""The fields of a pod by which it could reach GPUs past its booking. Kept apart from ``api.core``, which is read for
-tens of thousands of pods; this is read for one.
+"""Defines the fields by which a pod could reach GPUs past its booking.
+
+They are apart from ``api.core``, which is read for tens of thousands of pods; these are read for one.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Who may write the ledger: allocations are annotations of pods, and only gputile may write them (B2, B9)."""
+"""Refuses changes of the allocation annotations, which only gputile may write (B2, B9)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final

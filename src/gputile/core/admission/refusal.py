@@ -1,4 +1,4 @@
-"""Why a pod is refused: the field, the rule and the remedy, in one sentence each."""
+"""Words why a pod is refused: the field, the rule and the remedy, in one sentence each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One question of the API server: may this be stored, and with which changes?"""
+"""Answers one question of the API server: may this object be stored, and with which changes?"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Pod
-from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.amounts import broken_amounts
 from gputile.core.admission.completion import assign, gate, stamp, tolerate
@@ -207,7 +207,7 @@ def _not_asked(request: AdmissionRequest) -> Verdict:
 def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
         return decode(raw, decoder)
-    except MisfitError as error:
+    except ConversionError as error:
         raise UnreadableReview(str(error)) from error
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelectorTerm
+from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
-from gputile.api.misfit import decode
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
 from gputile.core.admission.gpu_requests import asked_by
 from gputile.core.admission.json_patch import Operation

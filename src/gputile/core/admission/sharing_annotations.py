@@ -1,4 +1,4 @@
-"""The annotations that say how a pod shares a GPU: an invalid value is refused, not ignored (G4, M7)."""
+"""Refuses invalid values of the annotations that say how a pod shares a GPU (G4, M7)."""
 
 from collections.abc import Mapping
 

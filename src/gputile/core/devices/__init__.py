@@ -1,1 +1,1 @@
-"""What a GPU is: GPUs and their inventory on a node, a pod's request, and the allocation that joins them."""
+"""Describes GPUs: their inventory on a node, a pod's request, and the allocation that joins them."""

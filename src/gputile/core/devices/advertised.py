@@ -1,4 +1,4 @@
-"""What a node says of its GPUs to the cluster: the resources that its mode advertises, and the model labels."""
+"""Derives what a node tells the cluster of its GPUs: resources by mode, and labels of the model."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Which GPUs a pod holds, and the pod annotation that says so: the ledger's entry.
+"""Describes which GPUs a pod holds, and the pod annotation that says so: the ledger's entry.
 
 The entry is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a GPU that leaves can change
 what it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools

@@ -1,4 +1,6 @@
-"""Which gang a pod is part of: pods that start together or not at all (M13).
+"""Tells which gang a pod is part of (M13).
+
+The pods of a gang start together or not at all.
 
 Two ways of saying so are understood, both of Kubernetes' coscheduling: two labels on each pod, or a label that names a
 PodGroup object of scheduler-plugins.

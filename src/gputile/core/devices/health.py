@@ -1,4 +1,4 @@
-"""When a GPU counts as unhealthy, and when it is trusted again (B6).
+"""Decides when a GPU counts as unhealthy, and when it is trusted again (B6).
 
 Signs go in, states come out; reading the signs is the probe's work. A critical sign takes a GPU away at once, a
 doubtful one only when it repeats. A GPU comes back after a quiet time and several good examinations in a row;
@@ -37,13 +37,13 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The GPU or MIG instance ``uuid`` was examined. ``trouble`` is what was wrong, "" if nothing.
+    """The GPU or MIG instance ``uuid`` was examined. ``trouble`` is what was wrong, None if nothing.
 
     ``doubtful`` trouble may pass by itself, as one call that timed out; other trouble is certain, as a lost GPU.
     """
 
     uuid: str
-    trouble: str = ""
+    trouble: str | None = None
     doubtful: bool = False
 
 
@@ -107,7 +107,7 @@ def without(health: Health, gone: Iterable[str]) -> Health:
 def _step(condition: HealthState, sign: Sign, now_s: float) -> HealthState:
     if isinstance(sign, XidSeen):
         return condition if sign.code in APPLICATION_XIDS else _troubled(condition, f"XID {sign.code}", now_s)
-    if sign.trouble:
+    if sign.trouble is not None:
         doubts = condition.doubts + 1
         if sign.doubtful and condition.healthy and doubts < DOUBTS_TO_LEAVE:
             return replace(condition, doubts=doubts)

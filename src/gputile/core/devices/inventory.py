@@ -1,4 +1,4 @@
-"""The GPUs of a node, and the node annotation that carries them.
+"""Describes the GPUs of a node, and the node annotation that carries them.
 
 The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
 semi-trusted: what it writes is checked here once, so that no later code meets a GPU without memory, two GPUs of
@@ -90,7 +90,7 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 
 
 def unknown_mode(mode: str) -> str:
-    """Return what to say of an inventory in a mode that is not known here: of a newer agent, or of nobody's."""
+    """Return the message about an inventory whose mode is unknown here, such as one of a newer agent."""
     return (
         f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it knows {', '.join(MODES)}"
     )

@@ -1,4 +1,4 @@
-"""GPU nodes that the cluster's autoscaler can add, as the configuration describes them, and what an empty one takes."""
+"""Describes the GPU nodes that an autoscaler can add, and tells what an empty one takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.advertised import model_labels, resources_for_mode
 from gputile.core.devices.inventory import Gpu, Inventory, advertised_units, encode_inventory
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.devices.request import Request, RequestKind
 
 PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"  # the schedulerName of placeholders; no scheduler has that name
@@ -52,21 +53,22 @@ class NodeType:
         """Return whether a node is of this type."""
         return node.metadata.labels.get(self.key) == self.value
 
-    def refusal(self, request: Request) -> str:
-        """Return why an empty node of the type could not take the request, "" where it could."""
+    def refusal(self, request: Request) -> NodeTypeRefusal | None:
+        """Return why an empty node of the type could not take the request, None where it could."""
         shape, units = request.shape, advertised_units(self.gpus[0], self.unit_mib)
         if shape.kind is not _SERVES.get(self.mode, RequestKind.SHARED):
-            return f"its mode {self.mode.value} does not serve {shape.kind.value}"
+            return NodeTypeRefusal(NodeTypeRule.MODE, self.mode.value, shape.kind.value)
         if self.mode.shared and (shape.percent > 0) is not (self.mode is Mode.CORE_MEM):
-            served = "GPU memory together with compute" if self.mode is Mode.CORE_MEM else "GPU memory alone"
-            return f"its mode {self.mode.value} serves {served}"
+            with_compute = self.mode is Mode.CORE_MEM
+            rule = NodeTypeRule.WITH_COMPUTE if with_compute else NodeTypeRule.WITHOUT_COMPUTE
+            return NodeTypeRefusal(rule, self.mode.value)
         if self.mode.shared and shape.unit_mib != self.unit_mib:
-            return f"its memory unit is {self.unit_mib} MiB; the pod counts in {shape.unit_mib} MiB"
+            return NodeTypeRefusal(NodeTypeRule.UNIT, self.unit_mib, shape.unit_mib)
         if shape.gpus > len(self.gpus):
-            return f"it has {len(self.gpus)} GPUs; the pod needs {shape.gpus}"
+            return NodeTypeRefusal(NodeTypeRule.TOO_FEW, len(self.gpus), shape.gpus)
         if shape.mib > units * self.unit_mib:
-            return f"its GPUs have {units} units of {self.unit_mib} MiB; the pod needs {shape.mib} MiB on one GPU"
-        return ""
+            return NodeTypeRefusal(NodeTypeRule.TOO_SMALL, f"{units} units of {self.unit_mib} MiB", shape.mib)
+        return None
 
     def node(self, name: str) -> Node:
         """Return an empty node of the type, as the cluster sees it once its agent has reported its GPUs."""

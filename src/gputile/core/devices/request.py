@@ -1,4 +1,4 @@
-"""What a pod asks of a GPU, parsed once at the edge into one normal form.
+"""Parses once, at the edge, what a pod asks of a GPU, into one normal form.
 
 Rules: GPU resources are set in limits, as whole numbers, and a request, where given, equals its limit (Kubernetes,
 "Schedule GPUs"); a pod asks for one kind of GPU resource; compute goes in steps of 5 percent and together with
@@ -134,7 +134,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
         # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, host_request(pod.spec))
+        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
         _check_spread(container, gpus)
@@ -149,7 +149,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, host_request(pod.spec))
+    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, host_request(pod))
 
 
 def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
@@ -257,6 +257,6 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             low = amount - amount % gpus
             remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
-                f"container {container.name}: {name} is {amount}, which {gpus} GPUs ({GPU_COUNT_LABEL}) do not divide "
-                f"evenly: ask {remedy}"
+                f"container {container.name}: {name} is {amount}, which cannot be divided evenly among {gpus} GPUs "
+                f"({GPU_COUNT_LABEL}): ask {remedy}"
             )

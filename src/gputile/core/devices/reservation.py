@@ -1,4 +1,4 @@
-"""A reservation: the GPUs that are kept for a pod until it is bound, and the pod annotation that says so.
+"""Describes the GPUs that are kept for a pod until it is bound, and the pod annotation that says so.
 
 The extender writes it for a pod that preempts others. Its plan has this one pod. For a pod of a gang the controller
 writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a

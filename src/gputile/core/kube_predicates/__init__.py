@@ -1,1 +1,1 @@
-"""What Kubernetes itself checks of a pod: kube-scheduler's in-tree plugins, and the API server's rules for them."""
+"""Checks what Kubernetes itself checks of a pod: kube-scheduler's in-tree plugins and their rules."""

@@ -1,4 +1,7 @@
-"""The rules that the API server holds a pod's scheduling fields to, so that no predicate meets what it cannot judge."""
+"""Holds a pod's scheduling fields to the API server's rules.
+
+So no predicate meets what it cannot judge.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,9 +14,9 @@ from gputile.api.affinity import (
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
-from gputile.api.core import PodSpec, Taint, Toleration
+from gputile.api.core import PodSpec, Toleration
 
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ARITY = {"In": (1, 2**31), "NotIn": (1, 2**31), "Exists": (0, 0), "DoesNotExist": (0, 0), "Gt": (1, 1), "Lt": (1, 1)}
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
@@ -23,15 +26,6 @@ Broken = tuple[str, str]  # the field's path within the spec, and the rule
 def broken_rule(spec: PodSpec) -> Broken | None:
     """Return the first rule that ``spec`` breaks, with the field's path; None where it breaks none."""
     return next(_broken_rules(spec), None)
-
-
-def broken_taint(taint: Taint) -> str | None:
-    """Return the rule that ``taint`` breaks, or None."""
-    if not taint.key:
-        return "a taint needs a key"
-    if taint.effect not in EFFECTS:
-        return f"effect {taint.effect[:40]!r} is not one of {', '.join(EFFECTS)}"
-    return None
 
 
 def is_integer(text: str) -> bool:
@@ -56,7 +50,7 @@ def _one_of(path: str, value: str, valid: Sequence[str]) -> Iterator[Broken]:
 
 def _toleration(path: str, toleration: Toleration) -> Iterator[Broken]:
     yield from _one_of(f"{path}.operator", toleration.operator, ("Equal", "Exists", ""))
-    yield from _one_of(f"{path}.effect", toleration.effect, (*EFFECTS, ""))
+    yield from _one_of(f"{path}.effect", toleration.effect, (*_EFFECTS, ""))
     if not toleration.key and toleration.operator != "Exists":
         yield f"{path}.operator", "must be Exists where there is no key"
     if toleration.operator == "Exists" and toleration.value:
@@ -83,12 +77,17 @@ def _node_affinity(path: str, affinity: NodeAffinity) -> Iterator[Broken]:
         where = f"{path}.preferredDuringSchedulingIgnoredDuringExecution[{i}]"
         if not 1 <= preferred.weight <= 100:
             yield f"{where}.weight", f"{preferred.weight} is not in 1 to 100"
-        yield from _node_term(f"{where}.preference", preferred.preference)
+        yield from _node_term(f"{where}.preference", preferred.preference, preferred=True)
 
 
-def _node_term(path: str, term: NodeSelectorTerm) -> Iterator[Broken]:
+def _node_term(path: str, term: NodeSelectorTerm, *, preferred: bool = False) -> Iterator[Broken]:
     for i, requirement in enumerate(term.match_expressions):
-        yield from _requirement(f"{path}.matchExpressions[{i}]", requirement)
+        where = f"{path}.matchExpressions[{i}]"
+        yield from _requirement(where, requirement)
+        # A preferred one that is no number is taken, and no node meets it.
+        comparing = requirement.operator in ("Gt", "Lt") and not preferred
+        if comparing and not is_integer("".join(requirement.values)):
+            yield f"{where}.values", f"must be an integer where the operator is {requirement.operator}"
     for i, requirement in enumerate(term.match_fields):
         where = f"{path}.matchFields[{i}]"
         yield from _one_of(f"{where}.key", requirement.key, ("metadata.name",))
@@ -103,8 +102,6 @@ def _requirement(path: str, requirement: NodeSelectorRequirement) -> Iterator[Br
     yield from _one_of(f"{path}.operator", requirement.operator, tuple(_ARITY))
     low, high = _ARITY.get(requirement.operator, (0, 2**31))
     yield from _arity(path, requirement.operator, len(requirement.values), low, high)
-    if requirement.operator in ("Gt", "Lt") and not is_integer(requirement.values[0]):
-        yield f"{path}.values", f"must be an integer where the operator is {requirement.operator}"
 
 
 def _arity(path: str, operator: str, given: int, low: int, high: int) -> Iterator[Broken]:

@@ -1,4 +1,4 @@
-"""Disks that pods name themselves: kube-scheduler's plugin VolumeRestrictions keeps two pods of a node off one disk."""
+"""Keeps two pods of a node off one disk, as kube-scheduler's plugin VolumeRestrictions does."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""The ports of a node that pods take: kube-scheduler's plugin NodePorts lets no two pods have one."""
+"""Lets no two pods of a node have one port, as kube-scheduler's plugin NodePorts does."""
 
 from collections import Counter
 from collections.abc import Iterable

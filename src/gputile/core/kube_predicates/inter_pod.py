@@ -1,4 +1,4 @@
-"""What the in-tree scheduler checks of a pod against the pods that are placed: affinity, anti-affinity, spread.
+"""Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
 The reasons are in kube-scheduler's own words. A check is prepared once for a pod: it counts pods by topology domain, is
 told of each pod that comes or goes, and is then asked of each node.
@@ -43,18 +43,16 @@ class Check(Protocol):
 
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
-    """Return the checks that ``pod`` calls for; they have counted nobody yet."""
-    affinity = pod.spec.affinity
+    """Return the checks that ``pod`` calls for, in the order of kube-scheduler's; they have counted nobody yet."""
     checks: list[Check] = []
     constraints = hard_spread(pod)
     if constraints:
         known = list(nodes)
         checks += [_Spread(pod, constraint, known) for constraint in constraints]
+    if terms := affinity_terms(pod):
+        checks.append(_Affinity(pod, terms))
+    checks += [_AntiAffinity(pod, term) for term in anti_affinity_terms(pod)]
     checks.append(_ExistingAntiAffinity(pod))
-    if affinity is not None and affinity.pod_anti_affinity is not None:
-        checks += [_AntiAffinity(pod, term) for term in affinity.pod_anti_affinity.required]
-    if affinity is not None and affinity.pod_affinity is not None and affinity.pod_affinity.required:
-        checks.append(_Affinity(pod, affinity.pod_affinity.required))
     return checks
 
 
@@ -82,6 +80,11 @@ def looks_at_pods(pod: Pod) -> bool:
     return bool(pod.spec.topology_spread_constraints and hard_spread(pod)) or bool(
         anti_affinity_terms(pod) or affinity_terms(pod)
     )
+
+
+def may_follow(pod: Pod) -> bool:
+    """Return whether a pod without a place may get one because another pod is placed: by affinity, or by spread."""
+    return bool(affinity_terms(pod) or hard_spread(pod))
 
 
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
@@ -172,7 +175,7 @@ class _ExistingAntiAffinity:
 class _Affinity:
     """Each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
 
-    def __init__(self, pod: Pod, terms: tuple[PodAffinityTerm, ...]) -> None:
+    def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
         self._pod = pod
         self._terms = terms
         self._domains: list[Counter[str]] = [Counter() for _ in terms]

@@ -1,6 +1,7 @@
-"""What the in-tree scheduler checks of one pod and one node alone, whatever else runs: labels, names and taints.
+"""Checks one pod and one node alone, whatever else runs: labels, names and taints.
 
-The reasons are in kube-scheduler's own words.
+The reasons are in kube-scheduler's own words. Its plugins do not look at the operating system that a pod names, and the
+kubelet rejects a pod of another one than the node's (pkg/kubelet/lifecycle of Kubernetes).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,8 @@ from gputile.core.kube_predicates.api_rules import is_integer
 UNSCHEDULABLE = "node(s) were unschedulable"
 WRONG_NAME = "node(s) didn't match the requested node name"
 WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
+WRONG_OS = "node(s) had another operating system than the pod's spec.os.name"
+_OS_LABEL = "kubernetes.io/os"
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
@@ -30,6 +33,8 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[str]:
         yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     if not matches_node(spec, node):
         yield WRONG_LABELS
+    if spec.os is not None and node.metadata.labels.get(_OS_LABEL, spec.os.name) != spec.os.name:
+        yield WRONG_OS
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""How much of a node's resources a pod takes, in exact integers.
+"""Computes how much of a node's resources a pod takes, in exact integers.
 
 GPU resources count too, as totals of the node: that is all that kube-scheduler sees of them.
 """
@@ -9,7 +9,17 @@ from functools import lru_cache
 
 import msgspec
 
-from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
+from gputile.api.core import (
+    POD_RESIZE_PENDING,
+    Container,
+    Node,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Quantity,
+    ResourceList,
+    ResourcesInUse,
+)
 from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, WHOLE_GPU
 
@@ -26,6 +36,9 @@ _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-
 INSUFFICIENT_GPU = frozenset(f"Insufficient {name}" for name in GPU_RESOURCES)
 """kube-scheduler's words for nodes that lack a GPU resource, of which gputile says more."""
 Amounts = dict[str, int]
+_Reader = Callable[[ResourceList], Amounts]
+NEW_POD = PodStatus()
+"""The status of a pod that does not run."""
 
 
 class HostResources(msgspec.Struct, frozen=True, gc=False):
@@ -41,22 +54,25 @@ class HostResources(msgspec.Struct, frozen=True, gc=False):
 NO_HOST_RESOURCES = HostResources()
 
 
-def pod_requests(spec: PodSpec) -> Amounts:
-    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up."""
-    peak = _peak(spec, _amounts)
+def pod_requests(spec: PodSpec, status: PodStatus = NEW_POD) -> Amounts:
+    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
+
+    A pod that runs takes what its ``status`` says, too.
+    """
+    peak = _peak(spec, status, _amounts)
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
-def host_request(spec: PodSpec) -> HostResources:
+def host_request(pod: Pod) -> HostResources:
     """Return the milli-CPU and the MiB, rounded up, that the pod takes, at most ``MOST_CPU`` and ``MOST_HOST_MIB``.
 
     Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
     """
-    peak = _peak(spec, _host_amounts)
+    peak = _peak(pod.spec, pod.status, _host_amounts)
     return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // _MIB), MOST_HOST_MIB))
 
 
-def _peak(spec: PodSpec, read: Callable[[ResourceList], Amounts]) -> Amounts:
+def _peak(spec: PodSpec, status: PodStatus, read: _Reader) -> Amounts:
     """Return what the pod takes of the resources that ``read`` gives amounts of.
 
     Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
@@ -66,19 +82,23 @@ def _peak(spec: PodSpec, read: Callable[[ResourceList], Amounts]) -> Amounts:
     sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
-        requests = _container_requests(container, read)
         if container.restart_policy == "Always":
-            _add(sidecars, requests)
+            _add(sidecars, _container_requests(container, status, read))
             _raise_to(peak, sidecars)
         else:
+            requests = _container_requests(container, NEW_POD, read)
             _add(requests, sidecars)
             _raise_to(peak, requests)
     running = dict(sidecars)
     for container in spec.containers:
-        _add(running, _container_requests(container, read))
+        _add(running, _container_requests(container, status, read))
     _raise_to(peak, running)
     if spec.resources is not None:
-        peak |= _pod_level(read(spec.resources.limits), read(spec.resources.requests), peak)
+        whole = _pod_level(read(spec.resources.limits), read(spec.resources.requests), peak)
+        if status.resources is not None:
+            held = _resized(whole, status, status.resources, status.allocated_resources, read)
+            whole = {name: held.get(name, 0) for name in whole}
+        peak |= whole
     _add(peak, read(spec.overhead))
     return peak
 
@@ -93,12 +113,30 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
     )
 
 
-def _container_requests(container: Container, read: Callable[[ResourceList], Amounts]) -> Amounts:
+def _container_requests(container: Container, status: PodStatus, read: _Reader) -> Amounts:
     """Return one container's requests; where only a limit is set, the request is the limit.
 
     An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
     """
-    return read({**container.resources.limits, **container.resources.requests})
+    asked = read({**container.resources.limits, **container.resources.requests})
+    for each in (*status.container_statuses, *status.init_container_statuses):
+        if each.name == container.name and each.resources is not None:
+            return _resized(asked, status, each.resources, each.allocated_resources, read)
+    return asked
+
+
+def _resized(
+    asked: Amounts, status: PodStatus, in_use: ResourcesInUse, kept: ResourceList | None, read: _Reader
+) -> Amounts:
+    """Return the most of what is asked for, in use, and kept on the node; what no node can give is not asked for.
+
+    That is ``determineEffectiveRequests`` of k8s.io/component-helpers, for resizes in place (KEP-1287).
+    """
+    waits = (each.reason for each in status.conditions if each.type == POD_RESIZE_PENDING)
+    most = {} if next(waits, "") == "Infeasible" else dict(asked)
+    _raise_to(most, read(in_use.requests))
+    _raise_to(most, read(kept or {}))
+    return most
 
 
 def is_pod_level(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What kube-scheduler itself would check before and beside the GPU decision, so that a what-if tells the truth.
+"""Makes kube-scheduler's own checks beside the GPU decision, so that a what-if tells the truth.
 
 Of volumes only disks that pods name themselves are looked at, and of resource claims nothing. What was answered once is
 kept, and only what has changed since is looked at again: by spec for what concerns a node alone, by pod for what
@@ -8,11 +8,10 @@ concerns other pods.
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.core import Node, Pod, PodSpec
+from gputile.api.core import Node, Pod, PodSpec, PodStatus
 from gputile.core.kube_predicates.disks import DISK_TAKEN, AttachedDisks, Disk, disks
 from gputile.core.kube_predicates.host_ports import HOST_PORTS, HostPort, TakenPorts, host_ports
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
@@ -23,7 +22,14 @@ from gputile.core.kube_predicates.node_fit import (
     static_reason,
     static_reasons,
 )
-from gputile.core.kube_predicates.pod_requests import PODS, Amounts, insufficient, node_allocatable, pod_requests
+from gputile.core.kube_predicates.pod_requests import (
+    NEW_POD,
+    PODS,
+    Amounts,
+    insufficient,
+    node_allocatable,
+    pod_requests,
+)
 
 UNKNOWN_NODE = "node(s) are not known"
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
@@ -103,14 +109,6 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
     needs: _Needs
 
 
-class Kept(NamedTuple):
-    """How much is kept to answer sooner: specs, single pods, and changes of who is where."""
-
-    specs: int
-    questions: int
-    moves: int
-
-
 class Predicates:
     """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
 
@@ -125,10 +123,6 @@ class Predicates:
         self._base = 0
 
     # -- facts
-
-    def kept(self) -> Kept:
-        """Return how much is kept; each has its bound."""
-        return Kept(len(self._templates), len(self._questions), len(self._moves))
 
     def put_node(self, node: Node) -> None:
         """Count a node, in place of the one of its name; pods that were placed on it count there."""
@@ -151,8 +145,8 @@ class Predicates:
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
             return
-        template = self._templates.get(id(pod.spec))
-        needs = template.needs if template is not None else _needs(pod.spec)
+        template = None if pod.status.resized else self._templates.get(id(pod.spec))
+        needs = template.needs if template is not None else _needs(pod.spec, pod.status)
         guest = self._guests[uid] = _Guest(pod, node_name, needs)
         self._on_node.setdefault(node_name, {})[uid] = guest
         if anti_affinity_terms(pod):
@@ -363,5 +357,5 @@ def _broken(checks: Iterable[Check], node: Node) -> str | None:
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
 
-def _needs(spec: PodSpec) -> _Needs:
-    return _Needs(pod_requests(spec), host_ports(spec), disks(spec))
+def _needs(spec: PodSpec, status: PodStatus = NEW_POD) -> _Needs:
+    return _Needs(pod_requests(spec, status), host_ports(spec), disks(spec))

@@ -1,1 +1,1 @@
-"""Who holds what: a cache of the allocations that the API server's pods carry, kept by events."""
+"""Keeps which pod holds which GPUs: a cache, kept by events, of the allocations that pods carry."""

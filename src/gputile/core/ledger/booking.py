@@ -1,4 +1,4 @@
-"""A booking: the GPUs of one node that one pod has, read from the pod itself."""
+"""Reads from a pod which GPUs of its node it has."""
 
 from collections.abc import Callable
 
@@ -113,7 +113,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
             return None
         asked_mib, host = request.shape.mib * request.shape.gpus, request.host
     except RequestError:
-        host = host_request(pod.spec)
+        host = host_request(pod)
     allocation, problem = _allocation_of(pod, request)
     reservation = reservation_of(pod)
     return Booking(

@@ -1,4 +1,4 @@
-"""Which rows of the ledger changed since somebody last looked."""
+"""Tells which rows of the ledger changed since somebody last looked."""
 
 import numpy as np
 import numpy.typing as npt

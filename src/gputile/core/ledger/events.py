@@ -1,4 +1,4 @@
-"""What can happen to the ledger: facts from the API server's watch, gputile's own binds, and time."""
+"""Defines the ledger's events: facts from the API server's watch, gputile's own binds, and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

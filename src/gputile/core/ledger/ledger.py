@@ -1,4 +1,4 @@
-"""The ledger: nodes and bookings by events; the arrays that placement reads are the table's.
+"""Keeps nodes and bookings by events; the arrays that placement reads are the table's.
 
 The API server is the store; this is a cache of it that a list of nodes and pods rebuilds (design: "the API server
 is the ledger"). Whatever order events come in, the state depends only on the last word on each object and on what

@@ -1,4 +1,4 @@
-"""The ledger's arrays: one row a node, one column a GPU.
+"""Holds the ledger's arrays: one row for each node, one column for each GPU.
 
 All of it is derived from the nodes and the bookings, and changed by them alone; placement reads it. Rows and
 columns grow by doubling. A row without a node has no usable GPU.

@@ -1,4 +1,4 @@
-"""A node as the ledger knows it: its GPUs, its mode and what it serves."""
+"""Describes a node as the ledger knows it: its GPUs, its mode and what it serves."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -23,6 +23,7 @@ from gputile.api.wording import nearest
 from gputile.core.devices.advertised import model_labels
 from gputile.core.devices.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable
+from gputile.core.ledger.closed_nodes import closed_by, nothing_offered
 
 UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
 """What a node has that does not say: enough for its GPUs."""
@@ -66,7 +67,8 @@ class NodeInfo:
 
     ``host`` is what pods may take of it beside GPUs. ``model`` is the GPUs' model as the node's label has it, ""
     where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
-    ``unit_mib`` the one that is in force on this one.
+    ``unit_mib`` the one that is in force on this one. ``closed`` says whether Kubernetes lets it take no new pods now:
+    it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be booked all the same.
     """
 
     name: str
@@ -82,6 +84,7 @@ class NodeInfo:
     host: HostResources = UNKNOWN_HOST
     model: str = ""
     configured_unit_mib: int = 0
+    closed: bool = False
 
     def gpu_total(self, position: int) -> int:
         """Return the MiB of a GPU that can be given away: whole units of it where pods ask for units."""
@@ -123,11 +126,12 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
+    unit_mib = inventory.unit_mib or configuration.unit_mib
     return NodeInfo(
         name=meta.name,
         address=node.internal_ip,
         mode=mode,
-        unit_mib=inventory.unit_mib or configuration.unit_mib,
+        unit_mib=unit_mib,
         placement=_placement(meta, configuration),
         inventory=inventory,
         serving_mode=serving_mode,
@@ -137,6 +141,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         host=host_allocatable(node, UNKNOWN_HOST),
         model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
+        closed=_closed(node, mode, inventory, unit_mib),
     )
 
 
@@ -148,6 +153,13 @@ def unit_in_force(nodes: Iterable[Node]) -> int | None:
     found = Counter(node_info_of(node, Configuration()).inventory.unit_mib for node in nodes)
     del found[0]
     return max(found, key=lambda unit: (found[unit], -unit), default=None)
+
+
+def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> bool:
+    if not inventory.gpus:
+        return False
+    reason = closed_by(node) or nothing_offered(node, mode, inventory, unit_mib)
+    return node.spec.unschedulable or reason is not None
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
@@ -180,7 +192,7 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
 
 
 def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:
-    """Return what a node without a problem takes."""
+    """Return which requests a node serves where nothing is wrong with it."""
     if inventory.gpus and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED

@@ -1,4 +1,4 @@
-"""The nodes in rows of arrays, and what bookings take of them counted there.
+"""Keeps the nodes as rows of arrays, and counts there what bookings take of them.
 
 It knows neither pods nor events: the ledger says which booking is counted and which no more.
 """

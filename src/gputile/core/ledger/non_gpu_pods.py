@@ -1,4 +1,7 @@
-"""What pods that ask for no GPU take of nodes: they hold no GPUs, and yet decide which GPUs can still be used."""
+"""Counts what pods that ask for no GPU take of nodes.
+
+They hold no GPUs, and yet decide which GPUs can still be used.
+"""
 
 from gputile.api.core import Pod
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
@@ -18,7 +21,7 @@ class NonGpuPods:
     def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
         """Take in a pod without a booking; return by how much that changes what is in use of which nodes."""
         node = "" if pod.finished else pod.spec.node_name
-        host = host_request(pod.spec) if node else NO_HOST_RESOURCES
+        host = host_request(pod) if node else NO_HOST_RESOURCES
         if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
             return ()
         changes = self.drop(pod.metadata.uid)

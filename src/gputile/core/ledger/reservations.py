@@ -1,4 +1,4 @@
-"""Reservations in the ledger: places that pods were given, and that no Binding has taken yet."""
+"""Keeps reservations in the ledger: places that pods were given, and that no Binding has taken yet."""
 
 from collections.abc import Container
 

@@ -1,4 +1,4 @@
-"""One node, frozen: what the scalar rules of placement, the explanations and the tables look at."""
+"""Freezes one node for the scalar rules of placement, the explanations and the tables."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Which GPUs of a node a pod gets, and how good the node is for it."""
+"""Chooses which GPUs of a node a pod gets, and tells how good the node is for it."""
 
 from types import ModuleType
 

@@ -1,4 +1,4 @@
-"""Whether a request fits a node, and if not, why: the GPU, what it has, and what is missing."""
+"""Decides whether a request fits a node, and if not, why: the GPU, what it has, and what is missing."""
 
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP

@@ -1,4 +1,4 @@
-"""Why a request does not fit a node: the rule and the amounts, which are worded only where somebody reads them."""
+"""Holds why a request does not fit a node: the rule and the amounts, worded where somebody reads them."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -47,11 +47,10 @@ _SERVES_TEXT = {
 
 @dataclass(frozen=True, slots=True)
 class FitRefusal:
-    """Why a request does not fit a node: ``used`` of the node's ``capacity`` GPUs cannot be given by the rule.
+    """Why a request does not fit a node: by the rule the pod cannot get ``used`` of the node's ``capacity`` GPUs.
 
-    ``gpu`` is the one that comes closest, and ``shortage`` what it lacks; of GPUs that are too small it is the largest.
-    ``blocked_by`` is the pod because of which the node takes no others. ``node_info`` is None for a node that is not
-    known.
+    ``gpu`` is the GPU that comes closest, the largest one where all are too small, and ``shortage`` says what it lacks.
+    ``blocked_by`` names the pod because of which the node takes no others. ``node_info`` is None for an unknown node.
     """
 
     rule: FitRule

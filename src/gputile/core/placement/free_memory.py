@@ -1,4 +1,4 @@
-"""What is free in the cluster, in which pieces, and how much of it the pods that the cluster runs could not use."""
+"""Computes what is free in the cluster, in which pieces, and how much of it no running kind could use."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -30,6 +30,7 @@ class FreeMemory:
 
     ``holes`` is the free memory by ``HOLES_GIB``: that of GPUs of which at least so much, and less than the next bound,
     is free. ``free_gpus`` are GPUs with nothing booked. ``unusable`` is the free memory that typical pods cannot use.
+    Nothing is free on nodes that take no new pods: cordoned ones, those that are not ready, or offer no GPUs.
     """
 
     total: int = 0
@@ -68,7 +69,9 @@ def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
     arrays = ledger.node_arrays.copy()
     booked_here = np.isin(arrays.serving_mode, _BOOKED_HERE)[:, None] & arrays.usable
     total = np.where(booked_here, arrays.total, 0)
-    free = np.maximum(total - arrays.used, 0)
+    closed = np.zeros((arrays.rows, 1), np.bool_)
+    closed[[row for row, info in ledger.nodes() if info.closed]] = True
+    free = np.where(closed, 0, np.maximum(total - arrays.used, 0))
     steps = np.searchsorted(np.array(HOLES_GIB[1:]) * MIB_OF_GIB, free, side="right")
     holes = np.bincount(steps.ravel(), weights=free.ravel(), minlength=len(HOLES_GIB))
     unusable = yield from _unusable(arrays, free, counts)
@@ -77,7 +80,7 @@ def free_memory(ledger: Ledger) -> Steps[FreeMemory]:
         booked=int(np.where(booked_here, arrays.used, 0).sum()),
         holes=tuple(int(mib) for mib in holes),
         largest_hole=int(free.max(initial=0)),
-        free_gpus=int((booked_here & (arrays.pods == 0)).sum()),
+        free_gpus=int((booked_here & ~closed & (arrays.pods == 0)).sum()),
         unusable=unusable,
     )
 

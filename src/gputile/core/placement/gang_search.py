@@ -70,15 +70,15 @@ def search(kinds: Sequence[Hashable], needed: int, ground: SearchState[Place], b
     if most < needed:
         # The number of pods that fit is still worth knowing: one descent without backtracking.
         counted = _Descent(kinds, 0, ground, min(enough, MOST_COUNTED))
-        found = yield from counted.run()
+        found = yield from counted.search()
         return Search(found.places, False, True, hopeless=True)
     if most >= enough:
-        found = yield from _Descent(kinds, enough, ground, budget).run()
+        found = yield from _Descent(kinds, enough, ground, budget).search()
         if found.fits or needed >= enough:
             return found
     else:
         found = Search((None,) * enough, False, True)
-    some = yield from _Descent(kinds, needed, ground, budget).run()
+    some = yield from _Descent(kinds, needed, ground, budget).search()
     return some if some.fits or some.placed > found.placed else Search(found.places, False, some.certain)
 
 
@@ -112,7 +112,7 @@ class _Descent(Generic[Place]):
         self._state = 0  # changes whenever the search state does
         self._full: dict[Hashable, int] = {}  # kind -> a state in which there is no place for it
 
-    def run(self) -> Steps[Search[Place]]:
+    def search(self) -> Steps[Search[Place]]:
         """Go down until enough have a place, all ways are tried, or the budget is spent. Nothing stays placed."""
         try:
             done = self._enter(0, 0)

@@ -1,4 +1,4 @@
-"""Reasons of nodes in words: nodes with the same reason are named together."""
+"""Words the reasons of nodes, and names nodes with the same reason together."""
 
 import heapq
 from collections.abc import Collection, Iterable

@@ -1,4 +1,4 @@
-"""What one GPU lacks for a request: the rule, the amounts, and the words for them."""
+"""Describes what one GPU lacks for a request: the rule, the amounts, and the words for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

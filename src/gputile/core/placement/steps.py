@@ -1,4 +1,4 @@
-"""Long computations in steps: the caller may do other work in between, as an event loop must.
+"""Runs long computations in steps, between which the caller does other work, as an event loop must.
 
 Between two steps nothing that the computation reads may change, unless it says otherwise. A step is short, and there
 is a bound on how many of them there are.

@@ -1,4 +1,4 @@
-"""The best-connected set of GPUs (``ack.node.gpu.schedule=topology``).
+"""Finds the best-connected set of GPUs (``ack.node.gpu.schedule=topology``).
 
 A pod that asks k GPUs gets the set whose smallest pairwise bandwidth is largest; among equals the set that leaves
 the best set for the next pod of the same size; then the one that leaves the most bandwidth; then the lowest

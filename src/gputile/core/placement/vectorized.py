@@ -1,4 +1,4 @@
-"""Fit and score of many nodes at once, on the ledger's arrays.
+"""Computes fit and score of many nodes at once, on the ledger's arrays.
 
 The second implementation of ``fit.fits`` and ``choose.node_score``: the same integers for every node, some
 hundred times faster. Tests hold the two equal.

@@ -1,25 +1,106 @@
-"""Decides about a pod and books the decision at once, so that no two Bindings are given the same GPUs."""
+"""Decides which GPUs a pod gets on a node and books them at once.
+
+So no two Bindings are given the same GPUs.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, overload
 
 from gputile.api.core import Pod
-from gputile.core.devices.request import Request
+from gputile.core.devices.request import Request, RequestError
 from gputile.core.ledger.events import Assumed
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.gang_refusal import GangRefusal
-from gputile.core.scheduling.gang_reservation import claim
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_binding import PodBinding, binding_of
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal
+from gputile.core.scheduling.reserved_place import claim, is_ordinary, waits_for
+
+
+@dataclass(frozen=True, slots=True)
+class BindRefusal:
+    """Why a pod gets no GPUs of a node now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsForPod:
+    """Which pod of its gang is bound before a pod: its namespace and name."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyBound:
+    """The pod has GPUs of the node, and nothing is to be written."""
+
+
+FinalVerdict = PodBinding | AlreadyBound | BindRefusal
+"""What is to be done so that a pod is bound to a node now. Where a Binding is to be written, its GPUs are booked."""
+BindVerdict = FinalVerdict | WaitsForPod
+
+
+@dataclass(frozen=True, slots=True)
+class BindTime:
+    """When a Binding is decided: Unix time in nanoseconds, and time of the monotonic clock in seconds."""
+
+    unix_ns: int
+    monotonic: float
+
+
+@overload
+def assume_pod(
+    engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, wait: Literal[False]
+) -> FinalVerdict: ...
+
+
+@overload
+def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, wait: bool) -> BindVerdict: ...
+
+
+def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, wait: bool) -> BindVerdict:
+    """Decide about the Binding of ``pod`` to ``node``, and book its GPUs in the ledger.
+
+    With ``wait`` the answer for a pod of a gang whose first pod is not bound yet is to wait for that one; without, it
+    is why the pod cannot be bound now.
+    """
+    try:
+        request = engine.request(pod)
+    except RequestError as error:
+        return BindRefusal(str(error))
+    if request is None:
+        return binding_of(pod, Decision(node, (), None))
+    uid = pod.metadata.uid
+    booking = engine.ledger.booking(uid)
+    if booking is not None and not booking.reserved:
+        if booking.node == node:
+            return AlreadyBound()
+        return BindRefusal(f"pod {pod.key} has GPUs of node {booking.node} already")
+    if booking is not None and wait and (first := waits_for(engine.ledger, uid)) is not None:
+        return WaitsForPod(first.key)
+    decision = assume(engine, pod, request, node, now)
+    if not isinstance(decision, Decision):
+        return BindRefusal(f"node {node}: {decision.text}")
+    return binding_of(pod, decision, decision.text())
 
 
 def assume(
-    engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int, assumed_at: float
-) -> Decision | FitRefusal | GangRefusal:
-    """Return which GPUs of ``node`` the pod gets, which the ledger has booked for it; or why it gets none.
-
-    ``now_ns`` is Unix time in nanoseconds, ``assumed_at`` a time of the monotonic clock in seconds.
-    """
-    decision = claim(engine, pod, request, node, now_ns)
+    engine: PlacementEngine, pod: Pod, request: Request, node: str, now: BindTime
+) -> Decision | FitRefusal | ReservationRefusal:
+    """Return which GPUs of ``node`` the pod gets, which the ledger has booked for it; or why it gets none."""
+    decision = decide_pod(engine, pod, request, node, now.unix_ns)
     if isinstance(decision, Decision):
-        booking = decision.booking(pod, request.shape.trust_group, assumed_at)
+        booking = decision.booking(pod, request.shape.trust_group, now.monotonic)
         if booking is not None:
             engine.ledger.apply(Assumed(booking))
     return decision
+
+
+def decide_pod(
+    engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
+) -> Decision | FitRefusal | ReservationRefusal:
+    """Return which GPUs of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
+    if is_ordinary(engine.ledger, pod):
+        return engine.decide(request, node, now_ns)
+    return claim(engine, pod, request, node, now_ns)

@@ -1,4 +1,4 @@
-"""A decision, and the Binding that makes it true."""
+"""Holds a decision, and the Binding that makes it true."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ class Decision:
             plan=self.plan,
             plan_size=self.plan_size,
             first=self.first,
-            host=host_request(pod.spec),
+            host=host_request(pod),
         )
 
     def text(self) -> str:

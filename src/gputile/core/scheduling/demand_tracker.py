@@ -1,4 +1,4 @@
-"""What pods ask for, learnt from those that ask a scheduler: the demand that packing is priced with."""
+"""Learns what pods ask for from those that ask a scheduler: the demand that packing is priced with."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class DemandTracker:
         estimator = self._learning()
         self._count += 1
         if request is None:
-            estimator.observe(0, 0, host_request(pod.spec).cpu, frozenset())
+            estimator.observe(0, 0, host_request(pod).cpu, frozenset())
             return
         milli = WHOLE_GPU
         if request.shape.kind is RequestKind.SHARED:

@@ -1,22 +1,29 @@
-"""What the eviction of a pod depends on, and what it costs, beside the GPUs that the ledger knows of."""
+"""Describes what the eviction of a pod depends on, and what it costs, beside its GPUs."""
 
 import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.timestamps import unix_seconds
-from gputile.api.well_known import DELETION_COST_ANNOTATION
+from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
+from gputile.core.kube_predicates.disks import disks
+from gputile.core.kube_predicates.host_ports import host_ports
+from gputile.core.kube_predicates.inter_pod import anti_affinity_terms
+from gputile.core.kube_predicates.pod_requests import Amounts, pod_requests
 
 DEFAULT_GRACE_S = 30
-MOST_GRACE_S = 86_400
+MOST_GRACE_S = 86_400  # who may take longer to leave is evicted for nobody
+_MOST_AMOUNTS = 16  # resources of one pod that are kept
 _MOST_COST = 2**31 - 1  # what Kubernetes takes for the annotation: an int32
 
 
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     """One bound pod. Times are Unix time in seconds, 0 for none.
 
-    ``leaves_at`` is when the pod is to be gone whose deletion was requested. ``gang`` starts together: ``gang_size``
-    pods of it, 0 where the pod does not say. ``cost`` is what the pod says that its loss costs.
+    ``leaves_at`` is when the pod is to be gone whose deletion was requested. ``grace_s`` is how long it may take to
+    leave, ``MOST_GRACE_S`` + 1 where that is longer. ``gang`` starts together: ``gang_size`` pods of it, 0 where it
+    does not say. ``cost`` is what the pod says that its loss costs. ``amounts`` is what it takes of its node beside
+    GPUs, in the units of ``pod_requests``; None where it takes, or forbids, anything else.
     """
 
     namespace: str
@@ -27,6 +34,7 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     cost: int = 0
     gang: GangName | None = None
     gang_size: int = 0
+    amounts: Amounts | None = None
 
 
 def eviction_facts(pod: Pod) -> EvictionFacts:
@@ -37,11 +45,22 @@ def eviction_facts(pod: Pod) -> EvictionFacts:
         name=meta.name,
         started_at=unix_seconds(pod.bound_at or meta.creation_timestamp),
         leaves_at=unix_seconds(meta.deletion_timestamp),
-        grace_s=DEFAULT_GRACE_S if grace is None else min(max(grace, 0), MOST_GRACE_S),
+        grace_s=DEFAULT_GRACE_S if grace is None else min(max(grace, 0), MOST_GRACE_S + 1),
         cost=_cost(meta.annotations.get(DELETION_COST_ANNOTATION, "")),
         gang=gang_of(pod),
         gang_size=labelled_size(pod),
+        amounts=_amounts(pod),
     )
+
+
+def _amounts(pod: Pod) -> Amounts | None:
+    spec = pod.spec
+    if host_ports(spec) or disks(spec) or spec.claims or anti_affinity_terms(pod):
+        return None
+    amounts = pod_requests(spec, pod.status)
+    for name in GPU_RESOURCES:
+        amounts.pop(name, None)
+    return amounts if len(amounts) <= _MOST_AMOUNTS else None
 
 
 def _cost(text: str) -> int:

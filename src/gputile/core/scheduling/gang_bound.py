@@ -1,17 +1,18 @@
-"""How many pods of a gang could have a place at once, at most: a bound that no way of placing them exceeds.
+"""Computes an upper bound of how many pods of a gang could have a place at once.
 
 Pods of one shape on the same nodes take part in one sum, whatever else tells them apart, and all pods in the sums of
-GPUs, MiB, percent of compute and places on GPUs, and of what kube-scheduler counts. Rules about other pods are left
-out: a place that they close now may open as pods of the gang are placed.
+GPUs, MiB, percent of compute and places on GPUs, and of what kube-scheduler counts. Of pods that ask for some size of a
+GPU or more, each GPU takes only so many as its free memory has that size. Rules about other pods are left out: a place
+that they close now may open as pods of the gang are placed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.devices.request import Request, RequestKind
+from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
@@ -23,7 +24,8 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
-_MOST_GROUPS = 64  # further ones are counted as if there were room for all of them
+_MOST_GROUPS = 64  # further ones are counted as if they asked for no more than the smallest of them, on any node
+_MOST_SIZES = 16
 _A_STEP = 128  # nodes
 
 
@@ -34,7 +36,7 @@ class _Group:
     ``capacity_bound`` is how many could be placed at most.
     """
 
-    request: Request | None
+    shape: Shape | None
     needs: Mapping[str, int]
     count: int
     open: Bool
@@ -51,13 +53,12 @@ def most_placed(
 
     ``specs`` has a pod of each spec, and how many there are of it.
     """
-    groups: list[_Group] = []
-    beyond = sum(count for _, count in specs[_MOST_GROUPS:])
+    groups = _merged(specs[_MOST_GROUPS:], ledger.node_arrays.rows)
     for candidate, count in specs[:_MOST_GROUPS]:
         groups.append((yield from _group(candidate, count, ledger, predicates)))
     most = sum(min(group.count, group.capacity_bound) for group in groups)
     for nodes in _distinct([group.open for group in groups]):
-        if most + beyond < enough:
+        if most < enough:
             break
         inside = [group for group in groups if not (group.open & ~nodes).any()]
         outside = sum(min(group.count, group.capacity_bound) for group in groups) - sum(
@@ -65,7 +66,22 @@ def most_placed(
         )
         together = yield from _together(inside, nodes, ledger, predicates)
         most = min(most, outside + together)
-    return most + beyond
+    return most
+
+
+def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_Group]:
+    """Return groups of the pods of several specs that ask for as many GPUs each, as if all were the smallest one."""
+    found: dict[tuple[RequestKind, bool, int] | None, _Group] = {}
+    for candidate, count in specs:
+        shape = candidate.request.shape if candidate.request is not None else None
+        key = (shape.kind, bool(shape.percent), shape.gpus) if shape is not None else None
+        group = found.setdefault(key, _Group(shape, {}, 0, np.ones(rows, np.bool_)))
+        if shape is not None and group.shape is not None:
+            mib, percent = min(shape.mib, group.shape.mib), min(shape.percent, group.shape.percent)
+            group.shape = replace(group.shape, mib=mib, percent=percent)
+        group.count += count
+        group.capacity_bound += count
+    return list(found.values())
 
 
 def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_Group]:
@@ -80,7 +96,8 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
         parts = np.minimum(parts, vectorized.capacity_bound(arrays, request.shape, group, rows))
     is_open = np.zeros(arrays.rows, np.bool_)
     is_open[rows[parts > 0]] = True
-    found = _Group(request, predicates.needs(candidate.pod), count, is_open)
+    shape = request.shape if request is not None else None
+    found = _Group(shape, predicates.needs(candidate.pod), count, is_open)
     for i, (name, gpus) in enumerate(zip(names, parts.tolist(), strict=True)):
         if i % _A_STEP == 0:
             yield
@@ -95,12 +112,15 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
     total = 0
     families: dict[tuple[RequestKind, bool] | None, list[_Group]] = {}
     for group in groups:
-        shape = group.request.shape if group.request is not None else None
+        shape = group.shape
         families.setdefault((shape.kind, bool(shape.percent)) if shape is not None else None, []).append(group)
     for family, members in families.items():
         capacity_bound = sum(min(group.count, group.capacity_bound) for group in members)
         if family is not None:
             capacity_bound = min(capacity_bound, _on_gpus(members, nodes, ledger.node_arrays))
+            for mib in _sizes(members):
+                yield
+                capacity_bound = min(capacity_bound, _of_size(mib, members, nodes, ledger.node_arrays))
         total += capacity_bound
         yield
     names = set().union(*(group.names for group in groups))
@@ -117,7 +137,7 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
 
 def _on_gpus(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
     """Return how many pods of one family the GPUs of ``nodes`` take together, at most."""
-    shapes = [(group.request.shape, group) for group in groups if group.request is not None]
+    shapes = [(group.shape, group) for group in groups if group.shape is not None]
     first = shapes[0][0]
     serving = nodes & vectorized.serving(arrays, first)
     usable = arrays.usable & serving[:, None]
@@ -128,14 +148,34 @@ def _on_gpus(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
         return _fill(free, ((shape.gpus, group) for shape, group in shapes))
     mib = np.where(usable, np.maximum(arrays.total - arrays.used, 0), 0).sum()
     percent = np.where(usable, np.maximum(100 - arrays.percent, 0), 0).sum()
-    max_pods_per_gpu = np.where(
-        usable, np.clip(arrays.max_pods_per_gpu[:, None].astype(np.int64) - arrays.pods, 0, UNLIMITED_PODS), 0
-    ).sum()
+    pods = np.where(usable, _pods_left(arrays), 0).sum()
     return min(
         _fill(int(mib), ((shape.mib * shape.gpus, group) for shape, group in shapes)),
         _fill(int(percent), ((shape.percent * shape.gpus, group) for shape, group in shapes)),
-        _fill(int(max_pods_per_gpu), ((shape.gpus, group) for shape, group in shapes)),
+        _fill(int(pods), ((shape.gpus, group) for shape, group in shapes)),
     )
+
+
+def _pods_left(arrays: NodeArrays) -> Int64:
+    most: Int64 = arrays.max_pods_per_gpu[:, None].astype(np.int64)
+    left: Int64 = np.clip(most - arrays.pods, 0, UNLIMITED_PODS)
+    return left
+
+
+def _sizes(groups: Sequence[_Group]) -> list[int]:
+    """Return the sizes in MiB that pods of one family ask of a GPU, the smallest of them and some others."""
+    sizes = sorted({group.shape.mib for group in groups if group.shape is not None and group.shape.mib})
+    return sizes[:: -(-len(sizes) // _MOST_SIZES) or 1]
+
+
+def _of_size(mib: int, groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
+    """Return how many pods of one family could have a place at once if all that ask for less than ``mib`` had one."""
+    shapes = [(group.shape, group) for group in groups if group.shape is not None]
+    usable = arrays.usable & (nodes & vectorized.serving(arrays, shapes[0][0]))[:, None]
+    places = np.minimum(np.maximum(arrays.total - arrays.used, 0) // mib, _pods_left(arrays))
+    smaller = sum(min(group.count, group.capacity_bound) for shape, group in shapes if shape.mib < mib)
+    large = ((shape.gpus, group) for shape, group in shapes if shape.mib >= mib)
+    return smaller + _fill(int(np.where(usable, places, 0).sum()), large)
 
 
 def _fill(capacity: int, weights: Iterable[tuple[int, _Group]]) -> int:

@@ -1,4 +1,6 @@
-"""Which pods of a gang may change places: those that ask for the same, and that all rules about labels treat alike.
+"""Groups the pods of a gang that may change places.
+
+They ask for the same, and all rules about labels treat them alike.
 
 Jobs and StatefulSets number their pods in labels; such a label tells pods apart only where a selector looks at it.
 """

@@ -1,4 +1,4 @@
-"""Plans a gang on the ledger, with what decides single pods: kube-scheduler's own checks, filter, rank and GPUs.
+"""Plans a gang on the ledger with what decides single pods: kube-scheduler's checks, filter and rank.
 
 Pods of the gang are booked in the ledger while the search looks for places, and taken out again before it returns.
 """
@@ -58,7 +58,7 @@ def plan_gang(
     Reservations of the members do not count meanwhile. ``now_ns`` is Unix time in nanoseconds. A caller that gives up
     half-way closes the steps: ledger and predicates are as before then.
     """
-    ordered = sorted(members, key=_hardness)
+    ordered = sorted(members, key=hardness)
     budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
     aside = _SetAside(engine.ledger, predicates)
     try:
@@ -85,7 +85,8 @@ def plan_gang(
     return GangPlan(places, found.fits, certain, lacking)
 
 
-def _hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
+def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
+    """Return what pods of a gang are placed by: those first that are the hardest to place."""
     shape = member.request.shape if member.request else None
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The rules of gangs that are the same wherever they are applied: the controller on a cluster, and the simulator."""
+"""Applies the rules of gangs that are the same for the controller and for the simulator."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING

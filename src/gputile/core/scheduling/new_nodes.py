@@ -1,4 +1,6 @@
-"""How many nodes of which type have to be added for pods that have no place, and how many an autoscaler adds unasked.
+"""Computes how many nodes of which type pods without a place need.
+
+It also tells how many of them an autoscaler adds unasked.
 
 An autoscaler adds up what pods ask of a node, and knows no GPUs. It believes that a pod fits a node whose GPUs have
 enough free in sum. So it adds nodes for some of the pods without a place by itself, and for others only if asked.
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.core.devices.node_type import NodeType
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
@@ -19,21 +22,22 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
-_LABELS = "its labels or taints are not those that the pod asks for"
-_OTHER_PODS = "the pod wants, or does not want, other pods on its node"
+BarredTypes = Mapping[tuple[str, str], NodeTypeRefusal]
+"""By the UID of a pod and the name of a type: why no such node is to be added for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
     """``counts`` has the number of nodes to be added of each type, without the starting ones.
 
-    ``types`` names the type that a pod is to go to, by UID; ``refused`` says of a pod that no type can take why not.
+    ``types`` names the type that a pod is to go to, by UID; ``refused`` says of a pod that no type can take why not,
+    by the types' names.
     A pod in neither came when there were as many nodes as there may be.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     types: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Mapping[str, NodeTypeRefusal]] = field(default_factory=dict)
 
 
 def new_nodes(
@@ -41,12 +45,11 @@ def new_nodes(
     types: Sequence[NodeType],
     starting: Mapping[str, int],
     configuration: Configuration,
-    barred: Mapping[tuple[str, str], str],
+    barred: BarredTypes,
 ) -> Steps[NewNodes]:
     """Return, in steps, which nodes take all of ``pods``, GPU by GPU; a type that comes first is preferred.
 
     ``starting`` is how many nodes of each type are there without having reported their GPUs: pods go there first.
-    ``barred`` says by the UID of a pod and the name of a type why no such node is to be added for it.
     At most ``autoscaling.mostNodes`` nodes are added.
     """
     site = _Site(types, configuration, barred)
@@ -91,7 +94,7 @@ def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str,
         if place is None and found.counts.total() < most:
             place = yield from site.put_on_a_new_node(each)
             if place is None:
-                found.refused[uid] = site.refusal(each)
+                found.refused[uid] = site.refusals(each)
                 continue
             found.counts[place.name] += 1
         if place is not None:
@@ -117,7 +120,7 @@ class _Site:
         self,
         types: Sequence[NodeType],
         configuration: Configuration,
-        barred: Mapping[tuple[str, str], str] | None = None,
+        barred: BarredTypes | None = None,
     ) -> None:
         self.types = types
         self._ledger = Ledger(configuration)
@@ -148,7 +151,7 @@ class _Site:
     def put_on_a_new_node(self, each: GangCandidate) -> Steps[NodeType | None]:
         """Put a pod on a new node of the first type that could take it; return the type, None where none could."""
         for kind in self.types:
-            if self._refusal(each, kind):
+            if self._refusal(each, kind) is not None:
                 continue
             name = self.add(kind)
             reason = yield from self._predicates.reason(each.pod, name)
@@ -157,17 +160,19 @@ class _Site:
             self._predicates.drop_node(name)
         return None
 
-    def refusal(self, each: GangCandidate) -> str:
-        """Return why no type can take a pod."""
-        whys = [f"{kind.name}: {self._refusal(each, kind) or _OTHER_PODS}" for kind in self.types]
-        return "; ".join(whys) or "autoscaling.nodeTypes is empty"
+    def refusals(self, each: GangCandidate) -> Mapping[str, NodeTypeRefusal]:
+        """Return why no type can take a pod, by the types' names."""
+        other = NodeTypeRefusal(NodeTypeRule.OTHER_PODS)
+        return {kind.name: self._refusal(each, kind) or other for kind in self.types}
 
-    def _refusal(self, each: GangCandidate, kind: NodeType) -> str:
-        if self._barred is not None and each.request is not None and (refusal := kind.refusal(each.request)):
-            return refusal
+    def _refusal(self, each: GangCandidate, kind: NodeType) -> NodeTypeRefusal | None:
+        if self._barred is not None and each.request is not None:
+            refusal = kind.refusal(each.request)
+            if refusal is not None:
+                return refusal
         if static_reason(each.pod.spec, kind.node("new")) is not None:
-            return _LABELS
-        return (self._barred or {}).get((each.pod.metadata.uid, kind.name), "")
+            return NodeTypeRefusal(NodeTypeRule.LABELS)
+        return (self._barred or {}).get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
         request = each.request

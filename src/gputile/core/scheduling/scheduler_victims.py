@@ -2,44 +2,122 @@
 
 kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. Here its
 victims are completed until one GPU, or as many as the pod asks, really has room, and those that need not leave
-are spared. kube-scheduler asks about many nodes at once, so a pod that leaves costs a look at its own GPUs only.
+are spared: also a proposed one for which others leave that free as much (``interchange``). kube-scheduler asks about
+many nodes at once, so a pod that leaves costs a look at its own GPUs only.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop
 
-from gputile.core.devices.request import Request
+from gputile.api.core import Pod
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import Request, RequestError
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import gpu_fits, same_unit, serves
+from gputile.core.scheduling.interchange import Interchange
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
+_MOST_STARTS = 2  # GPUs whose proposed pods are completed alone
+_MOST_EXCHANGED = 16  # proposed pods; of more, parts are not tried
 _NO_GPU = ""  # of a pod whose GPUs nobody knows
 
 
+@dataclass(frozen=True, slots=True)
+class PreemptVerdict:
+    """Whether evictions can help a pod, and what it asks of GPUs: None where any victims do, as it asks for none."""
+
+    hopeless: bool
+    request: Request | None = None
+
+
+def judge_preemption(engine: PlacementEngine, pod: Pod) -> PreemptVerdict:
+    """Return whether evictions can help ``pod``: not where its request is invalid, nor for a gang, which is planned."""
+    try:
+        request = engine.request(pod)
+    except RequestError:
+        return PreemptVerdict(hopeless=True)
+    in_gang = engine.ledger.configuration.admission.gangs and gang_of(pod) is not None
+    return PreemptVerdict(in_gang, request)
+
+
 def victims(
-    engine: PlacementEngine, request: Request, node: str, proposed: Iterable[str], priority: int
+    engine: PlacementEngine,
+    request: Request,
+    node: str,
+    proposed: Iterable[str],
+    priority: int,
+    interchange: Interchange | None = None,
 ) -> frozenset[str] | None:
     """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
 
-    ``proposed`` are the victims of the in-tree plugins: they leave in any case (they may be in the way for other
-    reasons, CPU or memory). Others are added from the lowest priority up, those first whose GPU has the least left
-    on it, and taken back from the highest down where the pod fits without their leaving.
+    ``proposed`` are the victims of the in-tree plugins: they leave if that is enough (they may be in the way for other
+    reasons, CPU or memory). Else others are added from the lowest priority up, those first whose GPU has the least left
+    on it, and taken back from the highest down where the pod fits without their leaving. By ``interchange`` proposed
+    ones stay, too, in whose place others leave. If more leave than were proposed, that is also tried with some of the
+    proposed ones, and the less important victims are returned; of equal ones the fewer.
     """
     state = engine.state(node)
     if state is None:
         return None
     first, room = frozenset(proposed), _NodeWithoutVictims(engine.ledger, state, request)
     bookings = list(engine.ledger.on_node(node))
-    for booking in bookings:
-        if booking.uid in first:
-            room.leave(booking)
+    room.leave_all(bookings, first)
     if room.fits():
         return first
+    completed = _completed(room, bookings, first, priority)
+    if completed is None or interchange is None:
+        return frozenset(completed) if completed is not None else None
+    _spare_proposed(room, bookings, first, completed, interchange)
+    if len(completed) <= len(first):  # fewer would not do for kube-scheduler
+        return frozenset(completed)
+    priorities = {booking.uid: booking.priority for booking in bookings}
+
+    def loss(uids: Iterable[str]) -> tuple[int, int]:
+        chosen = [priorities.get(uid, priority) for uid in uids]
+        return max(chosen), len(chosen)
+
+    found = [completed]
+    for start in _starts(bookings, first, interchange):
+        room = _NodeWithoutVictims(engine.ledger, state, request)
+        room.leave_all(bookings, start)
+        others = _completed(room, bookings, start, priority)
+        if others is not None and not room.overbooked() and interchange.replaces(first, others):
+            found.append(others)
+    return frozenset(min(found, key=loss))
+
+
+def _starts(
+    bookings: Iterable[Booking], proposed: frozenset[str], interchange: Interchange
+) -> Iterable[frozenset[str]]:
+    """Yield parts of the proposed victims that others could complete: none, and those on the GPUs that free the most.
+
+    Each has those in whose place nobody can leave; there is none if nobody of them could stay, or if they are many.
+    """
+    fixed = frozenset(uid for uid in proposed if interchange.amounts(uid) is None)
+    if len(fixed) == len(proposed) or len(proposed) > _MOST_EXCHANGED:
+        return
+    on_gpu: dict[str, set[str]] = {}
+    held: Counter[str] = Counter()  # MiB by GPU
+    for booking in bookings:
+        for share in booking.gpus if booking.uid in proposed else ():
+            on_gpu.setdefault(share.uuid, set()).add(booking.uid)
+            held[share.uuid] += share.mib
+    fullest = sorted(on_gpu, key=lambda uuid: (-held[uuid], uuid))[:_MOST_STARTS]
+    yield from dict.fromkeys([fixed, *(fixed | on_gpu[uuid] for uuid in fullest)])
+
+
+def _completed(
+    room: "_NodeWithoutVictims", bookings: Iterable[Booking], first: frozenset[str], priority: int
+) -> set[str] | None:
+    """Return ``first``, who have left ``room``, and who has to leave beside them; None where all are not enough."""
+    if room.fits():
+        return set(first)
     # A reservation is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
     staying = [b for b in bookings if not b.reserved and b.uid not in first]
     added: list[Booking] = []
@@ -57,7 +135,31 @@ def victims(
             left.remove(booking.uid)
         else:
             room.leave(booking)
-    return first | left
+    return left.union(first)
+
+
+def _spare_proposed(
+    room: "_NodeWithoutVictims",
+    bookings: Iterable[Booking],
+    proposed: frozenset[str],
+    leaving: set[str],
+    interchange: Interchange,
+) -> None:
+    """Take those of the proposed victims out of ``leaving`` who need not leave beside the others."""
+    if room.overbooked():  # kube-scheduler has less room on the node than its GPUs have
+        return
+    surplus = interchange.surplus(proposed, leaving) or {}
+    candidates = [booking for booking in bookings if booking.uid in proposed]
+    for booking in sorted(candidates, key=lambda each: (-each.priority, each.uid)):
+        amounts = interchange.amounts(booking.uid)
+        if amounts is None or any(surplus.get(name, 0) < amount for name, amount in amounts.items()):
+            continue
+        room.stay(booking)
+        if room.fits():
+            leaving.remove(booking.uid)
+            surplus = {name: amount - amounts.get(name, 0) for name, amount in surplus.items()}
+        else:
+            room.leave(booking)
 
 
 def _in_order(staying: list[Booking], priority: int) -> Iterable[Booking]:
@@ -119,6 +221,16 @@ class _NodeWithoutVictims:
     def fits(self) -> bool:
         """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
         return self._served and not self._blocked_by and (self._other_plugin or len(self._ready) >= self._shape.gpus)
+
+    def overbooked(self) -> bool:
+        """Return whether more is booked of a GPU than it has: a place is kept there that others have to leave."""
+        return any(gpu.used > gpu.total for gpu in self._gpus.values())
+
+    def leave_all(self, bookings: Iterable[Booking], uids: Collection[str]) -> None:
+        """Look at the node as if the pods with these UIDs were gone."""
+        for booking in bookings:
+            if booking.uid in uids:
+                self.leave(booking)
 
     def leave(self, booking: Booking) -> None:
         """Look at the node as if a pod were gone."""

@@ -1,4 +1,4 @@
-"""Chooses the pods whose eviction frees GPUs for a pod of higher priority, on the node where that costs least.
+"""Chooses the pods to evict for a pod of higher priority, on the node where that costs least.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
 no GPU has. Here each GPU is a covering problem: the pods that leave it have to free what is missing on it. Of all
@@ -7,36 +7,39 @@ least cost that pods state (``controller.kubernetes.io/pod-deletion-cost``), and
 
 A first pass judges each node by its largest pods first. A second one searches the nodes exactly, in the order of what
 the first pass found, until it has looked at ``_SEARCHED`` sets of pods. A pod of a gang leaves with its whole gang,
-unless more pods of the gang run than start together.
+unless more pods of the gang run than start together: so many of them, whichever they are, may leave alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import same_unit, serves
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, EvictionFacts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_cover import (
+from gputile.core.scheduling.victim_cover import NodeCovering
+from gputile.core.scheduling.victim_groups import (
     LEAVING,
     NOTHING,
+    Cover,
     FreedAmounts,
     GpuCovering,
     Loss,
     MissingAmounts,
-    NodeCovering,
-    VictimChoice,
     VictimGroup,
 )
 
 MOST_NODES = 100
+SOON_S = 3600.0  # whoever was told to leave, and may take longer than that, is nobody to wait for
 LATE_S = 60.0  # a pod that should have been gone for so long may never go: nobody waits for it
-_SEARCHED = 20_000  # sets of pods, over all nodes of one choice
+SEARCHED = 20_000  # sets of pods, over all nodes of one choice
 _SEARCHED_PER_NODE = 4_000
 
 
@@ -55,13 +58,38 @@ class EvictionRules:
     """Whom the cluster lets go. ``gangs`` are the UIDs of each gang's bound pods.
 
     ``evicted`` are pods whose eviction was requested, and ``over_budget`` returns those of the pods with the UIDs given
-    whose eviction, in this order, a PodDisruptionBudget forbids.
+    whose eviction, in this order, a PodDisruptionBudget forbids. ``withdraws`` tells whether a place that is kept for a
+    pod of lower priority may be withdrawn. ``gang_size`` returns how many pods of a gang by PodGroup start together, 0
+    where nobody knows: such a gang leaves whole. Pods that leave within ``soon_s`` seconds count as gone.
     """
 
     facts: Mapping[str, EvictionFacts]
     gangs: Mapping[GangName, Collection[str]]
     evicted: Collection[str] = ()
     over_budget: Callable[[Sequence[str]], Collection[str]] = lambda _: ()
+    withdraws: bool = True
+    gang_size: Callable[[GangName], int] = lambda _: 0
+    soon_s: float = SOON_S
+
+    def is_leaving(self, uid: str, now_s: float) -> bool:
+        """Return whether a pod counts as gone at ``now_s`` (Unix time in seconds): it was told to leave, about now."""
+        facts = self.facts.get(uid)
+        leaves_at = facts.leaves_at if facts is not None else 0.0
+        return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class VictimChoice:
+    """The place that a pod gets: GPUs of a node, and who has to leave for it.
+
+    ``evicted`` are pods to be evicted, ``withdrawn`` pods that wait and lose the GPUs that are kept for them.
+    """
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    evicted: tuple[str, ...]
+    withdrawn: tuple[str, ...]
+    loss: Loss = NOTHING
 
 
 def choose_victims(
@@ -70,14 +98,16 @@ def choose_victims(
     names: Iterable[str],
     rules: EvictionRules,
     only_gpus: frozenset[str] = frozenset(),
+    searched: int = SEARCHED,
 ) -> Steps[VictimChoice | None]:
     """Return, in steps, the place with the least loss on the nodes ``names``; None where no evictions are enough.
 
     At most ``MOST_NODES`` nodes that have a pod of lower priority are judged, the first ones. With ``only_gpus`` the
-    place is on the GPUs with these UUIDs. The ledger may change between two steps: the choice is then as old as it is.
+    place is on the GPUs with these UUIDs. The search looks at ``searched`` sets of pods; with 0 the largest pods leave.
+    The ledger may change between two steps: the choice is then as old as it is.
     """
     groups = _VictimGroups(engine, preemptor, rules)
-    coverings: list[tuple[Loss, int, NodeCovering]] = []
+    coverings: list[tuple[Loss, int, str, NodeCovering]] = []
     for name in names:
         node = groups.node(name, only_gpus)
         yield
@@ -85,110 +115,40 @@ def choose_victims(
             continue
         found = node.solve(0)
         if found is not None:
-            coverings.append((found.loss, len(coverings), node))
+            coverings.append((found.loss, len(coverings), name, node))
         if len(coverings) >= MOST_NODES:
             break
     coverings.sort(key=lambda each: each[:2])
     best: VictimChoice | None = None
-    left = _SEARCHED
-    for loss, _, node in coverings:
+    left = searched
+    for loss, _, name, node in coverings:
         # What the first pass found on the node is no bound on the losses below the first field: the search decides.
-        if best is not None and (loss.priority > best.loss.priority or left <= 0):
+        if best is not None and (loss.priority > best.loss.priority or (searched and left <= 0)):
             break
-        choice, used = node.within_budgets(min(left, _SEARCHED_PER_NODE), rules.over_budget)
+        cover, used = node.within_budgets(min(left, _SEARCHED_PER_NODE), rules.over_budget)
         left -= used
+        choice = _choice(name, cover) if cover is not None else None
         if choice is not None and (best is None or choice.loss < best.loss):
             best = choice
         yield
     return best
 
 
-class _VictimGroups:
-    """Which pods leave together for one preemptor, and what that costs; found once for each gang."""
+def _choice(node: str, cover: Cover) -> VictimChoice:
+    return VictimChoice(node, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
 
-    def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
-        self._engine, self._ledger, self._rules = engine, engine.ledger, rules
-        self._preemptor = preemptor
-        self._gangs: dict[GangName, tuple[frozenset[str], VictimGroup | None]] = {}
+
+class EvictionLosses:
+    """What the eviction of each pod costs at ``now_s``, Unix time in seconds."""
+
+    def __init__(self, ledger: Ledger, facts: Mapping[str, EvictionFacts], now_s: float) -> None:
+        self._ledger, self._facts, self._now_s = ledger, facts, now_s
         self._totals: dict[str, tuple[dict[str, int], int]] = {}
 
-    def node(self, name: str, only_gpus: frozenset[str]) -> NodeCovering | None:
-        """Return the covering problem of a node, None where the eviction of pods cannot make the request fit."""
-        request = self._preemptor.request
-        state = self._engine.state(name, frozenset({self._preemptor.uid}))
-        if state is None or not serves(state.serving_mode, request.shape) or not same_unit(state.info, request.shape):
-            return None
-        if state.serving_mode is ServingMode.OTHER_PLUGIN:
-            return None
-        bookings = [each for each in self._ledger.on_node(name) if each.uid != self._preemptor.uid]
-        groups = {each.uid: self._of(each) for each in bookings}
-        if not any(groups.values()):
-            return None
-        on_gpu: dict[str, list[Booking]] = {}
-        for booking in bookings:
-            for share in booking.gpus:
-                on_gpu.setdefault(share.uuid, []).append(booking)
-        gpus = []
-        for gpu in state.gpus:
-            if gpu.gpu.healthy and (not only_gpus or gpu.gpu.uuid in only_gpus):
-                covering = _gpu_covering(state, gpu, request, on_gpu.get(gpu.gpu.uuid, ()), groups)
-                if covering is not None:
-                    gpus.append(covering)
-        return NodeCovering(name, request.shape.gpus, gpus) if len(gpus) >= request.shape.gpus else None
-
-    def _of(self, booking: Booking) -> VictimGroup | None:
-        """Return who leaves if the pod of a booking has to, None where it may not be made to."""
-        if booking.reserved:
-            # A gang's reservations stand or fall together, and the controller alone decides about them.
-            withdrawn = booking.preemption and booking.priority < self._preemptor.priority
-            return VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
-        facts = self._rules.facts.get(booking.uid)
-        if booking.uid in self._rules.evicted or (facts is not None and self._is_leaving(facts)):
-            return LEAVING
-        if facts is None or facts.leaves_at or not booking.begun or booking.priority >= self._preemptor.priority:
-            return None
-        if facts.gang is not None:
-            spare, whole = self._gang(facts.gang)
-            if booking.uid not in spare:
-                return whole
-        return self._together([booking])
-
-    def _is_leaving(self, facts: EvictionFacts) -> bool:
-        return bool(facts.leaves_at) and self._preemptor.now_s - facts.leaves_at < LATE_S
-
-    def _gang(self, name: GangName) -> tuple[frozenset[str], VictimGroup | None]:
-        """Return the pods of a gang that may leave alone, and the group of all others, None where it may not leave."""
-        known = self._gangs.get(name)
-        if known is not None:
-            return known
-        staying, size = [], 0
-        for uid in sorted(self._rules.gangs.get(name, ())):
-            booking, facts = self._ledger.booking(uid), self._rules.facts.get(uid)
-            if booking is None or facts is None or uid in self._rules.evicted or facts.leaves_at:
-                continue
-            staying.append((self._loss(booking), booking))
-            size = max(size, facts.gang_size)
-        staying.sort(key=lambda each: (each[0], each[1].uid))
-        # A PodGroup says how many pods start together, and only the controller reads it: its gangs leave whole.
-        surplus = max(0, len(staying) - size) if size and not name.by_object else 0
-        spare = frozenset(booking.uid for _, booking in staying[:surplus])
-        lower = all(booking.priority < self._preemptor.priority and booking.begun for _, booking in staying)
-        found = spare, self._together([booking for _, booking in staying]) if lower else None
-        self._gangs[name] = found
-        return found
-
-    def _together(self, bookings: Sequence[Booking]) -> VictimGroup | None:
-        uids = tuple(booking.uid for booking in bookings)
-        if self._rules.over_budget(uids):
-            return None
-        loss = NOTHING
-        for booking in bookings:
-            loss = loss.plus(self._loss(booking))
-        return VictimGroup(uids, loss)
-
-    def _loss(self, booking: Booking) -> Loss:
-        facts = self._rules.facts[booking.uid]
-        seconds = max(0, int(self._preemptor.now_s - facts.started_at)) if facts.started_at else 0
+    def of(self, booking: Booking) -> Loss:
+        """Return what it costs that the pod of a booking leaves."""
+        facts = self._facts[booking.uid]
+        seconds = max(0, int(self._now_s - facts.started_at)) if facts.started_at else 0
         return Loss(booking.priority, 1, facts.cost, seconds * self._milli_gpus(booking))
 
     def _milli_gpus(self, booking: Booking) -> int:
@@ -213,12 +173,93 @@ class _VictimGroups:
         return known
 
 
+class _VictimGroups:
+    """Which pods leave together for one preemptor, and what that costs; found once for each gang."""
+
+    def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
+        self._engine, self._ledger, self._rules = engine, engine.ledger, rules
+        self._preemptor = preemptor
+        self._gangs: dict[GangName, tuple[int, VictimGroup | None]] = {}
+        self._losses = EvictionLosses(self._ledger, rules.facts, preemptor.now_s)
+
+    def node(self, name: str, only_gpus: frozenset[str]) -> NodeCovering | None:
+        """Return the covering problem of a node, None where the eviction of pods cannot make the request fit."""
+        request = self._preemptor.request
+        state = self._engine.state(name, frozenset({self._preemptor.uid}))
+        if state is None or not serves(state.serving_mode, request.shape) or not same_unit(state.info, request.shape):
+            return None
+        if state.serving_mode is ServingMode.OTHER_PLUGIN:
+            return None
+        bookings = [each for each in self._ledger.on_node(name) if each.uid != self._preemptor.uid]
+        groups = {each.uid: self._of(each) for each in bookings}
+        if not any(groups.values()):
+            return None
+        on_gpu: dict[str, list[Booking]] = {}
+        for booking in bookings:
+            for share in booking.gpus:
+                on_gpu.setdefault(share.uuid, []).append(booking)
+        gpus = []
+        for gpu in state.gpus:
+            if gpu.gpu.healthy and (not only_gpus or gpu.gpu.uuid in only_gpus):
+                covering = _gpu_covering(state, gpu, request, on_gpu.get(gpu.gpu.uuid, ()), groups)
+                if covering is not None:
+                    gpus.append(covering)
+        return NodeCovering(request.shape.gpus, gpus) if len(gpus) >= request.shape.gpus else None
+
+    def _of(self, booking: Booking) -> tuple[VictimGroup, ...]:
+        """Return who leaves if the pod of a booking has to: one of these groups; none where it may not be made to."""
+        if booking.reserved:
+            # A gang's reservations stand or fall together, and the controller alone decides about them.
+            withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority
+            return (VictimGroup((booking.uid,), NOTHING, reserved=True),) if withdrawn else ()
+        facts = self._rules.facts.get(booking.uid)
+        if self._rules.is_leaving(booking.uid, self._preemptor.now_s):
+            return (LEAVING,)
+        if facts is None or facts.leaves_at or not self._may_be_evicted(booking, facts):
+            return ()
+        most, whole = self._gang(facts.gang) if facts.gang is not None else (0, None)
+        alone = self._together([booking], facts.gang, most) if most or facts.gang is None else None
+        return tuple(group for group in (alone, whole) if group is not None)
+
+    def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
+        """Return how many pods of a gang may leave alone, and the group of all, None where it may not leave."""
+        known = self._gangs.get(name)
+        if known is not None:
+            return known
+        staying: list[Booking] = []
+        evictable = True
+        size = self._rules.gang_size(name)
+        for uid in sorted(self._rules.gangs.get(name, ())):
+            booking, facts = self._ledger.booking(uid), self._rules.facts.get(uid)
+            if booking is None or facts is None or uid in self._rules.evicted or facts.leaves_at:
+                continue
+            staying.append(booking)
+            evictable = evictable and self._may_be_evicted(booking, facts)
+            size = max(size, 0 if name.by_object else facts.gang_size)
+        whole = self._together(staying, name, 0) if staying and evictable else None
+        found = self._gangs[name] = max(0, len(staying) - size) if size > 0 else 0, whole
+        return found
+
+    def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
+        """Return whether a pod is bound for certain, of lower priority, and gone within a day once it is told."""
+        return booking.begun and booking.priority < self._preemptor.priority and facts.grace_s <= MOST_GRACE_S
+
+    def _together(self, bookings: Sequence[Booking], gang: GangName | None, most: int) -> VictimGroup | None:
+        uids = tuple(booking.uid for booking in bookings)
+        if self._rules.over_budget(uids):
+            return None
+        loss = self._losses.of(bookings[0])
+        for booking in bookings[1:]:
+            loss = loss.plus(self._losses.of(booking))
+        return VictimGroup(uids, loss, gang=gang, most=most)
+
+
 def _gpu_covering(
     state: NodeState,
     gpu: GpuState,
     request: Request,
     bookings: Iterable[Booking],
-    groups: Mapping[str, VictimGroup | None],
+    groups: Mapping[str, Sequence[VictimGroup]],
 ) -> GpuCovering | None:
     """Return what has to leave a GPU for the request, None where the GPU is too small or nobody may leave it."""
     shape, info = request.shape, state.info
@@ -232,19 +273,17 @@ def _gpu_covering(
         mib, percent = booking.takes(share, gpu.total, info.replicas)
         incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
         incompatible_pods += incompatible
-        group = groups[booking.uid]
-        if group is None:
-            if incompatible:
-                return None
-            continue
-        before = amounts.get(group, FreedAmounts(group, 0, 0, 0, 0))
-        amounts[group] = FreedAmounts(
-            group,
-            before.mib + mib,
-            before.percent + percent,
-            before.pods + 1,
-            before.incompatible + incompatible,
-        )
+        if incompatible and not groups[booking.uid]:
+            return None
+        for group in groups[booking.uid]:
+            before = amounts.get(group, FreedAmounts(group, 0, 0, 0, 0))
+            amounts[group] = FreedAmounts(
+                group,
+                mib + before.mib,
+                percent + before.percent,
+                1 + before.pods,
+                incompatible + before.incompatible,
+            )
     missing = MissingAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,

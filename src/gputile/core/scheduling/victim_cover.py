@@ -1,143 +1,27 @@
-"""Finds which pods have to leave the GPUs of one node so that a request fits: a covering problem on each GPU.
+"""Finds which pods must leave a node's GPUs so that a request fits: a covering problem on each GPU.
 
 Pods that leave together are a group. The groups that leave a GPU have to free what is missing on it. The largest that
 are enough are a first answer; a search through sets of groups looks for one that loses less.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from itertools import combinations
 
-from gputile.core.devices.inventory import Gpu
+from gputile.core.scheduling.victim_groups import (
+    NOTHING,
+    Cover,
+    FreedAmounts,
+    GpuCovering,
+    Loss,
+    MissingAmounts,
+    VictimGroup,
+    total_loss,
+)
 
 _SEARCHED_PER_GPU = 500  # sets of groups
+_SEARCHED_JOINTLY = 500
 _BUDGET_ROUNDS = 4
-_NO_PRIORITY = -(2**31) - 1  # below all of Kubernetes'
-
-
-class Loss(NamedTuple):
-    """What a set of victims costs; the smaller the better, from the first field on.
-
-    ``gpu_milliseconds`` is the time since they started, times the part of GPUs that they hold.
-    """
-
-    priority: int = _NO_PRIORITY
-    pods: int = 0
-    cost: int = 0
-    gpu_milliseconds: int = 0
-
-    def plus(self, other: "Loss") -> "Loss":
-        """Return the loss of both."""
-        return Loss(
-            max(self.priority, other.priority),
-            self.pods + other.pods,
-            self.cost + other.cost,
-            self.gpu_milliseconds + other.gpu_milliseconds,
-        )
-
-
-NOTHING = Loss()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VictimGroup:
-    """Pods that leave together. ``reserved`` is a pod that waits for GPUs that are kept for it."""
-
-    uids: tuple[str, ...]
-    loss: Loss
-    reserved: bool = False
-
-
-LEAVING = VictimGroup((), NOTHING)  # of pods whose deletion was requested: nobody has to do anything
-
-
-class FreedAmounts(NamedTuple):
-    """What a group frees on one GPU: MiB, percent of compute, pods, and ``incompatible`` ones among them."""
-
-    group: VictimGroup
-    mib: int
-    percent: int
-    pods: int
-    incompatible: int
-
-
-class MissingAmounts(NamedTuple):
-    """What a GPU lacks for the request; nothing is lacking where all are 0 or less.
-
-    ``incompatible`` pods all have to leave: the preempting pod may not be on a GPU with them.
-    """
-
-    mib: int
-    percent: int
-    pods: int
-    incompatible: int
-
-    @property
-    def nothing(self) -> bool:
-        """Whether the request fits the GPU."""
-        return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
-
-    def without(self, freed: FreedAmounts) -> "MissingAmounts":
-        """Return what is lacking once a group has left."""
-        return MissingAmounts(
-            self.mib - freed.mib,
-            self.percent - freed.percent,
-            self.pods - freed.pods,
-            self.incompatible - freed.incompatible,
-        )
-
-    def with_back(self, freed: FreedAmounts) -> "MissingAmounts":
-        """Return what is lacking if a group that was to leave stays."""
-        return MissingAmounts(
-            self.mib + freed.mib,
-            self.percent + freed.percent,
-            self.pods + freed.pods,
-            self.incompatible + freed.incompatible,
-        )
-
-
-class GpuCovering(NamedTuple):
-    """The covering problem of a GPU: what it lacks, and what each group that may leave frees on it, largest first."""
-
-    gpu: Gpu
-    missing: MissingAmounts
-    amounts: tuple[FreedAmounts, ...]
-
-    def level(self) -> int | None:
-        """Return the lowest priority up to which pods have to leave the GPU; None where all are not enough."""
-        missing, level = self.missing, _NO_PRIORITY
-        for freed in sorted(self.amounts, key=lambda each: each.group.loss.priority):
-            if missing.nothing:
-                break
-            missing, level = missing.without(freed), freed.group.loss.priority
-        return level if missing.nothing else None
-
-    def missing_after(self, gone: Collection[VictimGroup]) -> MissingAmounts:
-        """Return what is lacking once these groups have gone."""
-        missing = self.missing
-        for freed in self.amounts if gone else ():
-            if freed.group in gone:
-                missing = missing.without(freed)
-        return missing
-
-    def is_left_by(self, groups: Collection[VictimGroup]) -> bool:
-        """Return whether a pod of one of these groups is on the GPU."""
-        return any(freed.group in groups for freed in self.amounts)
-
-
-@dataclass(frozen=True, slots=True)
-class VictimChoice:
-    """The place that a pod gets: GPUs of a node, and who has to leave for it.
-
-    ``evicted`` are pods to be evicted, ``withdrawn`` pods that wait and lose the GPUs that are kept for them.
-    """
-
-    node: str
-    gpus: tuple[Gpu, ...]
-    evicted: tuple[str, ...]
-    withdrawn: tuple[str, ...]
-    loss: Loss = NOTHING
 
 
 class NodeCovering:
@@ -146,9 +30,11 @@ class NodeCovering:
     ``searched`` counts the sets of groups that were looked at.
     """
 
-    def __init__(self, name: str, wanted: int, gpus: Sequence[GpuCovering]) -> None:
-        self._name, self._wanted, self._gpus = name, wanted, gpus
+    def __init__(self, wanted: int, gpus: Sequence[GpuCovering]) -> None:
+        self._wanted, self._gpus = wanted, gpus
         self._left = self.searched = 0
+        self._open = False  # whether a search could find more than the last ``solve``
+        self._forced: Cover | None = None  # the only cover that a search could find
 
     @cached_property
     def _level(self) -> int | None:
@@ -158,15 +44,16 @@ class NodeCovering:
 
     def within_budgets(
         self, searched: int, over_budget: Callable[[Sequence[str]], Collection[str]]
-    ) -> tuple[VictimChoice | None, int]:
-        """Return the best choice that violates no PodDisruptionBudget, and how many sets of pods were looked at."""
+    ) -> tuple[Cover | None, int]:
+        """Return the best cover that violates no PodDisruptionBudget, and how many sets of pods were looked at."""
         node, used = self, 0
         for _ in range(_BUDGET_ROUNDS):
-            choice = node.solve(searched - used)
+            cover = node.best(searched - used)
             used += node.searched
-            forbidden = frozenset(over_budget(choice.evicted)) if choice is not None else frozenset()
+            evicted = cover.uids(reserved=False) if cover is not None else ()
+            forbidden = frozenset(over_budget(evicted)) if cover is not None else frozenset()
             if not forbidden:
-                return choice, used
+                return cover, used
             node = node._keeping(forbidden)
         return None, used
 
@@ -176,48 +63,97 @@ class NodeCovering:
             gpu._replace(amounts=tuple(freed for freed in gpu.amounts if uids.isdisjoint(freed.group.uids)))
             for gpu in self._gpus
         ]
-        return NodeCovering(self._name, self._wanted, gpus)
+        return NodeCovering(self._wanted, gpus)
 
-    def solve(self, searched: int) -> VictimChoice | None:
-        """Return the best choice that a look at ``searched`` sets of pods finds; with 0 the largest pods leave."""
-        self._left, self.searched = searched, 0
+    def best(self, searched: int) -> Cover | None:
+        """Return what ``solve`` does, without solving again where no search can find anything else."""
+        if self._forced is None:
+            return self.solve(searched)
+        self.searched = 0
+        return self._forced
+
+    def solve(self, searched: int) -> Cover | None:
+        """Return the best cover that a look at ``searched`` sets of pods finds; with 0 the largest pods leave."""
+        self._left, self.searched, self._open = searched, 0, False
+        cover = next((cover for cover in self._covers() if cover is not None), None)
+        self._forced = None if self._open else cover
+        return cover
+
+    def _covers(self) -> Iterable[Cover | None]:
+        """Yield what is found up to one priority after the other, from the lowest that could be enough.
+
+        Only where gangs let some of their pods go it may not be enough.
+        """
         if self._level is None:
-            return None
+            return
+        yield self._up_to(self._level, self._gpus)
+        if not any(gpu.letting_go() for gpu in self._gpus):
+            return
+        whole = [gpu.with_whole_gangs() for gpu in self._gpus]
+        priorities = {freed.group.loss.priority for gpu in self._gpus for freed in gpu.amounts}
+        for level in (self._level, *sorted(each for each in priorities if each > self._level)):
+            if level > self._level:
+                yield self._up_to(level, self._gpus)
+            yield self._up_to(level, whole)
+            yield self._jointly(level)
+
+    def _jointly(self, level: int) -> Cover | None:
+        """Return some cover, of all GPUs at once: where GPU after GPU one takes the pods that another one needs."""
+        left = _SEARCHED_JOINTLY
+        for gpus in combinations(self._gpus, self._wanted) if self._wanted > 1 else ():
+            search = _JointSearch(gpus, level, left)
+            gone = search.run()
+            left -= search.looked_at
+            if gone is not None:
+                for group in _to_spare(gpus, gone):
+                    gone.remove(group)
+                return Cover(tuple(gpu.gpu for gpu in gpus), tuple(gone))
+            if left <= 0:
+                break
+        return None
+
+    def _up_to(self, level: int, gpus: Sequence[GpuCovering]) -> Cover | None:
+        """Return the best cover with groups of a priority up to ``level``, GPU after GPU."""
         gone: dict[VictimGroup, None] = {}
         chosen: list[int] = []
-        covers: dict[int, Sequence[VictimGroup] | None] = {}  # by the GPU's position
+        left = dict(enumerate(gpus))
+        covers: dict[int, tuple[tuple[int, ...], Sequence[VictimGroup]]] = {}  # by the GPU's position
+        new = set(left)  # the GPUs whose cover is not known
         while len(chosen) < self._wanted:
-            for i, gpu in enumerate(self._gpus):
-                if i not in covers:
-                    covers[i] = self._cover(gpu, self._level, gone)
-            found = {i: groups for i, groups in covers.items() if groups is not None and i not in chosen}
-            if not found:
+            for i in sorted(new):
+                groups = self._cover(left[i], level, gone)
+                if groups is not None:
+                    covers[i] = total_loss(groups)[1:], groups
+            if not covers:
                 return None
-            best = min(found, key=lambda i: _total(found[i])[1:])
+            best = min(covers, key=lambda i: covers[i][0])
+            _, groups = covers.pop(best)
             chosen.append(best)
-            gone |= dict.fromkeys(found[best])
-            for i in [i for i, gpu in enumerate(self._gpus) if gpu.is_left_by(found[best])]:
+            del left[best]
+            gone |= dict.fromkeys(groups)
+            gangs = {group.gang for group in groups if group.gang is not None}
+            new = {i for i, gpu in left.items() if gpu.is_left_by(groups) or gpu.has_pods_of(gangs)}
+            for i in new:
                 covers.pop(i, None)
-        gpus = [self._gpus[i] for i in chosen]
-        for group in _to_spare(gpus, gone) if len(gpus) > 1 else ():
+        of_cover = [gpus[i] for i in chosen]
+        for group in _to_spare(of_cover, gone) if len(of_cover) > 1 else ():
             del gone[group]
-        return VictimChoice(
-            self._name,
-            tuple(gpu.gpu for gpu in gpus),
-            tuple(uid for group in gone if not group.reserved for uid in group.uids),
-            tuple(uid for group in gone if group.reserved for uid in group.uids),
-            _total(gone),
-        )
+        return Cover(tuple(gpu.gpu for gpu in of_cover), tuple(gone))
 
     def _cover(self, gpu: GpuCovering, level: int, gone: Collection[VictimGroup]) -> Sequence[VictimGroup] | None:
         """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
         missing = gpu.missing_after(gone)
-        amounts = [freed for freed in gpu.amounts if freed.group not in gone and freed.group.loss.priority <= level]
-        first = _largest_first(missing, amounts)
-        if first is None or len(first) == 0:
+        amounts = [
+            freed
+            for freed in gpu.amounts
+            if freed.group not in gone and freed.group.loss.priority <= level and freed.group.joins(gone)
+        ]
+        first = _largest_first(missing, amounts, gone)
+        if first is None or len(first) in (0, len(amounts)):  # where all have to leave there is nothing to search
             return first
-        search = _Search(amounts, min(self._left, _SEARCHED_PER_GPU), first)
-        search.run(missing)
+        self._open = True
+        search = _Search(amounts, min(self._left, _SEARCHED_PER_GPU), first, gone)
+        search.improve(missing)
         self._left -= search.looked_at
         self.searched += search.looked_at
         return search.best
@@ -232,39 +168,79 @@ def _to_spare(gpus: Sequence[GpuCovering], gone: Collection[VictimGroup]) -> lis
             amounts.setdefault(freed.group, []).append((gpu.gpu.uuid, freed))
     spared = []
     for group in sorted(gone, key=lambda each: each.loss, reverse=True):
-        back = {uuid: missing[uuid].with_back(freed) for uuid, freed in amounts[group]}
-        if all(each.nothing for each in back.values()):
-            missing |= back
+        if all(missing[uuid].allow_back(freed) for uuid, freed in amounts[group]):
+            missing |= {uuid: missing[uuid].with_back(freed) for uuid, freed in amounts[group]}
             spared.append(group)
     return spared
 
 
-def _total(groups: Iterable[VictimGroup]) -> Loss:
-    total = NOTHING
-    for group in groups:
-        total = total.plus(group.loss)
-    return total
-
-
-def _largest_first(missing: MissingAmounts, amounts: Sequence[FreedAmounts]) -> list[VictimGroup] | None:
+def _largest_first(
+    missing: MissingAmounts, amounts: Sequence[FreedAmounts], gone: Collection[VictimGroup]
+) -> list[VictimGroup] | None:
     """Return groups that free enough, the largest first, and none of them in vain; None where all are not enough.
 
-    Incompatible pods all have to leave.
+    Incompatible pods all have to leave. Single pods of gangs go before whole gangs; where they are not enough, after.
     """
-    taken: list[FreedAmounts] = []
-    for freed in sorted(amounts, key=lambda each: not each.incompatible) if missing.incompatible > 0 else amounts:
+    order = sorted(amounts, key=lambda each: not each.incompatible) if missing.incompatible > 0 else amounts
+    letting_go = {freed.group.gang for freed in amounts if freed.group.most}
+    if not letting_go:
+        return _in_turn(missing, order, gone)
+    alone = sorted(order, key=lambda each: each.group.gang in letting_go and not each.group.most)
+    whole = sorted(order, key=lambda each: each.group.most > 0)
+    found = _in_turn(missing, alone, gone)
+    return found if found is not None else _in_turn(missing, whole, gone)
+
+
+def _in_turn(
+    missing: MissingAmounts, amounts: Iterable[FreedAmounts], gone: Collection[VictimGroup]
+) -> list[VictimGroup] | None:
+    """Return groups that free enough, the first ones that can leave, and none of them in vain; None for not enough."""
+    taken: dict[VictimGroup, FreedAmounts] = {}
+    for freed in amounts:
         if missing.nothing:
             break
-        taken.append(freed)
-        missing = missing.without(freed)
+        if freed.group.joins(gone, taken):
+            taken[freed.group] = freed
+            missing = missing.without(freed)
     if not missing.nothing:
         return None
-    for freed in taken[:-1][::-1]:
-        back = missing.with_back(freed)
-        if back.nothing:
-            taken.remove(freed)
-            missing = back
-    return [freed.group for freed in taken]
+    for freed in list(taken.values())[:-1][::-1]:
+        if missing.allow_back(freed):
+            del taken[freed.group]
+            missing = missing.with_back(freed)
+    return list(taken)
+
+
+class _JointSearch:
+    """Looks for groups that leave all of some GPUs: depth first, until ``limit`` sets are looked at."""
+
+    def __init__(self, gpus: Sequence[GpuCovering], level: int, limit: int) -> None:
+        self._amounts = [[freed for freed in gpu.amounts if freed.group.loss.priority <= level] for gpu in gpus]
+        self._missing, self._limit = [gpu.missing for gpu in gpus], limit
+        self.looked_at = 0
+
+    def run(self) -> list[VictimGroup] | None:
+        """Return the groups, None where none were found."""
+        return self._from([])
+
+    def _from(self, taken: list[VictimGroup]) -> list[VictimGroup] | None:
+        self.looked_at += 1
+        for first, amounts in zip(self._missing, self._amounts, strict=True):
+            missing = first
+            for freed in amounts:
+                missing = missing.without(freed) if freed.group in taken else missing
+            if missing.nothing:
+                continue
+            for freed in amounts:
+                if self.looked_at >= self._limit:
+                    return None
+                if freed.group in taken or not freed.group.joins(taken):
+                    continue
+                found = self._from([*taken, freed.group])
+                if found is not None:
+                    return found
+            return None
+        return taken
 
 
 class _Search:
@@ -273,12 +249,14 @@ class _Search:
     Any priority is as good as another here: one of the node's pods with the highest one has to leave anyway.
     """
 
-    def __init__(self, amounts: Sequence[FreedAmounts], limit: int, best: list[VictimGroup]) -> None:
-        self._amounts, self._limit = amounts, limit
-        self.best, self._loss = best, _total(best)
+    def __init__(
+        self, amounts: Sequence[FreedAmounts], limit: int, best: list[VictimGroup], gone: Collection[VictimGroup]
+    ) -> None:
+        self._amounts, self._limit, self._gone = amounts, limit, gone
+        self.best, self._loss = best, total_loss(best)
         self.looked_at = 0
 
-    def run(self, missing: MissingAmounts) -> None:
+    def improve(self, missing: MissingAmounts) -> None:
         """Search; what is found is ``best``."""
         if self._limit > 0:
             self._from(0, missing, NOTHING, ())
@@ -293,6 +271,8 @@ class _Search:
             if self.looked_at >= self._limit or self._is_hopeless(i, missing, loss):
                 return
             freed = self._amounts[i]
+            if not freed.group.joins(self._gone, taken):
+                continue
             self._from(i + 1, missing.without(freed), loss.plus(freed.group.loss), (*taken, freed.group))
 
     def _is_hopeless(self, position: int, missing: MissingAmounts, loss: Loss) -> bool:

@@ -1,1 +1,1 @@
-"""The node agent: what a node's GPUs are, and what each container may use of them."""
+"""Runs on each GPU node: it reports the node's GPUs, and decides what each container may use of them."""

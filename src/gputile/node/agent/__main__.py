@@ -1,4 +1,7 @@
-"""``python -m gputile.node.agent SETTINGS TOKEN``: the agent, as the gateway starts it behind itself."""
+"""Runs the agent as the gateway starts it behind itself.
+
+``python -m gputile.node.agent SETTINGS TOKEN``
+"""
 
 import os
 import socket
@@ -9,8 +12,9 @@ import uvloop
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
-from gputile.node.agent.checkpoint.node_files import StateError
-from gputile.node.agent.serve import GatewayLink, decode_settings, serve
+from gputile.node.agent.files.node_files import StateError
+from gputile.node.agent.serve import GatewayLink, serve
+from gputile.node.agent.settings import decode_settings
 from gputile.node.gateway.messages import LINK
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.support.config_file import read

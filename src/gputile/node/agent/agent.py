@@ -1,7 +1,8 @@
-"""The agent of one node: the loops that keep machine, kubelet and API server in step, around the core that decides."""
+"""Runs the loops of a node that keep machine, kubelet and API server in step."""
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -9,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from gputile.kube.errors import KubeError
-from gputile.node.agent.informer import NodeInformer
+from gputile.node.agent.cluster.informer import NodeInformer
+from gputile.node.agent.cluster.node_status import tell_node
+from gputile.node.agent.decisions.publishing.published import wanted_status
 from gputile.node.agent.parts import AgentParts
-from gputile.node.agent.status.node_status import tell_node, wanted_status
 from gputile.support.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
@@ -33,23 +35,23 @@ class Agent:
         self.parts = parts
         self.news = NodeInformer(parts.allocation_state, parts.wakeups, parts.host.node_name)
         self._lag = LoopLag("agent")
-        parts.metrics.registry.register(self._lag.seconds)
+        parts.monitoring.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()
         self._told = False
 
     # -- what probes ask, from any thread
 
-    def not_healthy(self) -> str:
-        """Return why the process should be started again, "" if it should not."""
-        quiet = time.monotonic() - max(self._compared, self.parts.hand_over.looked)
-        return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else ""
+    def not_healthy(self) -> str | None:
+        """Return why the process should be started again, None if it should not."""
+        quiet = time.monotonic() - max(self._compared, self.parts.steps.hand_over.looked)
+        return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else None
 
-    def not_ready(self) -> str:
-        """Return why the node is not served yet, "" if it is."""
-        if not self.parts.kubelet.registered.is_set():
+    def not_ready(self) -> str | None:
+        """Return why the node is not served yet, None if it is."""
+        if not self.parts.links.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
-        return "" if self._told else "the node has not been told what it offers"
+        return None if self._told else "the node has not been told what it offers"
 
     # -- loops
 
@@ -62,7 +64,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.parts.kubelet.run(self.parts.handler))
+                tasks.create_task(self.parts.links.kubelet.run(self.parts.steps.handler))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -72,7 +74,7 @@ class Agent:
             # After the step under way, which waits on what this frees.
             self._worker.submit(self.parts.host.monitor.close)
             self._worker.shutdown(wait=False)
-            await self.parts.arbiter.stop()
+            await self.parts.links.arbiter.stop()
             await self.parts.host.mps.stop()
 
     async def _begin(self) -> None:
@@ -82,18 +84,17 @@ class Agent:
             async with asyncio.timeout(SYNC_WITHIN_S):
                 await self.news.pods_listed.wait()
                 await self.news.node_seen.wait()
-        await self.parts.kubelet.told.wait()
-        await self.parts.hand_over.close()
-        await self.parts.kubelet.take_charge()
-        self.parts.metrics.starts.set(self.parts.kubelet.state.starts)
-        self.parts.records.read_again(self.parts.allocation_state.device_table)
-        self.parts.records.recover(self.parts.allocation_state)
-        self.parts.advertised.take_over()
-        await self.parts.mode.renew()
+        await self.parts.links.kubelet.told.wait()
+        await self.parts.steps.hand_over.close()
+        await self.parts.links.kubelet.take_charge()
+        self.parts.monitoring.metrics.agents_started = self.parts.links.kubelet.state.starts
+        self.parts.links.records.take_over(self.parts.allocation_state)
+        self.parts.links.records.recover(self.parts.allocation_state)
+        await self.parts.steps.mode.renew()
 
     async def _open(self) -> None:
         """Let the node take pods again, if it has been closed for this agent to take over."""
-        await self.parts.hand_over.open()
+        await self.parts.steps.hand_over.open()
         self.parts.wakeups.publish.wish()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -109,15 +110,17 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self.parts.mode.renew()
+            await self.parts.steps.mode.renew()
+        take = functools.partial(self.parts.monitoring.usage_hour.take_if_due, int(time.time()), time.monotonic())
+        await asyncio.get_running_loop().run_in_executor(self._worker, take)
 
     async def _compare(self) -> None:
         self._compared = time.monotonic()
         await self.parts.wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
-                again = await self.parts.drift.round(synced=self.news.pods_listed.is_set())
-                self.parts.snapshots.refresh()
+                again = await self.parts.steps.drift.round(synced=self.news.pods_listed.is_set())
+                self.parts.monitoring.snapshots.refresh()
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:
@@ -126,15 +129,17 @@ class Agent:
 
     async def _tell_node(self) -> None:
         await self.parts.wakeups.publish.wait(TELL_EVERY_S)
-        node, parts = self.parts.allocation_state.node, self.parts
-        if node is None or not parts.store.mine:
+        parts, state = self.parts, self.parts.allocation_state
+        node, links = state.node, parts.links
+        if node is None or not links.records.store.mine:
             return
-        left = parts.hand_over.left(node)
+        left = parts.steps.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.parts.wakeups.publish.wish)
-        wanted = wanted_status(parts.advertised, parts.host.monitor.seen, opened=left == 0)
+        problem = links.surroundings.mps_problem(state.advertised.plan.effective_mode.mode)
+        wanted = wanted_status(state, links.surroundings.machine(), problem, opened=left == 0)
         try:
-            told = await tell_node(parts.cluster, node, wanted, datetime.now(UTC))
+            told = await tell_node(links.cluster, node, wanted, datetime.now(UTC))
         except KubeError:
             self.parts.wakeups.publish.wish()
             raise

@@ -1,13 +1,11 @@
-"""What the agent finds around itself: its places in the file system, and what watches the machine's GPUs."""
+"""Describes what the agent finds around itself: paths, and what watches the machine's GPUs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.nvml.monitor import Observation
 from gputile.node.nvml.probe import GpuReading
 
@@ -48,13 +46,3 @@ class GpuMonitor(Protocol):
 
     def close(self) -> None:
         """Stop watching."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine that an agent runs on: the node's name, where things are, and what watches its GPUs."""
-
-    node_name: str
-    paths: HostPaths
-    monitor: GpuMonitor
-    mps: MpsDaemons

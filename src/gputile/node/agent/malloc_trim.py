@@ -1,4 +1,6 @@
-"""Keeps the process small: an agent runs on every GPU node, mostly idle, and must not keep what it needed once.
+"""Keeps the process small.
+
+An agent runs on every GPU node, mostly idle, and must not keep what it needed once.
 
 Importing the bindings leaves 12 MiB of freed memory with the allocator, and a burst of admissions some more. glibc
 gives it back when told to (malloc_trim(3)); other C libraries have no such call, and need none.

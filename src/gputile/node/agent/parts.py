@@ -4,28 +4,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_node_config
-from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
-from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.cdi_files import CdiFiles
-from gputile.node.agent.allocate.container_preparation import ContainerPreparation
-from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.handler import AllocationHandler
-from gputile.node.agent.allocate.lookup import Lookup
-from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.api_server import NodeApi
-from gputile.node.agent.checkpoint.node_files import NodeFiles
-from gputile.node.agent.checkpoint.records import Records
-from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
-from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, time_shares
-from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.host import Host
-from gputile.node.agent.kubelet_link import KubeletLink
-from gputile.node.agent.reconcile.corrections import CorrectionWriter
-from gputile.node.agent.reconcile.drift_check import DriftCheck
+from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.decisions.publishing.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.files.cdi_files import CdiFiles
+from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.host import GpuMonitor, HostPaths
+from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.processes.arbiter_process import ArbiterProcess
+from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.shell.container_preparation import ContainerPreparation
+from gputile.node.agent.shell.corrections import CorrectionWriter
+from gputile.node.agent.shell.drift_check import DriftCheck
+from gputile.node.agent.shell.executor import Executor
+from gputile.node.agent.shell.hand_over import HandOver
+from gputile.node.agent.shell.handler import AllocationHandler
+from gputile.node.agent.shell.lookup import Lookup
+from gputile.node.agent.shell.mode_change import ModeChange
+from gputile.node.agent.shell.surroundings import Surroundings
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.usage_message import Spent
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
@@ -35,24 +39,55 @@ CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed h
 
 
 @dataclass(frozen=True, slots=True)
-class AgentParts:
-    """The parts of one agent, each wired to those that it uses."""
+class Host:
+    """The machine that an agent runs on: the node's name, where things are, and what watches its GPUs."""
 
-    host: Host
-    cluster: NodeApi
+    node_name: str
+    paths: HostPaths
+    monitor: GpuMonitor
+    mps: MpsDaemons
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What an agent looks at, talks to, and keeps."""
+
+    surroundings: Surroundings
     kubelet: KubeletLink
-    store: NodeFiles
+    cluster: NodeApi
     records: Records
-    allocation_state: AllocationState
-    advertised: AdvertisedState
     arbiter: ArbiterProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What an agent does: it answers the kubelet, takes the node over, renews its offer and compares."""
+
     handler: AllocationHandler
     hand_over: HandOver
     mode: ModeChange
     drift: DriftCheck
-    wakeups: Wakeups
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """What an agent tells of itself, its node and the use of GPUs."""
+
     metrics: AgentMetrics
     snapshots: Snapshots
+    usage_hour: UsageHour
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """The parts of one agent, each wired to those that it uses."""
+
+    host: Host
+    allocation_state: AllocationState
+    links: Links
+    steps: Steps
+    wakeups: Wakeups
+    monitoring: Monitoring
 
 
 def assemble(
@@ -68,41 +103,31 @@ def assemble(
     ``closed_for`` is how many seconds a node takes no pods before its mode changes.
     """
     paths, metrics, wakeups, kubelet = host.paths, AgentMetrics(), Wakeups(), KubeletLink(gateway)
-    store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
-    records = Records(store, paths.device_plugins)
-    state = _starting_state(host, configuration, store, records)
+    records = Records(NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE)), paths.device_plugins)
+    surroundings = Surroundings(host.monitor, host.mps, paths.device_plugins)
+    state = records.starting_state(surroundings.machine(), configuration)
     cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
-    advertised = AdvertisedState(state, records, kubelet, host.mps, cdi, paths.device_plugins)
-    arbiter = _arbiter(store, state, metrics)
-    lookup = Lookup(state, kubelet, cluster, host.node_name)
-    preparation = ContainerPreparation(store, paths, host.mps, cdi, arbiter)
-    mode = ModeChange(advertised, host.monitor, cluster, wakeups, closed_for)
+    arbiter = _arbiter(records.store, state, metrics)
+    executor = Executor(state, records, kubelet, host.mps, arbiter, cdi)
+    mode = ModeChange(state, surroundings, executor, cluster, wakeups, closed_for)
+    lookup = Lookup(state, kubelet, records, cluster, host.node_name)
+    preparation = ContainerPreparation(records.store, paths, host.mps, cdi, arbiter)
     writer = CorrectionWriter(cluster, metrics, state)
-    snapshots = Snapshots(state)
-    metrics.registry.register(NodeMetrics(snapshots, host.monitor, store.usage))
-    return AgentParts(
-        host=host,
-        cluster=cluster,
-        kubelet=kubelet,
-        store=store,
-        records=records,
-        allocation_state=state,
-        advertised=advertised,
-        arbiter=arbiter,
-        handler=AllocationHandler(state, lookup, preparation, advertised, wakeups.compare, metrics),
+    steps = Steps(
+        handler=AllocationHandler(state, lookup, preparation, executor, wakeups.compare, metrics),
         hand_over=HandOver(cluster, kubelet, state, closed_for),
         mode=mode,
-        drift=DriftCheck(state, kubelet, records, writer, mode, arbiter),
-        wakeups=wakeups,
-        metrics=metrics,
-        snapshots=snapshots,
+        drift=DriftCheck(state, kubelet, records, writer, mode, executor),
     )
+    links = Links(surroundings, kubelet, cluster, records, arbiter)
+    return AgentParts(host, state, links, steps, wakeups, _monitoring(host, records.store, state, metrics))
 
 
-def _starting_state(host: Host, configuration: Configuration, store: NodeFiles, records: Records) -> AllocationState:
-    """Return what the agent before this one has left."""
-    node_config = starting_node_config(host.monitor.seen, records.effective_mode, configuration.unit_mib)
-    return AllocationState(configuration, node_config, DeviceTable(records.saved.pods, store.started()))
+def _monitoring(host: Host, store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> Monitoring:
+    snapshots = Snapshots(state)
+    metrics.registry.register(NodeMetrics(snapshots, host.monitor, store.usage))
+    hour = UsageHour(snapshots, host.monitor, metrics.gpu_times, ContainerUse(store.usage))
+    return Monitoring(metrics, snapshots, hour)
 
 
 def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:

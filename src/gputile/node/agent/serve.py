@@ -6,14 +6,11 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
-from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.connection import Connection
@@ -23,53 +20,25 @@ from gputile.kube.kubeconfig import Access
 from gputile.kube.reflector import Reflector, ReflectorSettings
 from gputile.kube.reflector_metrics import export_reflectors
 from gputile.node.agent import malloc_trim
-from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.agent import Agent
-from gputile.node.agent.api_server import ApiServerNodeApi
-from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
-from gputile.node.agent.kubelet_link import GatewayGoneError
-from gputile.node.agent.parts import assemble
+from gputile.node.agent.cluster.api_server import ApiServerNodeApi
+from gputile.node.agent.host import MPS_DIRECTORY
+from gputile.node.agent.kubelet.kubelet_link import GatewayGoneError
+from gputile.node.agent.parts import Host, assemble
+from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.settings import NODE, AgentSettings
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.probe import Probe
 from gputile.support.config_file import ConfigFile
-from gputile.support.logs import LogFormat
 
 log = logging.getLogger(__name__)
 
-NODE = msgspec.json.Decoder(Node)
 READ_NODE_WITHIN_S = 2.0
 SETTLE_AFTER_S = 2.0
 GIVE_BACK_EVERY_S = 30.0
-
-
-class AgentSettings(msgspec.Struct, frozen=True):
-    """What the command line says. ``config`` is followed while it changes; ``health_port`` 0 is none."""
-
-    node_name: str
-    host_paths: HostPaths
-    config: Path | None = None
-    kubeconfig: Path | None = None
-    context: str | None = None
-    health_port: int = 0
-    log_format: LogFormat = LogFormat.JSON
-    verbose: bool = False
-
-
-def encode_settings(settings: AgentSettings) -> str:
-    """Return what ``decode_settings`` reads."""
-    return msgspec.json.encode(settings, enc_hook=str).decode()
-
-
-def decode_settings(text: str) -> AgentSettings:
-    """Return the settings, as the process has them that starts the agent.
-
-    Raises:
-        msgspec.MsgspecError: they are not such settings.
-    """
-    return msgspec.json.decode(text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +68,14 @@ async def serve(
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(assemble(host, cluster, configuration, gateway, node_lock))
         if settings.health_port:
-            app = monitoring_app(agent.parts.metrics.registry, agent.not_healthy, agent.not_ready)
+            hour_of = agent.parts.monitoring.usage_hour.of_pod
+            app = monitoring_app(agent.parts.monitoring.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
         pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
-        export_reflectors(agent.parts.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
+        export_reflectors(agent.parts.monitoring.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),
@@ -139,7 +109,7 @@ async def _published(connection: Connection, name: str) -> Inventory:
         return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:
         return NO_INVENTORY
-    except (KubeError, TimeoutError, InventoryError, MisfitError) as error:
+    except (KubeError, TimeoutError, InventoryError, ConversionError) as error:
         log.warning("the inventory published before is not known: %s", error)
         return NO_INVENTORY
 

@@ -1,7 +1,8 @@
-"""Waking a loop early."""
+"""Wakes a loop early."""
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 
 
 class Wakeup:
@@ -20,3 +21,11 @@ class Wakeup:
             async with asyncio.timeout(within):
                 await self._wished.wait()
         self._wished.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeups:
+    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that writes the node's offer."""
+
+    compare: Wakeup = field(default_factory=Wakeup)
+    publish: Wakeup = field(default_factory=Wakeup)

@@ -1,1 +1,4 @@
-"""Hands out time on a GPU in turns to the containers on it: weights, guarantees, ceilings, priorities (G4, M5)."""
+"""Hands out time on a GPU in turns (G4, M5).
+
+Containers have weights, guarantees, ceilings and priorities.
+"""

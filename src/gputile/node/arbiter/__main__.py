@@ -1,4 +1,4 @@
-"""``python -m gputile.node.arbiter --lock FILE``: the process that the agent starts beside itself.
+"""Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
 
 It reads assignments from its standard input, a line each, and ends when that is closed: no arbiter without an agent.
 """

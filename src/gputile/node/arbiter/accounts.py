@@ -1,4 +1,4 @@
-"""What the containers on one GPU have had of it, in the measures that decide whose turn is next: nanoseconds."""
+"""Counts what the containers on one GPU have had of it, in nanoseconds, to decide whose turn is next."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field

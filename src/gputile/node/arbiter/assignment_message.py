@@ -1,4 +1,4 @@
-"""What the agent tells the arbiter: all containers and their shares, as one line of JSON, each time anew."""
+"""Encodes the agent's message to the arbiter: all containers and their shares as one line of JSON."""
 
 from typing import Final
 

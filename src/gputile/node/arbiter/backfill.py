@@ -1,9 +1,10 @@
-"""Which turns begin now, where containers want several GPUs at once: conservative backfilling over a node's GPUs.
+"""Decides which turns begin now where containers want several GPUs: conservative backfilling.
 
 Candidates are taken in the order of their rank. Each gets the earliest time at which all of its GPUs are free of those
 before it; one for whom that is now begins, on all of its GPUs or on none. One that comes later in the order may use a
 GPU meanwhile if it gives it back before the first of them needs it. So nobody is kept from a GPU by those after
-him, and nobody holds one GPU while it waits for another. No clock and no I/O; times are nanoseconds.
+him, and nobody holds one GPU while it waits for another. Kernels may end later than their turns: one that has waited
+for long has its GPUs kept free of those after it. No clock and no I/O; times are nanoseconds.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -14,12 +15,16 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 
 @dataclass(frozen=True, slots=True)
 class TurnCandidate:
-    """A container that wants a turn on all of ``gpus``; with ``until`` it only keeps them free until then."""
+    """A container that wants a turn on all of ``gpus``; with ``until`` it only keeps them free until then.
+
+    ``patience`` is for how long its GPUs are kept for it from those after it, as these may give them back too late.
+    """
 
     rank: Rank
     name: Hashable
     gpus: tuple[str, ...]
     until: int | None = None
+    patience: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,8 @@ def plan(
                 gpu.idle, gpu.needed_at = False, now
                 gpu.queued_until = max(gpu.queued_until, now + quantum)
             continue
+        needed_at = now if start - now <= candidate.patience else start
         for gpu in mine:
-            gpu.needed_at = start if gpu.needed_at is None else min(gpu.needed_at, start)
+            gpu.needed_at = needed_at if gpu.needed_at is None else min(gpu.needed_at, needed_at)
             gpu.queued_until = max(start, now) + quantum
     return begun

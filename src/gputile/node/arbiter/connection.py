@@ -1,4 +1,4 @@
-"""One connection of a process in a container: bytes from outside, of which nothing is believed."""
+"""Serves one connection of a process in a container, and believes nothing of what it sends."""
 
 import asyncio
 import select

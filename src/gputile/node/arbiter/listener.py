@@ -1,4 +1,4 @@
-"""A container's socket, in the directory that only this container sees, and who is let in there."""
+"""Listens on a container's socket, which only that container sees, and decides who is let in."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.protocol import SOCKET
-from gputile.node.arbiter.rate_limit import Purse, TokenBucket
+from gputile.node.arbiter.rate_limit import TokenBucket, TokenSource
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Listener:
     """
 
     def __init__(
-        self, sock: socket.socket, arrive: Callable[[socket.socket], None], allowance: Purse | None = None
+        self, sock: socket.socket, arrive: Callable[[socket.socket], None], allowance: TokenSource | None = None
     ) -> None:
         self._sock = sock
         self._arrive = arrive

@@ -1,8 +1,8 @@
-"""The turns on all GPUs of a node, with those that a container takes on several GPUs at once.
+"""Schedules turns on all GPUs of a node, with those that a container takes on several at once.
 
 Work that spans GPUs, as NCCL's does, keeps the GPU that it has begun on until it has the others too. So a container
 that uses GPUs together gets its turns on them together: all begin at once, or none. ``TimeSliceScheduler`` has each
-GPU's turn and accounts, ``Together`` says which GPUs belong together, ``plan`` says who begins. No clock and no I/O;
+GPU's turn and accounts, ``JointGpus`` says which GPUs belong together, ``plan`` says who begins. No clock and no I/O;
 times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
@@ -12,10 +12,11 @@ from typing import Final
 
 from gputile.node.arbiter.accounts import Account
 from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
+from gputile.node.arbiter.joint_gpus import JointGpus
 from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Instruction, Rank, TimeSliceScheduler
-from gputile.node.arbiter.together import Together
 
+PATIENCE_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most
 LOOK_AGAIN: Final = 1 * MS  # how often a GPU that is kept idle is looked at
 
 Said = list[tuple[str, Instruction]]
@@ -37,7 +38,7 @@ class NodeTimeSlices:
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
         self._gpus: dict[str, TimeSliceScheduler] = {}
-        self._together = Together()
+        self._joint_gpus = JointGpus()
         self._tied: dict[Hashable, tuple[str, ...]] = {}
         self._rounds: dict[Hashable, _Round] = {}
         self._look_again: dict[str, int] = {}
@@ -77,7 +78,7 @@ class NodeTimeSlices:
 
     def remove(self, uuid: str, name: Hashable, now: int) -> Said:
         """Take a container off a GPU."""
-        self._together.forget(name, uuid)
+        self._joint_gpus.forget(name, uuid)
         near = self._near(uuid)
         return self._after(uuid, self._gpus[uuid].remove(name, now), now, near)
 
@@ -89,7 +90,7 @@ class NodeTimeSlices:
 
     def leave(self, uuid: str, member: int, now: int) -> Said:
         """Take note that a process is gone from a GPU."""
-        self._together.forget_member(member)
+        self._joint_gpus.forget_member(member)
         return self._after(uuid, self._gpus[uuid].leave(member, now), now)
 
     def want(self, uuid: str, name: Hashable, member: int, now: int) -> Said:
@@ -136,7 +137,7 @@ class NodeTimeSlices:
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
         """Note that a process uses GPUs at once: those that it has wanted lately, and those on which it has a turn."""
-        lately = self._together.wants(name, member, uuid, now)
+        lately = self._joint_gpus.wants(name, member, uuid, now)
         held = {other for other, gpu in self._gpus.items() if member in gpu.holders}
         self._belong(name, uuid, lately | held, now)
 
@@ -157,13 +158,13 @@ class NodeTimeSlices:
             ):
                 found.add(other)
         if len(found) > 1:
-            self._together.note(name, found, now)
+            self._joint_gpus.note(name, found, now)
             self._tie(name, now)
 
     def _tie(self, name: Hashable, now: int) -> None:
         """Bring up to date which GPUs a container's turns begin together on."""
         before = self._tied.get(name, ())
-        gpus = tuple(c for c in self._together.of(name, now) if c in self._gpus and name in self._gpus[c].accounts)
+        gpus = tuple(c for c in self._joint_gpus.of(name, now) if c in self._gpus and name in self._gpus[c].accounts)
         after = gpus if len(gpus) > 1 else ()
         if before == after:
             return
@@ -199,7 +200,7 @@ class NodeTimeSlices:
             self._see_whether_held_up(uuid, now)
             return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
         for name in [name for name, gpus in self._tied.items() if not near.isdisjoint(gpus)]:
-            if left or self._together.ends(name, now):
+            if left or self._joint_gpus.ends(name, now):
                 self._tie(name, now)
         for other in sorted(near):
             self._see_whether_held_up(other, now)
@@ -209,7 +210,7 @@ class NodeTimeSlices:
             found += [(other, instruction) for instruction in self._gpus[other].tick(now)]
         self._release(near, now)
         found += self._begin(near, now)
-        found += self._end_together(near, now)
+        found += self._end_joint_gpus(near, now)
         return found
 
     def _see_whether_held_up(self, uuid: str, now: int) -> None:
@@ -275,12 +276,12 @@ class NodeTimeSlices:
             has = self._has(name) if name in owners else []
             in_hand = [uuid for uuid in has if self._gpus[uuid].holders]
             if len(in_hand) > 1:
-                self._together.note(name, in_hand, now)
+                self._joint_gpus.note(name, in_hand, now)
             if not in_hand:
                 for uuid in has:
                     self._gpus[uuid].release(now)
 
-    def _end_together(self, near: set[str], now: int) -> Said:
+    def _end_joint_gpus(self, near: set[str], now: int) -> Said:
         """Give all turns of a set the end that one of them has got."""
         said: Said = []
         owners = self._owners(near)
@@ -361,8 +362,18 @@ class NodeTimeSlices:
             if name in owners and self._has(name):
                 found += self._joins(name, now)
             elif any(account.asks for _, _, account in self._mine(name)):
-                found.append(TurnCandidate(self._rank(name, now), name, self._tied[name]))
+                patience = self._patience(name, now)
+                found.append(TurnCandidate(self._rank(name, now), name, self._tied[name], patience=patience))
         return found
+
+    def _patience(self, name: Hashable, now: int) -> int:
+        """Return for how long at most the GPUs of a set are kept for it, 0 while it has not waited for long.
+
+        Those who may use them meanwhile have kernels that end when they end.
+        """
+        since = min((a.waits_since for _, _, a in self._mine(name) if a.waits_since is not None), default=now)
+        times = (self.longest_wait, PATIENCE_QUANTA * self.quantum)
+        return next((most for most in times if now - since >= most), 0)
 
     def _joins(self, name: Hashable, now: int) -> list[TurnCandidate]:
         """Return the GPUs that a container wants beside those of its set that it has, and keeps until it has these too.

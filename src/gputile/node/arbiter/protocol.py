@@ -1,4 +1,4 @@
-"""The messages between the arbiter and the library in a container: 32 bytes each, see docs/concepts/arbiter.md."""
+"""Defines the 32-byte messages between the arbiter and the library (docs/concepts/arbiter.md)."""
 
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""How much of the arbiter's time containers get, one and all together, however much their processes send.
+"""Limits how much of the arbiter's time containers get, however much their processes send.
 
 No I/O; the clock is given.
 """
@@ -47,7 +47,7 @@ class TokenBucket:
         self._level = max(self._level - number, -float(self.most))
 
 
-class Purse(Protocol):
+class TokenSource(Protocol):
     """What ``TokenBucket`` and ``PoolShare`` have in common."""
 
     def left(self, now: float) -> int:
@@ -158,7 +158,7 @@ class ConnectionQueue:
     comes in a second.
     """
 
-    def __init__(self, clock: TimerLoop, allowance: Purse | None = None) -> None:
+    def __init__(self, clock: TimerLoop, allowance: TokenSource | None = None) -> None:
         self._clock = clock
         self._allowance = allowance or TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S)
         self._waiting: deque[Speaker] = deque()

@@ -1,4 +1,4 @@
-"""The arbiter: a socket for each container, the turns on all GPUs, and the clock."""
+"""Runs the arbiter: a socket for each container, the turns on all GPUs, and the clock."""
 
 import asyncio
 import logging

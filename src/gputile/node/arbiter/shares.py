@@ -1,6 +1,5 @@
-"""What a container is to get of a GPU's time, by the policy that is in force."""
+"""Computes what a container is to get of a GPU's time, by the policy in force."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,14 +49,13 @@ def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> 
             return Share()
 
 
-def fallback(policy: GpuTimePolicy, share: Share, on_gpu: Sequence[Share]) -> int:
+def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
     """Return the millionths of the GPU that a container keeps to while no arbiter runs.
 
-    ``on_gpu`` are the shares of all containers on the GPU, its own among them.
+    ``weights`` is the most that the weights of the containers on the GPU that run at one time add up to, its own too.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
     if share.floor:
         return share.floor
-    total = sum(other.weight for other in on_gpu)
-    return max(1, min(share.ceiling, WHOLE * share.weight // max(1, total)))
+    return max(1, min(share.ceiling, WHOLE * share.weight // max(1, weights)))

@@ -1,4 +1,4 @@
-"""Whose turn it is on one GPU: events in, instructions out. No clock and no I/O; times are nanoseconds.
+"""Schedules turns on one GPU: events in, instructions out. No clock and no I/O; times in nanoseconds.
 
 Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
 account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
@@ -237,7 +237,7 @@ class TimeSliceScheduler:
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU can be expected to be free: an overdue turn is taken to last as long again."""
+        """Return when the GPU can be expected to be free: an overdue turn is assumed to last as long again."""
         turn = self._turn
         if turn is None:
             return now
@@ -356,7 +356,7 @@ class TimeSliceScheduler:
     def _look_after(self, turn: _Turn, now: int) -> list[Instruction]:
         account = turn.account
         said: list[Instruction] = []
-        if turn.end is None and self._others_wait(account, now):
+        if turn.end is None and (account.capped or self._others_wait(account, now)):
             turn.end = max(now, turn.since + self.quantum)
             turn.sign = max(turn.sign, now)
             said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]

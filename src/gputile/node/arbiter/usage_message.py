@@ -1,4 +1,4 @@
-"""What the arbiter tells the agent: how long each container has had each GPU, as one line of JSON, each time anew."""
+"""Encodes the arbiter's message to the agent: how long each container has had each GPU."""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""``python -m gputile.node.gateway OPTIONS -- COMMAND``: serves the kubelet; COMMAND is the agent, its child."""
+"""Serves the kubelet, and runs the agent as its child.
+
+``python -m gputile.node.gateway OPTIONS -- COMMAND``
+"""
 
 import argparse
 import asyncio

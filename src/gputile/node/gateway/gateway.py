@@ -1,4 +1,4 @@
-"""The gateway: between one node's kubelet and whichever agent is there at the moment."""
+"""Stands between a node's kubelet and whichever agent is there at the moment."""
 
 import asyncio
 import contextlib
@@ -82,11 +82,11 @@ class Gateway:
         self._others = not self.in_charge and self._registrar.others()
         self._agent, self._told = to_agent(reader, writer), State()
         self._tell()
-        wishes: asyncio.Queue[TakeCharge | Offer] = asyncio.Queue()
+        requests: asyncio.Queue[TakeCharge | Offer] = asyncio.Queue()
         async with _tasks() as tasks:
-            tasks.add(asyncio.create_task(self._grant(wishes)))
+            tasks.add(asyncio.create_task(self._grant(requests)))
             try:
-                await self._hear(self._agent, wishes, tasks)
+                await self._hear(self._agent, requests, tasks)
             except msgspec.MsgspecError as error:
                 log.error("the agent says what is not understood: %s", error)
             except TimeoutError:
@@ -99,7 +99,7 @@ class Gateway:
     async def _hear(
         self,
         agent: MessageChannel[FromAgent],
-        wishes: "asyncio.Queue[TakeCharge | Offer]",
+        requests: "asyncio.Queue[TakeCharge | Offer]",
         tasks: "set[asyncio.Task[None]]",
     ) -> None:
         """Take in what an agent says, until it hangs up.
@@ -120,14 +120,14 @@ class Gateway:
                     task = asyncio.create_task(self._list(agent, number, within))
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
-                case wish:
-                    wishes.put_nowait(wish)
+                case request:
+                    requests.put_nowait(request)
 
-    async def _grant(self, wishes: "asyncio.Queue[TakeCharge | Offer]") -> None:
+    async def _grant(self, requests: "asyncio.Queue[TakeCharge | Offer]") -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
         try:
             while True:
-                match await wishes.get():
+                match await requests.get():
                     case TakeCharge():
                         await self._take_charge()
                     case Offer(resources, changed):

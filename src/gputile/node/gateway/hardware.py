@@ -1,4 +1,4 @@
-"""Whether this machine has an NVIDIA GPU, with or without a driver, by what the kernel shows of it.
+"""Tells whether this machine has an NVIDIA GPU, with or without a driver, by what the kernel shows.
 
 A node without GPUs runs this every so often for ever, so it imports next to nothing.
 """
@@ -12,8 +12,8 @@ _DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among 
 _ELSEWHERE = "vfio-pci"  # the driver of devices that belong to a virtual machine
 
 
-def gpu_evidence(root: str = "/") -> str:
-    """Return what shows that there is a GPU, "" if nothing does. ``root`` is where /sys, /proc and /dev are.
+def gpu_evidence(root: str = "/") -> str | None:
+    """Return what shows that there is a GPU, None if nothing does. ``root`` is where /sys, /proc and /dev are.
 
     A GPU counts by being on the PCI bus: a node whose driver is missing is to say so (L1). A virtual machine of
     Windows (WSL) and a Tegra have no GPU on that bus.
@@ -31,7 +31,7 @@ def gpu_evidence(root: str = "/") -> str:
             return f"/{path}"
     if _read(root, "sys/devices/soc0/family").lower().startswith(b"tegra"):
         return "a Tegra"
-    return "a Tegra" if b"nvidia,tegra" in _read(root, "proc/device-tree/compatible") else ""
+    return "a Tegra" if b"nvidia,tegra" in _read(root, "proc/device-tree/compatible") else None
 
 
 def _names(directory: str) -> list[str]:

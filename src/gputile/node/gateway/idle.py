@@ -1,4 +1,6 @@
-"""``python -m gputile.node.gateway.idle ROOT PORT LEAVE COMMAND...``: waits for a GPU, and becomes COMMAND then.
+"""Waits for a GPU, and then becomes the given command.
+
+``python -m gputile.node.gateway.idle ROOT PORT LEAVE COMMAND...``
 
 The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
 is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next
@@ -106,10 +108,10 @@ def main() -> None:
     root, port, leave, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
     for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container is not ended by them otherwise
         signal.signal(number, lambda *_: os._exit(0))
-    if not gpu_evidence(root):
+    if gpu_evidence(root) is None:
         _say(f"no NVIDIA GPU on this node: resting, and looking again every {LOOK_EVERY_S:g} s")
         probes, leaving = Probes(port), Leaving(leave)
-        while not (found := gpu_evidence(root)):
+        while (found := gpu_evidence(root)) is None:
             leaving.look()
             probes.answer(time.monotonic() + LOOK_EVERY_S)
             probes.forget()

@@ -1,4 +1,4 @@
-"""What the gateway and its agent say to each other, over a pair of connected sockets that nobody else holds.
+"""Defines the messages between the gateway and its agent, over a pair of sockets of their own.
 
 Both ends come from one installation and are started together, so there is one version. A message is its length in
 four bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.

@@ -1,4 +1,4 @@
-"""The kubelet's side of one resource: a gRPC server on a socket in its device plugin directory.
+"""Serves one resource to the kubelet: a gRPC server on a socket in its device plugin directory.
 
 Each resource has a server of its own, since no call names the resource. The socket's name is never used twice: a
 server that stops gracefully removes its socket's name, also when another server has taken it over by then. What the
@@ -30,18 +30,18 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class Plugin:
     """Serves one resource. ``streams`` counts the kubelets that listen: none means that nobody knows this resource.
 
-    ``heard`` is called when one begins to.
+    ``on_listen`` is called when one begins to.
     """
 
     def __init__(
-        self, resource: str, directory: Path, devices: bytes, carry: Carry, heard: Callable[[], None] = lambda: None
+        self, resource: str, directory: Path, devices: bytes, carry: Carry, on_listen: Callable[[], None] = lambda: None
     ) -> None:
         self.resource = resource
         self.streams = 0
         self._directory = directory
         self._devices = devices
         self._carry = carry
-        self._heard = heard
+        self._on_listen = on_listen
         self._news = asyncio.Event()
         self._stopping = False
         self._server: grpc.aio.Server | None = None
@@ -103,7 +103,7 @@ class Plugin:
     async def _list_and_watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: ARG002
         sent: bytes | None = None
         self.streams += 1
-        self._heard()
+        self._on_listen()
         try:
             while not self._stopping:
                 news, devices = self._news, self._devices

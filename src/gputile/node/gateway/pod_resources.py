@@ -1,4 +1,4 @@
-"""Asking the kubelet who has which devices: the client of its PodResources service.
+"""Asks the kubelet who has which devices, as the client of its PodResources service.
 
 The kubelet answers 100 calls a second, ten at once, and refuses the others; a refusal is tried again shortly after.
 """

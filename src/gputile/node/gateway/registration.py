@@ -1,4 +1,4 @@
-"""Keeps every resource registered with the kubelet, through restarts of the kubelet and the loss of sockets.
+"""Keeps every resource registered with the kubelet through its restarts and the loss of sockets.
 
 A kubelet that starts removes all sockets of its device plugin directory and makes its own anew, so its socket's inode
 tells a new kubelet, and a plugin whose socket is gone serves on a new one. That is seen at once: the kubelet admits
@@ -59,7 +59,7 @@ class Registrar:
         self._plugins: dict[str, Plugin] = {}
         self._kubelet: Identity | None = None
         self._since: dict[str, float] = {}  # when each plugin registered with the present kubelet
-        self._heard: set[str] = set()  # those that the kubelet listens to
+        self._listened_to: set[str] = set()  # those that the kubelet listens to
         self._failures = 0
         self._next_try = 0.0
         self._watch = DirectoryWatch(directory, _is_socket)
@@ -144,15 +144,15 @@ class Registrar:
     def _listen(self, plugin: Plugin, now: float) -> None:
         """Have a plugin registered again that the kubelet does not listen to."""
         if plugin.streams:
-            self._heard.add(plugin.resource)
-        elif plugin.resource in self._heard or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
+            self._listened_to.add(plugin.resource)
+        elif plugin.resource in self._listened_to or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
             log.warning("the kubelet does not listen to %s; registering again", plugin.resource)
             self._since.pop(plugin.resource, None)
-            self._heard.discard(plugin.resource)
+            self._listened_to.discard(plugin.resource)
 
     async def _serve(self, plugin: Plugin) -> None:
         self._since.pop(plugin.resource, None)
-        self._heard.discard(plugin.resource)
+        self._listened_to.discard(plugin.resource)
         if not self._directory.is_dir():
             return
         try:
@@ -167,7 +167,7 @@ class Registrar:
         gone = [self._plugins.pop(resource) for resource in resources]
         for resource in resources:
             self._since.pop(resource, None)
-            self._heard.discard(resource)
+            self._listened_to.discard(resource)
         await asyncio.gather(*(plugin.stop() for plugin in gone))
 
     async def _register(self, plugins: Sequence[Plugin], now: float) -> None:
@@ -175,7 +175,7 @@ class Registrar:
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             stub: rpc.RegistrationAsyncStub = rpc.RegistrationStub(channel)
             problems = await asyncio.gather(*(self._register_one(stub, plugin) for plugin in plugins))
-        failed = {p.resource: problem for p, problem in zip(plugins, problems, strict=True) if problem}
+        failed = {p.resource: problem for p, problem in zip(plugins, problems, strict=True) if problem is not None}
         if not failed:
             self._failures = 0
             return
@@ -185,8 +185,8 @@ class Registrar:
         resource, problem = next(iter(failed.items()))
         log.warning("the kubelet does not take %s: %s; again in %s s", resource, problem, pause)
 
-    async def _register_one(self, stub: "rpc.RegistrationAsyncStub", plugin: Plugin) -> str:
-        """Register one plugin; return why that failed, "" if it did not."""
+    async def _register_one(self, stub: "rpc.RegistrationAsyncStub", plugin: Plugin) -> str | None:
+        """Register one plugin; return why that failed, None if it did not."""
         request = pb.RegisterRequest(
             version=VERSION, endpoint=plugin.endpoint, resource_name=plugin.resource, options=OPTIONS
         )
@@ -197,7 +197,7 @@ class Registrar:
         if self._plugins.get(plugin.resource) is plugin:
             self._since[plugin.resource] = asyncio.get_running_loop().time()
             log.info("registered %s", plugin.resource)
-        return ""
+        return None
 
 
 def pause_after(failures: int) -> float:

@@ -1,4 +1,6 @@
-"""Carries the kubelet's calls to the agent. Calls that come while no agent runs, or that one left unanswered, wait.
+"""Carries the kubelet's calls to the agent.
+
+Calls that come while no agent runs, or that one left unanswered, wait.
 
 ``Allocate`` has no deadline in the kubelet and holds up its admission of all pods, so the waiting has one here.
 """

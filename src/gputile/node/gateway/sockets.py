@@ -1,4 +1,4 @@
-"""Whether somebody answers at a unix socket."""
+"""Tells whether somebody answers at a unix socket."""
 
 import socket
 from pathlib import Path

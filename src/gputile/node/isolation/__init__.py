@@ -1,1 +1,1 @@
-"""What is enforced on a container by the library of native/: its place, its limits, its proof."""
+"""Sets up, limits and tests what the library of native/ enforces on a container."""

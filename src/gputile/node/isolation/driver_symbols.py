@@ -1,4 +1,4 @@
-"""The functions of a CUDA driver that the library does not know, read from the driver's file without loading it."""
+"""Finds the functions of a CUDA driver that the library does not know, without loading the driver."""
 
 import ctypes
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.isolation.library import library_path
-from gputile.support.given_files import MIB, read_given
+from gputile.support.bounded_files import MIB, read_bounded
 
 # ELF-64: gabi.xinuos.com, "Object Files".
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -31,7 +31,7 @@ def functions(driver: Path) -> list[str]:
         NotADriver: it is no such file.
     """
     try:
-        found = sorted({name for name in _exported(read_given(driver, _MOST_BYTES)) if _FUNCTION.fullmatch(name)})
+        found = sorted({name for name in _exported(read_bounded(driver, _MOST_BYTES)) if _FUNCTION.fullmatch(name)})
     except OSError as error:
         raise NotADriver(f"{driver} cannot be read: {error.strerror or error}") from error
     except (struct.error, ValueError, IndexError, OverflowError) as error:

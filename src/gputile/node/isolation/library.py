@@ -1,4 +1,4 @@
-"""Where the library of native/ is, and how it gets into a container.
+"""Finds the library of native/, and tells how it gets into a container.
 
 It is loaded by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program of the
 container, whatever its environment says, and without CAP_SYS_ADMIN nobody inside can take the mount away. The
@@ -6,6 +6,7 @@ variable LD_PRELOAD would be gone with the first `env -i`. The loader of Nix is 
 """
 
 import hashlib
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 class LibraryMissing(RuntimeError):
     """This install of gputile has no library."""
+
+
+class LibraryNotLoadable(RuntimeError):
+    """The library is where a container's loader would ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,25 @@ def install(installed: Installed, content: bytes) -> None:
     loads = f"{CONTAINER_LIBRARY}\n".encode()
     if _content(installed.preload) != loads:
         _put(installed.preload, loads)
+
+
+def must_be_loadable(installed: Installed) -> None:
+    """Check that no flag of the library's file system keeps it from being loaded (mount(8), ``noexec``).
+
+    A container's mount of it has that flag too, always so in a user namespace. The loader then says that the library
+    cannot be preloaded, and runs the program without it.
+
+    Raises:
+        LibraryNotLoadable: the file system is mounted ``noexec``.
+        OSError: it cannot be looked at.
+    """
+    directory = installed.library.parent
+    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        raise LibraryNotLoadable(
+            f"the file system of {directory} is mounted noexec, so a container could run without the library in it, "
+            "and without limits: mount it without noexec, or name a directory on another one (--state-dir, "
+            "agent.stateDir in the chart)"
+        )
 
 
 def _content(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The files of an allocation that the library reads and writes: its limits, and what its processes hold.
+"""Formats the files of an allocation that the library reads and writes: limits and usage.
 
 The limits are lines, since the library has no JSON parser and needs none; native/accounting/limits.h says what they
 mean. They are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of
@@ -41,10 +41,10 @@ def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | 
     known = tuple(gpus)
     if not 0 < len(known) <= MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
         raise ValueError(f"limits are of 1 to {MOST_GPUS} GPUs with a UUID each: {known}")
-    lines = [f"gputile {VERSION}"]
+    lines = [f"{native_layouts.LIMITS_NAME} {native_layouts.LIMITS_VERSION}"]
     if overhead_mib is not None:
-        lines.append(f"overhead {overhead_mib}")
+        lines.append(f"{native_layouts.LIMITS_OVERHEAD} {overhead_mib}")
     if turn:
-        lines.append(f"turn {turn}")
-    lines += (f"card {gpu.uuid} {gpu.mib} {gpu.percent}" for gpu in known)
-    return "\n".join([*lines, "end", ""]).encode()
+        lines.append(f"{native_layouts.LIMITS_SOCKET} {turn}")
+    lines += (f"{native_layouts.LIMITS_GPU} {gpu.uuid} {gpu.mib} {gpu.percent}" for gpu in known)
+    return "\n".join([*lines, native_layouts.LIMITS_END, ""]).encode()

@@ -1,4 +1,7 @@
-"""Does the limit hold? One row for each way to memory: a probe asks for twice the limit, and gets the limit."""
+"""Checks that the memory limit holds on each way to memory.
+
+A probe asks for twice the limit, and gets the limit.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""A CUDA program that takes all the memory it can get in one way: ``python -m gputile.node.isolation.probe WAY MIB``.
+"""Takes all the memory it can get in one way, as a CUDA program.
+
+``python -m gputile.node.isolation.probe WAY MIB``
 
 It runs in a process of its own, under the library, on the first GPU that it sees. Once it has a context it prints a
 line and waits for one, so that several can begin at once. Then it asks for MIB in pieces and prints how many it got.

@@ -1,4 +1,4 @@
-"""GPUs where there are none: a libcuda.so.1 of our own, and the file of the machine that its processes share.
+"""Simulates GPUs by a libcuda.so.1 of our own and a machine file that its processes share.
 
 Memory is counted for all processes together and given back when one dies; kernels take time on a GPU, one after the
 other. How long, and what else a call does, say the sources of the library, native/simulated.

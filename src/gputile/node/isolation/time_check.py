@@ -1,4 +1,7 @@
-"""Is time on a GPU shared as asked? Probes of several containers keep it busy, under an arbiter, side by side."""
+"""Checks that time on a GPU is shared as asked.
+
+Probes of several containers keep it busy, under an arbiter, side by side.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A CUDA program that keeps a GPU busy: ``python -m gputile.node.isolation.time_probe SECONDS``.
+"""Keeps a GPU busy, as a CUDA program: ``python -m gputile.node.isolation.time_probe SECONDS``.
 
 It runs in a process of its own, under the library, on the first GPU that it sees. Its work is filling memory, which
 every driver can do without a kernel, and which takes the same time each time; it prints how often a second it was done.

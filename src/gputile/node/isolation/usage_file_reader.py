@@ -1,4 +1,4 @@
-"""What the library of a container has counted, read from the file that all processes of the container write.
+"""Reads what the library has counted, from the file that all processes of a container write.
 
 Every byte of it is the container's own and may be anything. The file's lock is the container's too, so nobody waits for
 it: what is read while a process changes it can be of two moments.
@@ -8,6 +8,7 @@ import fcntl
 import os
 import stat
 import struct
+from itertools import compress, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +26,9 @@ _HEADER: Final = struct.Struct("<IIII")  # magic, version, top, counts
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
 _USED, _PEAK = USAGE.offsets["used"], USAGE.offsets["peak"]
+_MOST_LOCKS: Final = 64
+_KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
+_MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can make more
 TO_THE_END: Final = 0  # fcntl(2): a length of 0 reaches to the end, wherever that is
 
 
@@ -63,8 +67,25 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
     Raises:
         OSError: the file system has no locks.
     """
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, USAGE_LOCK_SLOTS + first, count, 0)
-    return bool(_FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+    return _lock_in(file, USAGE_LOCK_SLOTS + first, count) is not None
+
+
+def slots_listed(path: Path) -> bool:
+    """Return whether the kernel lists a lock on a slot of a usage file that this process may not open.
+
+    Locks like those of the library are listed to every process. A longer list than anybody reads may have one.
+
+    Raises:
+        OSError: there is no such file, or no list.
+    """
+    found = path.lstat()
+    inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    with _KERNEL_LOCKS.open() as listed:
+        for line in islice(listed, _MOST_LISTED):
+            *_, where, _, last = line.split()
+            if where == inode and (last == "EOF" or int(last) >= USAGE_LOCK_SLOTS):
+                return True
+        return next(listed, None) is not None
 
 
 def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
@@ -74,21 +95,49 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
     if (magic, version) != (USAGE_MAGIC, USAGE_VERSION):
         return None
     top = min(top, USAGE_SLOTS)
-    live = _live(file, top)
     counted = counts >= USAGE_COUNTS
     counters = _words(file, _PEAK, 2 * MOST_GPUS)  # peak, and refused behind it
-    found = []
-    for gpu in range(gpus):
-        held = _words(file, _USED + gpu * USAGE_SLOTS * _WORD, top)
-        used = sum(held[slot] for slot in live)
-        found.append(GpuUsage(used, counters[gpu] if counted else None, counters[MOST_GPUS + gpu] if counted else None))
-    return tuple(found)
+    held = [_words(file, _USED + gpu * USAGE_SLOTS * _WORD, top) for gpu in range(gpus)]
+    live = _locked(file, top) if any(map(any, held)) else bytes(top)
+    return tuple(
+        GpuUsage(
+            sum(compress(held[gpu], live)),
+            counters[gpu] if counted else None,
+            counters[MOST_GPUS + gpu] if counted else None,
+        )
+        for gpu in range(gpus)
+    )
 
 
-def _live(file: int, top: int) -> list[int]:
-    if top > 1 and not slots_locked(file, 0, top):
-        return []
-    return [slot for slot in range(top) if slots_locked(file, slot)]
+def _locked(file: int, slots: int) -> bytes:
+    """Return a 1 for each of the first ``slots`` slots that a process has locked, 0 for the others.
+
+    The kernel answers for a range with one lock in it, and takes longer the more locks there are. Any container may
+    hold hundreds; after ``_MOST_LOCKS`` questions those slots count as locked that were not asked for.
+    """
+    found = bytearray(slots)
+    left = [(0, slots)]
+    for _ in range(_MOST_LOCKS):
+        if not left:
+            break
+        first, end = left.pop()
+        lock = _lock_in(file, USAGE_LOCK_SLOTS + first, end - first)
+        if lock is None:
+            continue
+        start = max(first, lock[0] - USAGE_LOCK_SLOTS)
+        after = min(end, lock[1] - USAGE_LOCK_SLOTS) if lock[1] else end
+        found[start:after] = b"\1" * (after - start)
+        left += [each for each in ((first, start), (after, end)) if each[0] < each[1]]
+    for first, end in left:
+        found[first:end] = b"\1" * (end - first)
+    return bytes(found)
+
+
+def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
+    """Return where a lock in the way of these bytes begins and ends, an end of 0 being the file's; None without one."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)
 
 
 def _words(file: int, offset: int, count: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as the NVIDIA driver's management library (NVML) tells them.
+"""Reads this machine's GPUs through the NVIDIA driver's management library (NVML).
 
 ``probe`` is the interface, with two backends: ``nvml_probe`` (NVML) and ``null_probe`` (no driver). ``monitor`` keeps
 one of them open, and says at any time what is known of the machine.

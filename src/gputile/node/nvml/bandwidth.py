@@ -1,4 +1,4 @@
-"""How fast any two GPUs of a machine talk to each other, in GB/s one way.
+"""Tells how fast any two GPUs of a machine talk to each other, in GB/s one way.
 
 NVLink counts the active links of a pair, directly or through NVSwitch, where each GPU can use all its links to
 reach any other. Without NVLink it is the slower GPU's PCIe link, scaled by what lies between the two. The scale is

@@ -1,4 +1,4 @@
-"""The types of NVIDIA's binding (nvidia-ml-py, which has none): exactly the calls that gputile makes.
+"""Types the calls of NVIDIA's binding that gputile makes, since nvidia-ml-py has no types.
 
 The names are the binding's own; what each call does is in NVIDIA's "NVML API Reference". Here every call raises
 ``CallError`` instead of the binding's own error.

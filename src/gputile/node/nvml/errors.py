@@ -1,7 +1,9 @@
-"""What can go wrong with NVML, in words that name the remedy."""
+"""Words what can go wrong with NVML, with the remedy."""
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+from gputile.api.reasons import ConditionReason
 
 
 class Code(IntEnum):
@@ -32,39 +34,39 @@ DOWN = frozenset((Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_F
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the machine's GPUs are not, or not all, there: a condition's or an event's reason and message."""
+    """Why the machine's GPUs are not, or not all, there: a condition's reason and message."""
 
-    reason: str
+    reason: ConditionReason
     message: str
 
 
 _PROBLEMS: dict[int, Problem] = {
     Code.LIBRARY_NOT_FOUND: Problem(
-        "DriverMissing",
+        ConditionReason.DRIVER_MISSING,
         "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, "
         "and let the agent see it (the NVIDIA container runtime with NVIDIA_DRIVER_CAPABILITIES=utility)",
     ),
     Code.DRIVER_NOT_LOADED: Problem(
-        "DriverNotLoaded",
+        ConditionReason.DRIVER_NOT_LOADED,
         "the NVIDIA driver is installed and its kernel module is not loaded: run `modprobe nvidia` "
         "and look for its error in the kernel's log",
     ),
     Code.LIB_RM_VERSION_MISMATCH: Problem(
-        "DriverVersionMismatch",
+        ConditionReason.DRIVER_VERSION_MISMATCH,
         "libnvidia-ml.so.1 and the loaded kernel module are of different driver versions: "
         "reload the module, or reboot the node, after the driver's upgrade",
     ),
     Code.NO_PERMISSION: Problem(
-        "DriverNoPermission",
+        ConditionReason.DRIVER_NO_PERMISSION,
         "the NVIDIA driver refuses this process: let the agent open /dev/nvidiactl and /dev/nvidia*",
     ),
     Code.GPU_IS_LOST: Problem(
-        "CardLost",
+        ConditionReason.CARD_LOST,
         "the GPU has fallen off the bus: look for its XID in the kernel's log, reset it (`nvidia-smi --gpu-reset`) "
         "or reboot the node; replace it if it happens again",
     ),
     Code.RESET_REQUIRED: Problem(
-        "CardNeedsReset", "the GPU must be reset before use: drain it and run `nvidia-smi --gpu-reset`"
+        ConditionReason.CARD_NEEDS_RESET, "the GPU must be reset before use: drain it and run `nvidia-smi --gpu-reset`"
     ),
 }
 
@@ -76,7 +78,8 @@ def problem_of(code: int, doing: str = "") -> Problem:
     name = next((known.name for known in Code if known == code), "an unknown error")
     where = f" to {doing}" if doing else ""
     return Problem(
-        "DriverError", f"NVML answered {name} ({code}){where}: see the kernel's log for messages of NVRM and XIDs"
+        ConditionReason.DRIVER_ERROR,
+        f"NVML answered {name} ({code}){where}: see the kernel's log for messages of NVRM and XIDs",
     )
 
 

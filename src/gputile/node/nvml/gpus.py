@@ -1,9 +1,10 @@
-"""One GPU, read from NVML: its facts, its MIG instances, its connections."""
+"""Reads one GPU from NVML: its facts, its MIG instances, its connections."""
 
 import re
 from collections.abc import Iterator
 from typing import Final
 
+from gputile.api.reasons import ConditionReason
 from gputile.node.nvml.bandwidth import GpuLink, Wiring
 from gputile.node.nvml.binding import Handle, NvmlBinding, optional
 from gputile.node.nvml.errors import ABSENT, CallError, Problem
@@ -45,7 +46,10 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     if memory is None or memory.total < _MIB:
         raise UnusableGpuError(
-            Problem("CardWithoutMemory", f"{model} reports no memory of its own, and cannot be shared by memory")
+            Problem(
+                ConditionReason.CARD_WITHOUT_MEMORY,
+                f"{model} reports no memory of its own, and cannot be shared by memory",
+            )
         )
     current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
     mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
@@ -73,8 +77,8 @@ def read_wiring(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Wiring:
     return Wiring(gpu.bus_id, (generation, width), tuple(_links(nvml, handle)))
 
 
-def trouble_of(nvml: NvmlBinding, handle: Handle) -> str:
-    """Return what is wrong with a GPU that answers, "" if nothing.
+def trouble_of(nvml: NvmlBinding, handle: Handle) -> str | None:
+    """Return what is wrong with a GPU that answers, None if nothing.
 
     Raises:
         CallError: it does not answer.
@@ -89,7 +93,7 @@ def trouble_of(nvml: NvmlBinding, handle: Handle) -> str:
     if field is not None and field.nvmlReturn == 0 and field.value.uiVal:
         action = field.value.uiVal
         return f"the driver asks: {_RECOVERIES.get(action, f'recovery action {action}')}"
-    return ""
+    return None
 
 
 def _numa_node(nvml: NvmlBinding, handle: Handle) -> int:

@@ -12,6 +12,7 @@ from itertools import chain, count
 from math import inf
 from typing import Final
 
+from gputile.api.reasons import ConditionReason
 from gputile.core.devices.health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
@@ -23,7 +24,7 @@ READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that ch
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
-NOT_PROBED: Final = Problem("Starting", "the GPUs have not been looked at yet")
+NOT_PROBED: Final = Problem(ConditionReason.STARTING, "the GPUs have not been looked at yet")
 NO_INVENTORY: Final = Inventory(gpus=())
 
 
@@ -132,7 +133,7 @@ class Monitor:
         self._count_xids(signs)
         self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
-        lost = {sign.uuid for sign in examined if sign.trouble and not sign.doubtful}
+        lost = {sign.uuid for sign in examined if sign.trouble is not None and not sign.doubtful}
         self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(self.seen.machine)
         if self._lost:
             if self._reopen_at_s == inf:

@@ -1,4 +1,4 @@
-"""The probe of a machine without a usable driver: it advertises nothing and says why (L1)."""
+"""Stands in on a machine without a usable driver: it advertises nothing and says why (L1)."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The probe of a machine with an NVIDIA driver, through NVIDIA's own binding."""
+"""Reads a machine with an NVIDIA driver, through NVIDIA's own binding."""
 
 import ctypes
 import time
@@ -108,7 +108,7 @@ class RealProbe:
                     break
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
-                well = {sign.uuid for sign in examined if not sign.trouble}
+                well = {sign.uuid for sign in examined if sign.trouble is None}
                 self._listen(tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in well))
                 return (*signs, *examined)
             left_ms = 0

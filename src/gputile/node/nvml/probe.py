@@ -1,4 +1,4 @@
-"""What a probe of the machine's GPUs tells, and the interface that every backend has."""
+"""Defines what a probe of the machine's GPUs tells, and the interface that every backend has."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What a GPU measures of itself: memory in use, work, temperature, power, ECC errors and the processes that use it.
+"""Reads what a GPU measures of itself: memory, work, temperature, power, ECC errors and processes.
 
 A GPU that does not know one of these, as one in MIG mode does not know how busy it is, leaves out just that.
 """
@@ -44,7 +44,7 @@ class _UsedMemory:
 
 
 def _processes(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Iterator[GpuProcess]:
-    """Yield each process once: one that computes through MPS is in a list of its own, perhaps in both."""
+    """Yield each process once. NVML lists clients of MPS apart, and may list one process in both lists."""
     instances = {(instance.gi, instance.ci): instance.uuid for instance in gpu.instances}
     found: dict[int, _UsedMemory] = {}
     for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses):

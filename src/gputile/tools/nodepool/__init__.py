@@ -1,1 +1,1 @@
-"""GPU node pools of the public clouds: a short description becomes the commands and manifests of each provider (G6)."""
+"""Turns a short description of a GPU node pool into the commands and manifests of each cloud (G6)."""

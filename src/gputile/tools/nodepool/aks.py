@@ -1,4 +1,4 @@
-"""Azure AKS: ``az aks nodepool add`` in three ways.
+"""Plans node pools of Azure AKS: ``az aks nodepool add`` in three ways.
 
 Sources: az aks nodepool add (``--gpu-driver``, since Azure CLI 2.72.2; ``--aks-custom-headers``; ``--tags``);
 "Use the NVIDIA GPU Operator on AKS" (``--gpu-driver none``); Azure/AKS issue 4472 (the GPU image is retired);

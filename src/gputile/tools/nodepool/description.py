@@ -1,8 +1,8 @@
-"""Reads ``kind: NodePool``, what people type to describe a GPU node pool, and names every mistake at once."""
+"""Reads ``kind: NodePool``, and names every mistake at once."""
 
 from typing import Any
 
-from gputile.api.misfit import MisfitError, convert
+from gputile.api.conversion import ConversionError, convert
 from gputile.api.quantity import QuantityError, parse_mib
 from gputile.api.well_known import SMALLEST_UNIT_MIB, Mode
 from gputile.api.wording import unsupported
@@ -23,7 +23,7 @@ def load_nodepool(data: Any) -> NodePool:
     """
     try:
         pool = convert(data, NodePool)
-    except MisfitError as error:
+    except ConversionError as error:
         raise DescriptionError(str(error)) from error
     problems = _problems(pool) or list(meaning_problems(pool))
     if problems:

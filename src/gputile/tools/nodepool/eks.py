@@ -1,4 +1,4 @@
-"""Amazon EKS: eksctl's managed node groups, with the cluster autoscaler's tags or with Karpenter.
+"""Plans node groups of Amazon EKS, with the cluster autoscaler's tags or with Karpenter.
 
 Sources: eksctl User Guide, "GPU Support" (the accelerated image is chosen by the instance type;
 ``--install-nvidia-plugin=false``) and "Auto Scaling" (``propagateASGTags`` writes labels and taints as tags);

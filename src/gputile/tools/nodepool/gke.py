@@ -1,4 +1,4 @@
-"""Google GKE: ``gcloud container node-pools create`` with GKE's driver or one's own.
+"""Plans node pools of Google GKE, with GKE's driver or one's own.
 
 Sources: gcloud container node-pools create (``--accelerator``, ``gpu-driver-version``, ``--node-labels``,
 ``--node-taints``); GKE, "Manage the GPU stack with the NVIDIA GPU Operator" (the label

@@ -1,4 +1,4 @@
-"""What an autoscaler has to know of a node that does not exist yet: its labels, its taint, what it will advertise (U8).
+"""Tells an autoscaler what a node will have that does not exist yet: labels, taint, resources (U8).
 
 The resources are computed by what the agent computes them by, so that hint and node agree at every unit.
 """

@@ -1,4 +1,4 @@
-"""Karpenter on EKS: a NodePool with labels and taint, and a NodeOverlay that says what its nodes will advertise.
+"""Plans Karpenter on EKS: a NodePool with labels and taint, and a NodeOverlay with the resources.
 
 Sources: Karpenter, "NodePools" (karpenter.sh/v1) and "NodeOverlays" (karpenter.sh/v1alpha1, alpha: extended resources
 by ``spec.capacity``; the feature gate is ``settings.featureGates.nodeOverlay`` of its chart).

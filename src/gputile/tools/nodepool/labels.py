@@ -1,4 +1,4 @@
-"""What a description says of its nodes' labels: which there are, by which field, and which nobody can tell from it.
+"""Tells which labels a description's nodes have, by which field, and which nobody can tell from it.
 
 Sources: Kubernetes, "Well-Known Labels, Annotations and Taints"; eksctl and EKS, managed node groups; Karpenter,
 "NodePools"; AKS, "Use labels", reserved system labels; GKE, "Run GPUs in GKE Standard node pools" and the labels

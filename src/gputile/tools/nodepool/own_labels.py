@@ -1,4 +1,4 @@
-"""The rules for a description's own ``labels``: Kubernetes' syntax, what a kubelet takes, no contradiction to a field.
+"""Checks a description's own ``labels``: Kubernetes' syntax, and no contradiction to a field.
 
 Sources: Kubernetes, "Labels and Selectors", syntax and character set; kubelet, ``--node-labels``.
 """

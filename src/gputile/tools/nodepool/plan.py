@@ -1,4 +1,4 @@
-"""What there is to do: files to write and commands to run, in their order, and what to know about them."""
+"""Describes what there is to do: files to write, commands to run in their order, and what to know."""
 
 import shlex
 from collections.abc import Iterable, Mapping

@@ -1,10 +1,10 @@
-"""A GPU node pool as people describe it: ``kind: NodePool``."""
+"""Defines a GPU node pool as people describe it: ``kind: NodePool``."""
 
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from gputile.api.misfit import RULE
+from gputile.api.field_mistake import RULE
 from gputile.api.quantity import MemorySize, parse_mib
 from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
@@ -53,7 +53,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     """A pool of equal GPU nodes.
 
     ``location`` is the region (EKS) or the location (GKE), ``resource_group`` AKS's. ``accelerator`` is GKE's name of
-    the GPU, such as nvidia-l4. ``autoscaler`` is who adds nodes.
+    the GPU, such as nvidia-l4. ``autoscaler`` names the program that adds nodes.
     """
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")] = (

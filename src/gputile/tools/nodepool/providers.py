@@ -1,4 +1,4 @@
-"""The providers, by name."""
+"""Lists the providers by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A pod with only those rules for its node that the description of a pool can decide (U8).
+"""Reduces a pod to the rules for its node that a pool's description can decide (U8).
 
 A pod is never said to have no place for a label of which the description tells nothing, nor for a rule about other
 pods, since what else runs is not described.

@@ -1,4 +1,4 @@
-"""The node that a pool would add, as the cluster would see it when its agent has reported."""
+"""Builds the node that a pool would add, as the cluster would see it when its agent has reported."""
 
 from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU

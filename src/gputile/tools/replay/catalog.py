@@ -1,4 +1,4 @@
-"""The policies a replay knows, by name."""
+"""Lists the policies that a replay knows, by name."""
 
 from collections.abc import Callable
 from typing import get_args

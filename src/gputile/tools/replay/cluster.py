@@ -1,4 +1,4 @@
-"""A trace's cluster as nodes and pods, on the ledger and the placement engine that decide in a real one.
+"""Builds a trace's cluster on the ledger and the placement engine that decide in a real one.
 
 A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has a thousand memory units, and
 a pod for n whole GPUs asks for all units of n GPUs: the ledger then books what the trace means.
@@ -28,7 +28,7 @@ from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request
 from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.assume import assume
+from gputile.core.scheduling.assume import BindTime, assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.replay.trace import Nodes, PodShape
@@ -115,7 +115,7 @@ class ReplayCluster:
         if request is None:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
             return
-        decision = assume(self.engine, self.pod(uid, index), request, _name(row), 0, 0.0)
+        decision = assume(self.engine, self.pod(uid, index), request, _name(row), BindTime(0, 0.0))
         if not isinstance(decision, Decision):
             raise AssertionError(f"{_name(row)} fitted pod {uid} and then did not: {decision.text}")
 

@@ -1,4 +1,4 @@
-"""How fragmentation grows while demand arrives: what the plot shows."""
+"""Records how fragmentation grows while demand arrives, for the plot."""
 
 from dataclasses import dataclass
 

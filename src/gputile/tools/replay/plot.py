@@ -1,5 +1,7 @@
 """Draws allocated and fragmented GPU against the demand that arrived, one line a policy."""
 
+import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,10 +30,23 @@ def require(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise PlotError("plots need matplotlib; install it with: pip install 'gputile[plot]'") from None
+    except (OSError, ValueError) as error:  # of its own settings
+        raise PlotError(f"matplotlib cannot be used; look at MPLBACKEND and its matplotlibrc: {error}") from None
+    was_there = path.exists()
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666))
+    except OSError as error:
+        raise PlotError(f"{path}: {error.strerror}") from None
+    if not was_there:
+        path.unlink()
 
 
 def draw(path: Path, trails: Sequence[tuple[str, str, Trail]]) -> None:
-    """Draw replays, each with its workload and policy: a column a workload, seeds of one policy averaged."""
+    """Draw replays, each with its workload and policy: a column a workload, seeds of one policy averaged.
+
+    Raises:
+        PlotError: the file cannot be written; half of it does not stay.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -51,7 +66,14 @@ def draw(path: Path, trails: Sequence[tuple[str, str, Trail]]) -> None:
     axes[0][0].set_ylabel("allocated, % of the GPUs")
     axes[1][0].set_ylabel("fragmented, % of the GPUs")
     axes[0][0].legend()
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.removeprefix("."))
+    try:
+        path.write_bytes(drawn.getvalue())
+    except OSError as error:
+        if path.is_file():
+            path.unlink()
+        raise PlotError(f"{path}: {error.strerror}") from None
 
 
 def _mean(arrived: list[list[float]], values: list[list[float]]) -> tuple[list[float], list[float]]:

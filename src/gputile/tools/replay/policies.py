@@ -1,4 +1,4 @@
-"""The reference policies of the protocol."""
+"""Implements the reference policies of the protocol."""
 
 from collections import Counter
 

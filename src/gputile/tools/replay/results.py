@@ -1,4 +1,4 @@
-"""What a replay measured."""
+"""Defines what a replay measures."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

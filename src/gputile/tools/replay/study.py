@@ -1,14 +1,17 @@
 """Runs many replays side by side, one a process."""
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TypeVar
+from threading import Thread
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +24,7 @@ from gputile.tools.replay.results import ReplayResult, result
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
 
 Outcome = TypeVar("Outcome")
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +83,47 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     """Do the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
 
     ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads. An interrupt from
-    the terminal does not reach them: the parent process ends them.
+    the terminal does not reach them: the parent process ends them, and where it cannot they see that it has gone.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
         return
     with ExitStack() as stack:
-        pool = stack.enter_context(ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn")))
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
         with _signals_put_off():
+            pool = stack.enter_context(
+                ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=_end_with_parent)
+            )
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             # Not ``map``, which cancels from this thread what the pool's own thread is marking as broken.
             outcomes = [pool.submit(work, task) for task in tasks]
         for outcome in outcomes:
             yield outcome.result()
 
 
+def _end_with_parent() -> None:
+    """End this process when its parent ends, however that ends: nobody else would take it from its queue."""
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
 @contextmanager
 def _signals_put_off() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM until after the block, and keep SIGINT from the processes that it starts.
+    """Delay the signals that end programs until after the block; what it starts does not get those of a terminal.
 
     A process that is only half started is not yet in the list of those to end, and would print a traceback.
     """
     came: list[int] = []
-    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {int(number): signal.getsignal(number) for number in _ENDING}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, lambda number, _frame: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
     try:
         yield
     finally:

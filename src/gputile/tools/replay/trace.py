@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.inventory import MOST_GPUS
-from gputile.support.given_files import MIB, is_file, read_given
+from gputile.support.bounded_files import MIB, is_file, read_bounded
 
 Int64 = npt.NDArray[np.int64]
 
@@ -128,7 +128,8 @@ def workloads(directory: Path) -> list[str]:
         TraceError: there is no such directory, or no list of pods in it.
     """
     if not directory.is_dir():
-        raise TraceError(f"{directory}: no such directory; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
+        what = "it is there, and no directory" if _is_there(directory) else "no such directory"
+        raise TraceError(f"{directory}: {what}; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
     before, after = PODS_FILE.split("{}")
     found = sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
     if not found:
@@ -242,16 +243,24 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
 
 def _text(path: Path) -> str:
     try:
-        return read_given(path, MOST_BYTES).decode("utf-8-sig")
+        return read_bounded(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise TraceError(f"{path}: it cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # its name is too long
+        return False
+
+
 def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
     if not is_file(path):
-        raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
+        what = "it is there, and no regular file" if _is_there(path) else "no such file"
+        raise TraceError(f"{path}: {what}; it should be a CSV file with the columns {', '.join(columns)}")
 
     try:
         reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey=_MORE)

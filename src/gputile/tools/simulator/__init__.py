@@ -1,1 +1,1 @@
-"""What-if on manifests: the same ledger and placement that decide live, fed from files."""
+"""Answers what-if questions on manifests with the ledger and placement that decide live."""

@@ -1,1 +1,1 @@
-"""What people look at: tables, explanations and numbers, computed from the ledger."""
+"""Computes what people look at from the ledger: tables, explanations and numbers."""

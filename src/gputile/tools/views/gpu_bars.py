@@ -1,4 +1,4 @@
-"""GPUs as bars on a terminal: each is as full as what is allocated of it, in pieces by namespace or by workload."""
+"""Draws GPUs as bars on a terminal, filled with what is allocated, by namespace or by workload."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The tables of ``kubectl inspect cgpu``: columns, order and totals as ACK's tool prints them (V2, V3).
+"""Prints the tables of ``kubectl inspect cgpu``: columns, order and totals of ACK's tool (V2, V3).
 
 The spacing is that of the documents' sample output, down to its heading, which stands two characters off the rows.
 """
@@ -151,5 +151,5 @@ def _sums(nodes: Sequence[NodeSummary], unit_mib: int) -> tuple[int, int]:
 
 
 def _units_up(mib: int, unit_mib: int) -> int:
-    """Return the units that an amount takes: part of a unit is a whole one."""
+    """Return how many units an amount takes, rounded up to whole units."""
     return -(-mib // unit_mib)

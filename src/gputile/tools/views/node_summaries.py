@@ -1,4 +1,4 @@
-"""The cluster's nodes, GPUs and pods as plain records: what every table, page and JSON answer is made of."""
+"""Builds the records of nodes, GPUs and pods that every table, page and JSON answer is made of."""
 
 from typing import Annotated
 

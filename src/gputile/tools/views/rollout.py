@@ -1,4 +1,4 @@
-"""How far one component has come, and what is in its way (U11).
+"""Tells how far one component has come, and what is in its way (U11).
 
 A component is ready by the rules of ``kubectl rollout status``. One that is not is ``Failed`` where nothing will change
 unless somebody acts: an image that cannot be pulled, a container that crashes, a pod that must not be created. In every

@@ -1,4 +1,4 @@
-"""``gputile status``: whether the installation is deployed, component by component, and how each node is set (U11)."""
+"""Tells whether the installation is deployed, by component, and how each node is set (U11)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.core import Node
-from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
@@ -176,7 +177,9 @@ def _told(node: Node) -> bool:
     """Return whether an agent has said anything of the node: one that rests says nothing."""
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return True
-    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+    return any(
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
+    )
 
 
 def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:

@@ -1,4 +1,4 @@
-"""Text as a terminal shows it: how many columns it takes, where it is broken, and what of it could give orders.
+"""Measures and breaks text for a terminal, and removes what could give the terminal orders.
 
 Names and reasons come from manifests, nodes and pods that others wrote. What a terminal would obey (escape sequences,
 changes of the direction of writing) is shown by its code instead.
@@ -28,6 +28,14 @@ def columns_of(text: str) -> int:
 def padded(text: str, width: int) -> str:
     """Return ``text`` with spaces after it, ``width`` columns wide at least."""
     return text + " " * (width - columns_of(text))
+
+
+def shortened(text: str, width: int) -> str:
+    """Return ``text`` in at most ``width`` columns; it ends in dots where something is left out."""
+    if columns_of(text) <= width:
+        return text
+    dots = "..." if width > len("...") else ""
+    return _cut(text, width - len(dots))[0] + dots
 
 
 def wrapped(text: str, width: int) -> list[str]:

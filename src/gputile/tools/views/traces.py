@@ -1,4 +1,4 @@
-"""What programs of gputile that run outside of pods leave in a cluster (U11).
+"""Finds what programs of gputile that run outside of pods leave in a cluster (U11).
 
 Nothing of it says whether a program is ready: the extender renews its Lease only while it is asked, and a webhook
 configuration stays when its webhook ends.

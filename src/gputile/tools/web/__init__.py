@@ -1,1 +1,1 @@
-"""The page of the cluster's GPUs as tiles: its records, the server that streams them, and what the browser runs."""
+"""Serves a page of the GPUs as tiles: its records, the server that streams them, and browsers' code."""

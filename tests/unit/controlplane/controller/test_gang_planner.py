@@ -152,9 +152,25 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
     assert placed(result) == ["small-0"]
     assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
     assert bench.planner.states() == {"GangTooLarge": 1, "GangPlanned": 1}
-    assert "the empty cluster has room for 4" in next(n.message for n in result.events if n.reason == "GangTooLarge")
-    at_once(bench.view.node_event(Applied(node("more"))))
-    assert len(placed(bench.round(9999))) == 5, "a node came"
+
+
+def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
+    bench = Bench()
+    bench.gang("small", 1)
+    bench.round()
+    assert bench.planner.waiting_since() == 0, "it has its place"
+    bench.gang("one", 5)
+    bench.round(20)
+    bench.gang("two", 5)
+    bench.round(500)
+    assert bench.planner.waiting_since() == NOW + 20
+    for i in range(5):
+        at_once(bench.view.pod_event(Deleted(member("one", i, 5))))
+    bench.round(510)
+    assert bench.planner.waiting_since() == NOW + 500
+    for after in (-1000, 0):
+        bench.round(after)
+        assert bench.planner.waiting_since() == NOW - 1000, "the clock had been ahead"
 
 
 def test_what_was_said_is_not_said_again() -> None:
@@ -417,3 +433,16 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0
+
+
+def test_refusals_are_far_between_after_a_clock_was_ahead_too() -> None:
+    """The API server refuses what is reserved; otherwise it would be asked in every round until the clock is there."""
+    bench = Bench()
+    bench.gang("a", 4)
+    for after in (86_400, 0):
+        (writes,) = bench.round(after).reservations
+        for write in writes:
+            bench.view.not_written(write.pod)
+            bench.planner.refused(write.pod, "too large")
+        assert not bench.round(after + 0.5).reservations
+    assert placed(bench.round(2.5)) == ["a-0", "a-1", "a-2", "a-3"]

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from gputile.api.core import Node, Pod
-from gputile.controlplane import slices
+from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
@@ -30,6 +30,9 @@ class BoundMeanwhile:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         return member("g", int(name[-1]), 2, version="2", node="n")
 
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        raise AssertionError(f"{name} is in nobody's way")
+
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass
 
@@ -37,7 +40,7 @@ class BoundMeanwhile:
 @pytest.mark.anyio
 async def test_a_round_sees_the_cluster_as_it_was_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever step it is at when the news come that one of the pods is bound that it looks for places for."""
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # others get their turn after each step
+    monkeypatch.setattr(event_loop_slices, "SLICE_SECONDS", 0.0)  # others get their turn after each step
     came_in_time, step = True, 0
     while came_in_time:
         step, came_in_time = step + 1, await _bound_at(step)

@@ -12,7 +12,7 @@ from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.kube.errors import Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
-from tests.unit.controlplane.controller.test_node_requests import asked, fragmented, waits
+from tests.unit.controlplane.controller.test_node_request_planner import asked, fragmented, waits
 
 pytestmark = [pytest.mark.requirement("U8"), pytest.mark.anyio]
 

@@ -12,7 +12,7 @@ from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER
 from gputile.core.placement.steps import at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject
-from tests.unit.controlplane.controller.test_node_requests import waits
+from tests.unit.controlplane.controller.test_node_request_planner import waits
 
 pytestmark = pytest.mark.requirement("U8")
 

@@ -9,9 +9,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
-from gputile.controlplane.extender.bound_pods import BoundPods
-from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.kept_places import EvictionSources
@@ -94,9 +94,8 @@ class PreemptingWorld:
         feasible = self.extender.handlers.filter(asked).node_names
         if not feasible:
             return False
-        request = self.extender.preemption.places.request(pod)
         try:
-            await self.extender.binder.bind(copy.deepcopy(pod), request, feasible[0])
+            await self.extender.binder.bind(copy.deepcopy(pod), feasible[0])
         except BindError:
             return False
         return True
@@ -123,7 +122,11 @@ class PreemptingWorld:
     def set_clocks(self, now_s: int) -> None:
         """Set the clocks of all to ``now_s``, which takes no time."""
         self.now_s = now_s
-        self.cluster.now = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.cluster.now = self.stamp(0)
+
+    def stamp(self, seconds: int) -> str:
+        """Return when it will be so many seconds from now, as Kubernetes writes it."""
+        return datetime.fromtimestamp(self.now_s + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def end(self, name: str, *, seen: bool = True) -> None:
         """Remove a pod, as the kubelet does with one that has ended."""

@@ -16,7 +16,6 @@ from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderC
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
-from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -46,7 +45,7 @@ class Bench:
 
     async def bind(self, pod: Pod, node: str) -> bool:
         try:
-            await self.binder.bind(pod, parse_request(pod, 1024), node)
+            await self.binder.bind(pod, node)
         except BindError:
             return False
         return True

@@ -16,7 +16,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import gpu_node, ledger_of, pod, request_of, share
+from tests.corebuilders import gpu_node, ledger_of, pod, share
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("M13")
@@ -96,7 +96,7 @@ class Bench:
         """Return "" where the pod was bound, else why not."""
         asking = copy.deepcopy(self.pods[name])
         try:
-            await self.binder.bind(asking, request_of(asking), "a")
+            await self.binder.bind(asking, "a")
         except BindError as error:
             return str(error)
         return ""

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod, SchedulingGate
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import WHOLE_GPU
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.pending_pods import PendingPods, PendingReason
@@ -14,8 +15,18 @@ from tests.corebuilders import ledger_of, pod
 pytestmark = pytest.mark.requirement("B7")
 
 
-def pending(*pods: Pod) -> PendingPods:
-    found = PendingPods(1024, by_namespace)
+class Clock:
+    """Unix time, as the test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pending(*pods: Pod, clock: Clock | None = None) -> PendingPods:
+    found = PendingPods(1024, by_namespace, clock or Clock())
     for each in pods:
         found.pod_applied(each)
     return found
@@ -37,12 +48,12 @@ def test_every_reason_is_told_also_of_nobody() -> None:
 def test_a_pod_waits_for_what_was_last_said_of_it() -> None:
     found = pending(pod("a", mem=1), pod("b", mem=1), pod("none"), pod("bad", mem=1, asks={WHOLE_GPU: 1}))
     assert counts(found) == {"not_placed": 2, "invalid_request": 1}
-    found.told("a", "NoGPUFits")
-    found.told("none", "NoGPUFits")
+    found.event_recorded("a", EventReason.NO_GPU_FITS)
+    found.event_recorded("none", EventReason.NO_GPU_FITS)
     assert counts(found) == {"not_placed": 1, "no_gpu_fits": 1, "invalid_request": 1}
     found.pod_applied(pod("a", mem=1))
     assert counts(found)["no_gpu_fits"] == 1, "a change of the pod finds it no GPU"
-    found.told("a", "GPUAssigned")
+    found.event_recorded("a", EventReason.GPU_ASSIGNED)
     found.pod_applied(pod("a", node="n", mem=1))
     assert "no_gpu_fits" not in counts(found)
 
@@ -66,3 +77,29 @@ def test_what_is_deleted_finished_or_no_longer_listed_is_forgotten() -> None:
     assert counts(found) == {"not_placed": 1}
     informer.pods(Replaced([], []))
     assert counts(found) == {}
+
+
+def test_since_when_the_pod_has_waited_that_has_waited_longest() -> None:
+    """However many come and go: who waits for a minute has not waited for an hour because somebody always waits."""
+    clock = Clock()
+    found = pending(pod("a", mem=1), pod("b", mem=1), clock=clock)
+    assert dict(found.since()) == {"no_gpu_fits": 0, "invalid_request": 0, "gated": 0, "not_placed": 1000}
+    clock.now = 1060
+    found.event_recorded("a", EventReason.NO_GPU_FITS)
+    clock.now = 1120
+    found.event_recorded("b", EventReason.NO_GPU_FITS)
+    found.event_recorded("a", EventReason.NO_GPU_FITS)
+    found.pod_applied(pod("a", mem=1))
+    assert dict(found.since())["no_gpu_fits"] == 1060, "told again it waits as before"
+    found.pod_applied(pod("a", node="n", mem=1))
+    assert dict(found.since())["no_gpu_fits"] == 1120
+    found.pod_deleted("b")
+    assert dict(found.since())["no_gpu_fits"] == 0
+
+
+def test_a_wait_that_began_while_the_clock_was_ahead_began_when_that_was_over() -> None:
+    clock = Clock()
+    clock.now = 1e9
+    found = pending(pod("a", mem=1), clock=clock)
+    for clock.now in (1000.0, 2000.0):
+        assert dict(found.since())["not_placed"] == 1000

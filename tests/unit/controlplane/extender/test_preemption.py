@@ -62,6 +62,25 @@ async def test_kube_scheduler_evicts_nobody_else_for_a_pod_that_has_a_place() ->
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims == {}
 
 
+async def test_of_two_that_kube_scheduler_proposes_on_two_gpus_one_stays() -> None:
+    """Four of 7 GiB, two on each GPU, and 15 wanted: two leave, as many as kube-scheduler proposes."""
+    world = PreemptingWorld()
+    for i in range(4):
+        await world.run(f"low{i}", 7)
+    pods = {pod.metadata.uid: pod for i in range(4) if (pod := world.pod(f"low{i}")) is not None}
+    on_gpu: dict[str, list[str]] = {}
+    for booking in world.extender.ledger.bookings():
+        on_gpu.setdefault(booking.gpus[0].uuid, []).append(booking.uid)
+    first, second = on_gpu.values()
+    proposed = {"a": MetaVictims(pods=[MetaPod(uid=first[0]), MetaPod(uid=second[0])], num_pdb_violations=0)}
+    asked = ExtenderPreemptionArgs(pod=world.add("high", 15, 10), node_name_to_meta_victims=proposed)
+    answer = (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
+    assert answer is not None
+    leaving = {pod.uid for pod in answer["a"].pods or []}
+    assert leaving in ({*first}, {*second})
+    assert leaving < pods.keys()
+
+
 @pytest.mark.parametrize("policy", ["Never", ""])
 async def test_equal_pods_and_pods_that_never_preempt_wait(policy: str) -> None:
     world = await two_full_gpus()
@@ -93,6 +112,58 @@ async def test_a_place_is_given_up_when_the_first_eviction_is_refused() -> None:
     assert world.said("PreemptionEnded")
 
 
+async def test_a_pod_whose_eviction_is_always_refused_blocks_nobody_for_ever() -> None:
+    """The first choice is refused each time, by a webhook perhaps; the other pod is not, and its turn comes."""
+    world = await two_full_gpus()
+    world.cluster.refused_evictions = {"low0"}
+    await preempting(world)
+    for _ in range(10):
+        world.watch_all()
+        await world.schedule("high")
+        await world.round()
+    assert world.leaving() == {"low1"}
+    assert len(world.said("PreemptionRefused")) == 1
+    world.end("low1")
+    assert await world.schedule("high")
+    world.check()
+
+
+async def test_a_pod_that_was_refused_is_asked_again_in_the_end() -> None:
+    world = PreemptingWorld()
+    await world.run("full", 15, 100)
+    await world.run("low", 15)
+    world.cluster.refused_evictions = {"low"}
+    await preempting(world)
+    world.cluster.refused_evictions = set()
+    for _ in range(20):
+        world.watch_all()
+        await world.schedule("high")
+        await world.round(5)
+    assert world.leaving() == {"low"}
+
+
+async def test_who_was_refused_before_is_asked_first_so_that_nobody_leaves_in_vain() -> None:
+    """Two have to leave. The second one is refused for ever: the first one leaves once at most."""
+    world = PreemptingWorld()
+    await world.run("full", 15, 100)
+    await world.run("low0", 7)
+    await world.run("low1", 7)
+    world.cluster.refused_evictions = {"low1"}
+    await preempting(world, 15)
+    waiting = list[str]()
+    for number in range(80):
+        world.watch_all()
+        for name in world.leaving():
+            world.end(name)
+            world.add(f"successor{number}", 7)
+            waiting.append(f"successor{number}")
+        for name in ("high", *waiting):
+            await world.schedule(name)
+        await world.round(10)
+    assert world.bound() >= {*waiting}, "its successor has the place again"
+    assert len(world.cluster.evicted) <= 1
+
+
 async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
     world = PreemptingWorld()
     await world.run("full", 15, 100)
@@ -105,7 +176,7 @@ async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
     for _ in range(20):
         world.watch_all()
         await world.schedule("high")
-        await world.round()
+        await world.round(5)
     assert world.leaving() == {"low0", "low1"}
     assert refused_first or world.said("PreemptionRefused")
 
@@ -195,6 +266,36 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     world.end("low0")
     assert not await world.schedule("successor")
     assert await world.schedule("high")
+
+
+async def test_kube_scheduler_s_victims_may_take_their_time() -> None:
+    """They were told to leave, and need two hours: nobody is evicted beside them, and their place is kept."""
+    world = await two_full_gpus()
+    high, low = world.add("high", 12, 10), world.pod("low0")
+    assert low is not None
+    victims = {"a": MetaVictims(pods=[MetaPod(uid=low.metadata.uid)], num_pdb_violations=0)}
+    await world.extender.handlers.preempt(ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims))
+    high.status.nominated_node_name = "a"
+    low.metadata.deletion_timestamp = world.stamp(2 * 3600)
+    world.watch("low0")
+    for _ in range(5):
+        await world.round(20)
+        world.watch_all()
+    assert world.keeps_place("high")
+    assert world.cluster.evicted == []
+
+
+async def test_a_pod_that_leaves_in_a_year_is_nobody_to_wait_for() -> None:
+    world = await two_full_gpus()
+    low = world.pod("low0")
+    assert low is not None
+    low.metadata.deletion_timestamp = world.stamp(365 * 86400)
+    world.watch_all()
+    await preempting(world)
+    assert world.leaving() == {"low0", "low1"}
+    world.end("low1")
+    assert await world.schedule("high")
+    world.check()
 
 
 async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:

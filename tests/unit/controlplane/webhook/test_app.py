@@ -31,7 +31,7 @@ class Served:
     def __init__(self, **limits: Any) -> None:
         self.metrics = WebhookMetrics()
         self.intake = BodyReader(**{"largest": LARGEST_BODY, **limits})
-        self.why = ""
+        self.why: str | None = None
         self.app = ReviewApp(self._policy, self.metrics, self.intake)
         self.health = monitoring_app(self.metrics.registry, lambda: self.why)
 

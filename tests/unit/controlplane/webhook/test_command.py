@@ -59,7 +59,7 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         webhook.rotation.sleep = lambda _: asyncio.sleep(0.01)
         running = asyncio.create_task(webhook.run(settings))
         health = f"http://127.0.0.1:{health_port}"
-        await until(lambda: "NotFound" in webhook.not_ready(), 60)
+        await until(lambda: "NotFound" in (webhook.not_ready() or ""), 60)
         answer = await client.get(f"{health}/readyz")
         assert answer.status_code == 503
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):

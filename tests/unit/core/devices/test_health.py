@@ -106,7 +106,7 @@ def test_what_left_the_machine_is_forgotten() -> None:
 
 SIGNS = st.one_of(
     st.builds(XidSeen, st.sampled_from([A, B]), st.sampled_from([13, 31, 48, 63, 74, 79, 94, 109, 119])),
-    st.builds(Examined, st.sampled_from([A, B]), st.sampled_from(["", "", "", "lost"]), st.booleans()),
+    st.builds(Examined, st.sampled_from([A, B]), st.sampled_from([None, None, None, "lost"]), st.booleans()),
 )
 HISTORIES = st.lists(st.tuples(st.floats(0, 200), SIGNS), max_size=60)
 
@@ -122,7 +122,7 @@ def played(history: list[tuple[float, Sign]]) -> tuple[Health, float]:
 def critical(sign: Sign) -> bool:
     if isinstance(sign, XidSeen):
         return sign.code not in APPLICATION_XIDS
-    return bool(sign.trouble) and not sign.doubtful
+    return sign.trouble is not None and not sign.doubtful
 
 
 @given(HISTORIES)
@@ -161,6 +161,6 @@ def test_gpus_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> Non
 @given(HISTORIES)
 def test_a_gpu_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
     harmless: list[tuple[float, Sign]] = [
-        (pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and not sign.trouble
+        (pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and sign.trouble is None
     ]
     assert played(harmless)[0].reasons == {}

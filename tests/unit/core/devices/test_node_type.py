@@ -9,6 +9,7 @@ from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import MOST_GPUS
 from gputile.core.devices.node_type import NodeType, is_placeholder, node_types_of
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import ledger_of, pod, request_of
@@ -58,27 +59,30 @@ def test_a_type_takes_what_the_placement_puts_on_an_empty_node_of_it(
     if request is None:
         return
     engine = PlacementEngine(ledger_of(kind.node("n"), configuration=configuration))
-    assert bool(kind.refusal(request)) is (engine.refusal(request, "n") is not None)
+    assert (kind.refusal(request) is not None) is (engine.refusal(request, "n") is not None)
 
 
 @pytest.mark.parametrize(
     ("mode", "asked", "refusal"),
     [
-        ("cgpu", {"mem": 15}, ""),
+        ("cgpu", {"mem": 15}, None),
         ("cgpu", {"mem": 20}, "its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"),
-        ("cgpu", {"mem": 30, "count": 2}, ""),
+        ("cgpu", {"mem": 30, "count": 2}, None),
         ("cgpu", {"mem": 10, "count": 5}, "it has 4 GPUs; the pod needs 5"),
         ("cgpu", {"mem": 1, "core": 5}, "its mode cgpu serves GPU memory alone"),
         ("core_mem", {"mem": 1}, "its mode core_mem serves GPU memory together with compute"),
         ("default", {"mem": 1}, "its mode default does not serve aliyun.com/gpu-mem"),
     ],
 )
-def test_a_refusal_names_the_rule(mode: str, asked: dict[str, int], refusal: str) -> None:
-    assert node_type(mode).refusal(request_of(pod("p", asks=asked))) == refusal
+def test_a_refusal_names_the_rule(mode: str, asked: dict[str, int], refusal: str | None) -> None:
+    found = node_type(mode).refusal(request_of(pod("p", asks=asked)))
+    assert (found and found.text) == refusal
 
 
 def test_a_pod_of_another_unit_is_refused() -> None:
-    assert "counts in 1024 MiB" in node_type(unit="128MiB").refusal(request_of(pod("p", mem=1)))
+    found = node_type(unit="128MiB").refusal(request_of(pod("p", mem=1)))
+    assert found == NodeTypeRefusal(NodeTypeRule.UNIT, 128, 1024)
+    assert "counts in 1024 MiB" in found.text
 
 
 def test_there_are_no_types_where_it_is_switched_off() -> None:

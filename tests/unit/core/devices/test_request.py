@@ -80,9 +80,15 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(pod(mem=1, core=7), "not a multiple of 5: ask 5 or 10", id="M8 steps"),
         pytest.param(pod(mem=1, core=101), "not a multiple of 5: ask 100$", id="M8 no more than whole GPUs"),
         pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask 5$", id="M8 at least 5"),
-        pytest.param(pod(mem=3, count=2), "do not divide evenly: ask 2 or 4", id="M10 memory"),
-        pytest.param(pod(mem=1, count=2), "do not divide evenly: ask 2$", id="M10 nothing lower to ask"),
-        pytest.param(pod(mem=4, core=5, count=2), "gpu-core.percentage is 5, which 2 GPUs", id="M10 compute"),
+        pytest.param(pod(mem=3, count=2), r"cannot be divided evenly among 2 GPUs .*: ask 2 or 4", id="M10 memory"),
+        pytest.param(
+            pod(mem=1, count=2), r"cannot be divided evenly among 2 GPUs .*: ask 2$", id="M10 nothing lower to ask"
+        ),
+        pytest.param(
+            pod(mem=4, core=5, count=2),
+            r"gpu-core.percentage is 5, which cannot be divided evenly among 2 GPUs",
+            id="M10 compute",
+        ),
         pytest.param(pod(mem=4, count=0), "not a number of GPUs from 1 to 16", id="M10 no GPU"),
         pytest.param(pod(mem=34, count=17), "not a number of GPUs from 1 to 16", id="M10 more than limits can name"),
         pytest.param(pod(mem=4, count="two"), "'two', not a number of GPUs", id="M10 no number"),

@@ -1,5 +1,6 @@
 """Predicates that were told of every change answer as new ones would."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.core import Node
+from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates import predicates as module
 from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
 from gputile.core.placement.steps import at_once
@@ -81,23 +82,38 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
         module.MOVES_KEPT = kept_before
 
 
-def test_what_is_kept_is_bounded() -> None:
+def copies(number: int, of: Sequence[Pod] = PODS) -> list[Pod]:
+    """Pods with specs of their own, that nobody else refers to."""
+    return [msgspec.convert(msgspec.to_builtins(of[i % len(of)]), type=Pod) for i in range(number)]
+
+
+def referred(objects: Sequence[object]) -> int:
+    """Return how many of the objects are referred to by more than the sequence."""
+    alone = [object()]
+    return sum(sys.getrefcount(objects[i]) > sys.getrefcount(alone[0]) for i in range(len(objects)))
+
+
+def test_pods_that_were_asked_about_are_kept_in_bounds() -> None:
     live = Predicates([a_node("n0", "a", 3)])
-    for i in range(500):
-        like = msgspec.convert(msgspec.to_builtins(PODS[i % len(PODS)]), type=type(PODS[0]))
-        live.reasons(like)
-        live.place(msgspec.structs.replace(like, metadata=msgspec.structs.replace(like.metadata, uid=str(i))), "n0")
+    asked = copies(500)
+    for i in range(len(asked)):
+        live.reasons(asked[i])
+    assert 0 < referred(asked) <= module.MOST_QUESTIONS
+
+
+def test_changes_of_who_is_where_are_kept_in_bounds() -> None:
+    live = Predicates([a_node("n0", "a", 3)])
+    before = sys.getrefcount(PODS[0].metadata)
     for _ in range(20_000):
         live.place(PODS[0], "n0")
         live.remove(PODS[0].metadata.uid)
-    assert live.kept().questions <= module.MOST_QUESTIONS
-    assert live.kept().moves <= 2 * module.MOVES_KEPT
+    assert sys.getrefcount(PODS[0].metadata) - before <= 2 * module.MOVES_KEPT
+
+
+def test_specs_that_were_judged_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWERS", 3000)
     many = Predicates([a_node(f"n{i}", "a", 3) for i in range(100)])
-    many_specs = [msgspec.convert(msgspec.to_builtins(PODS[0]), type=type(PODS[0])) for _ in range(200)]
-    before, module.MOST_ANSWERS = module.MOST_ANSWERS, 3000
-    try:
-        for each in many_specs:
-            many.reasons(each)
-        assert many.kept().specs <= 30
-    finally:
-        module.MOST_ANSWERS = before
+    specs = [each.spec for each in copies(200, PODS[:1])]
+    for i in range(len(specs)):
+        many.reasons(Pod(spec=specs[i]))
+    assert 0 < referred(specs) <= 30

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Pod, PodSpec
+from gputile.api.core import Pod, PodSpec, PodStatus
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable, host_request, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
@@ -65,15 +66,17 @@ def test_what_a_pod_asks_for_as_a_whole_and_its_overhead(
     """KEP-2837 and pod overhead."""
     assert pod_requests(spec_of(*containers, **fields)) == expected
     mib = -(-expected.get("memory", 0) // 2**20)
-    assert host_request(spec_of(*containers, **fields)) == HostResources(expected.get("cpu", 0), mib)
+    assert host_request(Pod(spec=spec_of(*containers, **fields))) == HostResources(expected.get("cpu", 0), mib)
 
 
 def test_overhead_comes_on_top_of_the_peak_and_a_whole_pods_request_replaces_it() -> None:
     first = {"name": "first", "resources": {"requests": {"cpu": "4"}}}
     app = {"requests": {"cpu": "1"}}
-    assert host_request(spec_of(app, initContainers=[first], overhead={"cpu": "1"})).cpu == 5000
+    assert host_request(Pod(spec=spec_of(app, initContainers=[first], overhead={"cpu": "1"}))).cpu == 5000
     whole = {"requests": {"cpu": "6"}}
-    assert host_request(spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"})).cpu == 7000
+    assert (
+        host_request(Pod(spec=spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"}))).cpu == 7000
+    )
 
 
 @given(
@@ -91,14 +94,16 @@ def test_cpu_and_memory_alone_are_those_among_all_that_a_pod_takes(
     first = {"name": "first", "resources": {"limits": containers[0]}, **policy}
     spec = spec_of(*({"requests": each} for each in containers), initContainers=[first], **fields)
     takes = pod_requests(spec)
-    assert host_request(spec) == HostResources(min(takes.get("cpu", 0), 2**30), -(-takes.get("memory", 0) // 2**20))
+    assert host_request(Pod(spec=spec)) == HostResources(
+        min(takes.get("cpu", 0), 2**30), -(-takes.get("memory", 0) // 2**20)
+    )
 
 
 def test_cpu_and_memory_are_read_without_the_other_resources() -> None:
     """A pod may name tens of thousands of them, which cost a service as many readings."""
     spec = spec_of({"limits": {"cpu": "1"} | {f"x.io/{i}": f"{i}k" for i in range(1000)}})
-    assert calls(lambda: host_request(spec)) < 100
-    assert host_request(spec).cpu == 1000
+    assert calls(lambda: host_request(Pod(spec=spec))) < 100
+    assert host_request(Pod(spec=spec)).cpu == 1000
 
 
 @pytest.mark.parametrize(
@@ -195,3 +200,81 @@ def member(name: str, cpu: str, fields: dict[str, Any]) -> Pod:
         },
         Pod,
     )
+
+
+INFEASIBLE = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
+DEFERRED = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}]}
+
+
+def held(name: str, in_use: str, kept: str = "") -> dict[str, Any]:
+    """Return what the kubelet says of the CPU of a container."""
+    allocated = {"allocatedResources": {"cpu": kept}} if kept else {}
+    return {"name": name, "resources": {"requests": {"cpu": in_use}}, **allocated}
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields", "status", "expected"),
+    [
+        ("1", {}, {}, 1000),
+        ("1", {}, {"containerStatuses": [held("c0", "4")]}, 4000),
+        ("1", {}, {"containerStatuses": [held("c0", "2", "4")]}, 4000),
+        ("5", {}, {"containerStatuses": [held("c0", "2", "4")]}, 5000),
+        ("5", {}, {"containerStatuses": [held("c0", "2", "4")], **DEFERRED}, 5000),
+        ("5", {}, {"containerStatuses": [held("c0", "2", "4")], **INFEASIBLE}, 4000),
+        ("5", {}, {"containerStatuses": [held("c0", "2")], **INFEASIBLE}, 2000),
+        # Without what runs nothing counts of what is kept, and nobody else's status does.
+        ("1", {}, {"containerStatuses": [{"name": "c0", "allocatedResources": {"cpu": "4"}}]}, 1000),
+        ("1", {}, {"containerStatuses": [held("other", "4")]}, 1000),
+        # Sidecars are resized, and init containers that end are not.
+        (
+            "1",
+            {"initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}]},
+            {"initContainerStatuses": [held("i", "4")]},
+            5000,
+        ),
+        (
+            "1",
+            {"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "1"}}}]},
+            {"initContainerStatuses": [held("i", "4")]},
+            1000,
+        ),
+        ("1", {"resources": {"requests": {"cpu": "2"}}}, held("", "3", "4"), 4000),
+        ("1", {"resources": {"requests": {"cpu": "5"}}}, {**held("", "3", "4"), **INFEASIBLE}, 4000),
+        ("1", {"resources": {"requests": {"memory": "2"}}}, held("", "3", "4"), 1000),
+    ],
+)
+def test_a_pod_that_is_resized_takes_the_most_of_what_it_asks_for_and_has(
+    asked: str, fields: dict[str, Any], status: dict[str, Any], expected: int
+) -> None:
+    """``determineEffectiveRequests`` of k8s.io/component-helpers (KEP-1287)."""
+    pod = resized(asked, fields, status)
+    assert pod_requests(pod.spec, pod.status).get("cpu", 0) == expected
+    assert host_request(pod).cpu == expected
+
+
+def test_what_runs_counts_on_its_node_as_kube_scheduler_counts_it() -> None:
+    """For kube-scheduler's own check, and among what the ledger knows of pods with GPUs and without."""
+    new = Pod(spec=spec_of({"requests": {"cpu": "3"}}))
+    node = gpu_node("n", mode="share", allocatable={"cpu": "4", "pods": "9"})
+    for limits in ({}, {"aliyun.com/gpu-mem": "3"}):
+        running = resized("1", {"nodeName": "n"}, {"containerStatuses": [held("c0", "2")]}, limits)
+        before = msgspec.structs.replace(running, status=PodStatus())
+        cluster = Predicates([node])
+        cluster.place(running, "n")
+        assert cluster.reasons(new) == {"n": "Insufficient cpu"}
+        ledger = ledger_of(node)
+        for pod, left in ((before, 3000), (running, 2000), (before, 3000)):
+            ledger.apply(PodApplied(pod))
+            assert int(ledger.node_arrays.cpu.max()) == left
+
+
+def test_a_service_keeps_no_status_that_says_what_the_spec_says() -> None:
+    pod = resized("1", {}, {"containerStatuses": [held("c0", "1", "1"), held("c1", "1")]})
+    assert [each.name for each in pod.status.container_statuses] == ["c1"]
+    assert not resized("1", {}, {"containerStatuses": [held("c0", "1"), {"name": "c1"}]}).status.resized
+
+
+def resized(cpu: str, fields: dict[str, Any], status: dict[str, Any], limits: dict[str, str] | None = None) -> Pod:
+    resources = {"requests": {"cpu": cpu, **(limits or {})}, "limits": limits or {}}
+    spec = {"containers": [{"name": "c0", "resources": resources}], **fields}
+    return msgspec.convert({"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": status}, Pod)

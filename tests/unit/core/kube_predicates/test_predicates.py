@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Node, Pod, Toleration
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.documents.manifests import ManifestError
 from tests.unit.tools.simulator.builders import node, pod
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
@@ -235,7 +235,11 @@ def test_what_a_pod_prefers() -> None:
         "{weight: 10, preference: {matchExpressions: [{key: b, operator: Exists}]}}]}}"
     )
     soft = {"key": "k", "effect": "PreferNoSchedule"}
-    nodes = [node("x", {"a": "", "b": ""}, taints=[soft]), node("y", {"b": ""}), node("z", taints=[soft, soft])]
+    nodes = [
+        node("x", {"a": "", "b": ""}, taints=[soft]),
+        node("y", {"b": ""}),
+        node("z", taints=[soft, soft | {"key": "l"}]),
+    ]
     predicates = Predicates(nodes)
     assert predicates.scores(pod(spec), ["x", "y", "z"]) == {"x": 200 + 150, "y": 40 + 300, "z": 0}
     assert predicates.scores(pod(), ["x", "y"]) == {"x": 0, "y": 300}

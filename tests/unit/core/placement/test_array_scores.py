@@ -85,8 +85,8 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
         left, memory = np.maximum(arrays.cpu[line], cpu), np.maximum(arrays.host_mib[line], mib)
         usable = usable_cpu(left, memory, cpu_per_mib)
-        demand = PodDemand(shape.gpus, 0, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
-        cost, _ = score(packing_state.context, usable, free, later, packing_state.hosts[:, line], demand)
+        demand = PodDemand(shape.gpus, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
+        cost = score(packing_state.context, usable, free, later, packing_state.hosts[:, line], demand)
         expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         assert abs(int(everywhere[row]) - expected) <= 1
 

@@ -1,9 +1,12 @@
 """What is free, in which pieces, and which of them the pods that run could not use."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputile.api.core import NodeCondition, NodeSpec, NodeStatus, Taint
+from gputile.api.well_known import GPU_MEMORY
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
 from gputile.core.placement.steps import at_once
@@ -65,6 +68,25 @@ def test_gpus_that_are_unhealthy_or_of_another_plugin_are_not_counted() -> None:
     )
     found = summed(ledger)
     assert (found.total, found.free_gpus) == (16 * GIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        (NodeSpec(unschedulable=True), NodeStatus()),
+        (NodeSpec(taints=(Taint(key="node.kubernetes.io/unreachable", effect="NoSchedule"),)), NodeStatus()),
+        (NodeSpec(), NodeStatus(conditions=(NodeCondition(type="Ready", status="Unknown"),))),
+        (NodeSpec(), NodeStatus(allocatable={GPU_MEMORY: "0", "pods": "110"})),
+    ],
+    ids=["cordoned", "tainted", "not ready", "nothing offered"],
+)
+def test_nothing_is_free_on_nodes_that_take_no_pods(spec: NodeSpec, status: NodeStatus) -> None:
+    closed = msgspec.structs.replace(gpu_node("shut", mode="cgpu", sizes=[80 * GIB]), spec=spec, status=status)
+    ledger = ledger_of(closed, gpu_node("n", mode="cgpu", sizes=[16 * GIB]))
+    book(ledger, "a", "shut", share("GPU-shut-0", 4 * GIB))
+    found = summed(ledger)
+    assert (found.total, found.booked) == (96 * GIB, 4 * GIB)
+    assert (found.free, found.largest_hole, found.free_gpus) == (16 * GIB, 16 * GIB, 1)
 
 
 def test_whole_gpus_are_used_where_nothing_is_booked() -> None:

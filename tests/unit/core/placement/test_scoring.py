@@ -1,6 +1,6 @@
 """The packing policy: where single pods go, and what must hold for every cluster."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement.packing.prices import Demand, prices
 from gputile.core.placement.packing.scoring import (
     PodDemand,
@@ -18,11 +20,12 @@ from gputile.core.placement.packing.scoring import (
     thousandths,
     usable_cpu,
 )
+from gputile.core.placement.policies import packing
+from tests.corebuilders import gpu_node, ledger_of
 from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")
 
-Int64 = npt.NDArray[np.int64]
 ANY: frozenset[str] = frozenset()
 T4 = frozenset({"T4"})
 
@@ -41,33 +44,60 @@ def look(
     return context, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A pod: ``milli`` thousandths of each of its GPUs, and ``cpu`` milli-CPU."""
+
+    gpus: int
+    milli: int
+    cpu: int
+
+    @property
+    def demand(self) -> PodDemand:
+        return PodDemand(self.gpus, self.cpu)
+
+
+def gpu_of(context: ScoringContext, free: list[int], milli: int) -> int:
+    """Return the GPU of a node that the policy gives a pod with one: GPUs of 1000 MiB, of which ``free`` are free."""
+    ledger = ledger_of(gpu_node("n", mode="share", sizes=(1000,) * len(free)))
+    row = ledger.row_of["n"]
+    node_info = ledger.node_info(row)
+    assert node_info is not None
+    node = node_state(ledger, row, node_info)
+    gpus = [
+        replace(gpu, total=1000, used=1000 - left) for gpu, left in zip(node.gpus, free, strict=True) if left >= milli
+    ]
+    shape = Shape(RequestKind.SHARED, 1, milli)
+    return min(gpus, key=lambda gpu: packing.gpu_key(node, gpu, shape, context.prices.value)).gpu.index
+
+
 def best(
-    wanted: Demand, cpu: list[int], free: list[list[int]], ask: PodDemand, models: list[str] | None = None
+    wanted: Demand, cpu: list[int], free: list[list[int]], ask: Ask, models: list[str] | None = None
 ) -> tuple[int, int]:
     """Return node and GPU for the pod: the first of the best."""
     context, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
     later = np.array(free) - ask.milli
-    scores, gpus = score(context, np.array(cpu), np.array(free), later, hosts, ask)
+    scores = score(context, np.array(cpu), np.array(free), later, hosts, ask.demand)
     node = int(scores.argmax())
-    return node, int(gpus[node])
+    return node, gpu_of(context, free[node], ask.milli) if ask.gpus == 1 else 0
 
 
 HALVES_AND_THIRDS = demand((1, 500, 1000, 1.0), (1, 330, 1000, 1.0))
 
 
 def test_a_share_goes_where_the_remnant_is_as_large_as_it() -> None:
-    assert best(HALVES_AND_THIRDS, [64000] * 3, [[500], [330], [500]], PodDemand(1, 330, 1000)) == (1, 0)
-    assert best(HALVES_AND_THIRDS, [64000], [[500, 330, 500]], PodDemand(1, 330, 1000)) == (0, 1)
+    assert best(HALVES_AND_THIRDS, [64000] * 3, [[500], [330], [500]], Ask(1, 330, 1000)) == (1, 0)
+    assert best(HALVES_AND_THIRDS, [64000], [[500, 330, 500]], Ask(1, 330, 1000)) == (0, 1)
 
 
 def test_a_share_does_not_break_what_others_need() -> None:
     """A half on the room for two thirds leaves 0.17, which nobody asks for; on a whole GPU it leaves a half."""
-    assert best(HALVES_AND_THIRDS, [64000] * 2, [[670], [1000]], PodDemand(1, 500, 1000)) == (1, 0)
+    assert best(HALVES_AND_THIRDS, [64000] * 2, [[670], [1000]], Ask(1, 500, 1000)) == (1, 0)
 
 
 def test_of_equal_gpus_the_fullest() -> None:
     """Halves: a GPU's last half and a whole GPU lose the same, and the opened one is finished first."""
-    assert best(demand((1, 500, 1000, 1.0)), [64000], [[1000, 500]], PodDemand(1, 500, 1000)) == (0, 1)
+    assert best(demand((1, 500, 1000, 1.0)), [64000], [[1000, 500]], Ask(1, 500, 1000)) == (0, 1)
 
 
 MIXED_CPU = demand((1, 1000, 4000, 1.0), (1, 1000, 40000, 1.0), (0, 0, 8000, 0.1))
@@ -75,8 +105,8 @@ MIXED_CPU = demand((1, 1000, 4000, 1.0), (1, 1000, 40000, 1.0), (0, 0, 8000, 0.1
 
 def test_a_pod_that_needs_much_cpu_goes_where_there_is_much() -> None:
     rich_last = [48000, 160000], [[1000] * 4, [1000] * 4]
-    assert best(MIXED_CPU, *rich_last, PodDemand(1, 1000, 40000))[0] == 1
-    assert best(MIXED_CPU, [30000, 160000], rich_last[1], PodDemand(1, 1000, 4000))[0] == 0, (
+    assert best(MIXED_CPU, *rich_last, Ask(1, 1000, 40000))[0] == 1
+    assert best(MIXED_CPU, [30000, 160000], rich_last[1], Ask(1, 1000, 4000))[0] == 0, (
         "and a light one where it is little"
     )
 
@@ -85,23 +115,23 @@ def test_a_remnant_keeps_the_cpu_of_one_pod() -> None:
     """Halves ask for 4 cores: with 3.9 a node's last half would serve none of them."""
     halves = demand((1, 500, 4000, 1.0), (0, 0, 8000, 0.5))
     nodes = [11900, 16000], [[500], [500]]
-    assert best(halves, *nodes, PodDemand(0, 0, 8000))[0] == 1
-    assert best(halves, [12000, 16000], nodes[1], PodDemand(0, 0, 8000))[0] == 0
+    assert best(halves, *nodes, Ask(0, 0, 8000))[0] == 1
+    assert best(halves, [12000, 16000], nodes[1], Ask(0, 0, 8000))[0] == 0
 
 
 def test_a_pod_without_gpus_takes_cpu_that_gpus_do_not_need() -> None:
-    assert best(MIXED_CPU, [40000, 40000], [[1000, 1000], [0, 0]], PodDemand(0, 0, 8000))[0] == 1
+    assert best(MIXED_CPU, [40000, 40000], [[1000, 1000], [0, 0]], Ask(0, 0, 8000))[0] == 1
 
 
 def test_whole_nodes_are_kept_for_pods_that_need_them() -> None:
     """Two nodes of four GPUs, one of them begun: with pods of four to come, single ones go to the begun one."""
     wanted = demand((1, 1000, 1000, 2.0), (4, 1000, 4000, 1.0))
-    assert best(wanted, [64000, 64000], [[1000] * 4, [1000, 1000, 1000, 0]], PodDemand(1, 1000, 1000))[0] == 1
+    assert best(wanted, [64000, 64000], [[1000] * 4, [1000, 1000, 1000, 0]], Ask(1, 1000, 1000))[0] == 1
 
 
 def test_a_model_that_others_depend_on_is_spared() -> None:
     wanted = demand((1, 1000, 1000, 1.0), (1, 1000, 1000, 1.0), models=(ANY, T4))
-    assert best(wanted, [64000] * 2, [[1000], [1000]], PodDemand(1, 1000, 1000), ["T4", "A10"])[0] == 1
+    assert best(wanted, [64000] * 2, [[1000], [1000]], Ask(1, 1000, 1000), ["T4", "A10"])[0] == 1
 
 
 @pytest.mark.requirement("U3", "M8")
@@ -115,8 +145,13 @@ def test_a_gpu_too_small_is_not_chosen() -> None:
     assert thousandths(1, 55, np.array([16000])).tolist() == [550]
     free = np.array([[700, 1000], [1000, 0]])
     context, hosts = look(HALVES_AND_THIRDS, [64000, 64000], free.tolist(), ["A10", "A10"])
-    _, gpus = score(context, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
-    assert gpus.tolist() == [1, 0]
+    later = free - taken
+    only_the_fitting = np.array([[-1, later[0, 1]], [later[1, 0], -1]])
+    both = [
+        score(context, np.array([64000, 64000]), free, each, hosts, PodDemand(1, 1000)).tolist()
+        for each in (later, only_the_fitting)
+    ]
+    assert both[0] == both[1]
 
 
 def test_cpu_counts_only_as_far_as_memory_goes() -> None:
@@ -137,20 +172,20 @@ kinds = st.lists(
 gpus = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
 some_nodes = st.lists(st.tuples(st.integers(0, 128000), gpus, st.sampled_from(["T4", "A10"])), min_size=1, max_size=6)
 asks = st.one_of(
-    st.builds(PodDemand, st.just(1), st.integers(1, 1000), st.integers(0, 32000)),
-    st.builds(PodDemand, st.integers(2, 4), st.just(1000), st.integers(0, 32000)),
-    st.builds(PodDemand, st.just(0), st.just(0), st.integers(0, 32000)),
+    st.builds(Ask, st.just(1), st.integers(1, 1000), st.integers(0, 32000)),
+    st.builds(Ask, st.integers(2, 4), st.just(1000), st.integers(0, 32000)),
+    st.builds(Ask, st.just(0), st.just(0), st.integers(0, 32000)),
 )
 
 
-def fits(node: tuple[int, list[int], str], ask: PodDemand) -> bool:
+def fits(node: tuple[int, list[int], str], ask: Ask) -> bool:
     return bool(node[0] >= ask.cpu) and sum(free >= ask.milli for free in node[1]) >= ask.gpus
 
 
 @settings(deadline=None, max_examples=examples(150))
 @given(kinds, some_nodes, asks, st.randoms(use_true_random=False))
 def test_scores_of_every_cluster(
-    wanted: list[tuple[int, int, int, float]], nodes: list[tuple[int, list[int], str]], ask: PodDemand, random: object
+    wanted: list[tuple[int, int, int, float]], nodes: list[tuple[int, list[int], str]], ask: Ask, random: object
 ) -> None:
     """Finite; of a GPU that has room; and neither the nodes' order nor the GPUs' matters."""
     fitting = [node for node in nodes if fits(node, ask)]
@@ -159,22 +194,25 @@ def test_scores_of_every_cluster(
     models = [node[2] for node in nodes]
     context, _ = look(demand(*wanted), [node[0] for node in nodes], [node[1] for node in nodes], models)
 
-    def scores(among: list[tuple[int, list[int], str]]) -> tuple[list[float], Int64]:
+    def scores(among: list[tuple[int, list[int], str]], *, chosen_only: bool = False) -> list[float]:
         cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
         own = tuple(node[2] for node in among)
         hosts = np.array([allowed(need.models, own) for need, _ in context.needs], np.bool_).reshape(-1, len(among))
-        found, gpu = score(context, cpu, free, free - ask.milli, hosts, ask)
-        return found.tolist(), gpu
+        later = free - ask.milli
+        if ask.gpus == 1 and chosen_only:
+            gpus = np.array([gpu_of(context, node[1], ask.milli) for node in among])
+            later = np.where(np.arange(free.shape[1]) == gpus[:, None], later, -1)
+        found: list[float] = score(context, cpu, free, later, hosts, ask.demand).tolist()
+        return found
 
-    found, chosen = scores(fitting)
+    found = scores(fitting)
     assert np.isfinite(found).all()
-    if ask.gpus == 1:
-        assert all(node[1][gpu] >= ask.milli for node, gpu in zip(fitting, chosen.tolist(), strict=True))
-    assert scores(fitting[::-1])[0] == pytest.approx(found[::-1])
-    assert [scores([node])[0][0] for node in fitting] == pytest.approx(found), "a node's score is its own affair"
+    assert scores(fitting, chosen_only=True) == pytest.approx(found), "of the GPU that the pod gets"
+    assert scores(fitting[::-1]) == pytest.approx(found[::-1])
+    assert [scores([node])[0] for node in fitting] == pytest.approx(found), "a node's score is its own affair"
     if ask.gpus <= 1:
         turned = [(cpu, free[::-1], model) for cpu, free, model in fitting]
-        assert scores(turned)[0] == pytest.approx(found)
+        assert scores(turned) == pytest.approx(found)
 
 
 def test_what_was_learnt_can_be_weighed_by_hand() -> None:
@@ -182,6 +220,6 @@ def test_what_was_learnt_can_be_weighed_by_hand() -> None:
     context, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
     context = replace(context, needs=(), finish=0.0)
     free = np.array([[1000, 500]])
-    found, gpu = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
-    assert gpu.tolist() == [1]
+    found = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 1000))
+    assert gpu_of(context, [1000, 500], 500) == 1
     assert found.tolist() == pytest.approx([-0.5])

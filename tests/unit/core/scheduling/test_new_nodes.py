@@ -14,10 +14,11 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.node_type import node_types_of
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.new_nodes import NewNodes, new_nodes, nodes_unasked
+from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes, nodes_unasked
 from tests.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
@@ -45,7 +46,7 @@ def planned(
     pods: Sequence[GangCandidate],
     *types: dict[str, object],
     starting: Mapping[str, int] | None = None,
-    barred: Mapping[tuple[str, str], str] | None = None,
+    barred: BarredTypes | None = None,
 ) -> NewNodes:
     configuration = configured(*types)
     return at_once(new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {}))
@@ -68,7 +69,7 @@ def test_two_pods_that_fit_one_new_node_bring_one() -> None:
 def test_a_pod_that_no_type_takes_brings_none_and_is_named() -> None:
     found = planned([candidate("large", mem=20), candidate("small", mem=5)], described(count=2))
     assert found.counts == {"pool=gpu": 1}
-    assert found.refused == {
+    assert {uid: worded(why) for uid, why in found.refused.items()} == {
         "large": "pool=gpu: its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"
     }
 
@@ -82,7 +83,7 @@ def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
     small, large = described(count=1, label="pool=small"), described(count=1, memory="40GiB", label="pool=large")
     assert planned(sizes(10), small, large).counts == {"pool=small": 1}
     assert planned(sizes(20), small, large).counts == {"pool=large": 1}
-    barred = {("p0", "pool=small"): "no such node joined"}
+    barred = {("p0", "pool=small"): NodeTypeRefusal(NodeTypeRule.PAUSED)}
     assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
 
 
@@ -96,7 +97,7 @@ def test_a_pod_that_selects_another_type_brings_none_of_the_first() -> None:
 
 def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
     tainted = described() | {"taints": [{"key": "team", "value": "vision"}]}
-    assert "labels or taints" in planned(sizes(1), tainted).refused["p0"]
+    assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": NodeTypeRefusal(NodeTypeRule.LABELS)}
 
 
 def test_no_more_nodes_are_asked_for_than_may_be() -> None:
@@ -192,4 +193,5 @@ def _put(amount: int, nodes: list[int]) -> bool:
 
 
 def test_nothing_is_asked_for_without_a_configuration() -> None:
-    assert at_once(new_nodes(sizes(1), (), {}, Configuration(), {})).refused == {"p0": "autoscaling.nodeTypes is empty"}
+    found = at_once(new_nodes(sizes(1), (), {}, Configuration(), {}))
+    assert worded(found.refused["p0"]) == "autoscaling.nodeTypes is empty"

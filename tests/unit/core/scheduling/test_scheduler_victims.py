@@ -5,15 +5,18 @@ from itertools import combinations
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.core import Pod
+from gputile.api.core import Container, ContainerPort, DiskVolume, NamedSource, Pod
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
+from gputile.core.scheduling.interchange import Interchange
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.scheduler_victims import victims
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
@@ -178,3 +181,103 @@ def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(gpus: int) ->
         return made
 
     assert calls(1024) < 10 * calls(128)
+
+
+def facts(uid: str, **amounts: int) -> tuple[str, EvictionFacts]:
+    return uid, EvictionFacts("ns", uid, amounts=amounts)
+
+
+def preemptor(**spec: Any) -> Pod:
+    """A pod of 15 GiB."""
+    asking = pod("high", mem=15)
+    return msgspec.structs.replace(asking, spec=msgspec.structs.replace(asking.spec, **spec))
+
+
+FOUR = [(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)]  # two pods on each of two GPUs
+
+
+@pytest.mark.requirement("B5")
+@pytest.mark.parametrize(
+    ("memory", "leaving"),
+    [
+        ((5, 5, 5, 5), {"0", "1"}),
+        ((5, 9, 5, 5), {"0", "1"}),
+        ((5, 4, 5, 5), {"2", "3"}),
+        ((5, 4, 5, 4), {"0", "1", "2"}),
+    ],
+    ids=["equal", "one frees more", "the other way round", "both free less"],
+)
+def test_of_proposed_pods_on_two_gpus_one_stays_if_another_frees_as_much_b5(
+    memory: tuple[int, ...], leaving: set[str]
+) -> None:
+    """kube-scheduler's two are on two GPUs: three would leave where two are enough."""
+    known = dict(facts(str(i), memory=amount) for i, amount in enumerate(memory))
+    asking = preemptor()
+    found = victims(placer_with(FOUR), request_of(asking), "n", ["0", "2"], 1, Interchange(asking, known))
+    assert found is not None
+    assert set(found) == leaving
+
+
+@pytest.mark.requirement("B5")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": (Container(ports=(ContainerPort(host_port=80),)),)},
+        {"resource_claims": (NamedSource(),)},
+        {"volumes": (DiskVolume(persistent_volume_claim=NamedSource()),)},
+    ],
+)
+def test_who_may_be_in_the_way_for_other_reasons_leaves_b5(spec: dict[str, Any]) -> None:
+    """A port, a volume or a device may be why kube-scheduler proposes a pod; also what it does not say."""
+    request, engine = request_of(preemptor()), placer_with(FOUR)
+    known = dict(facts(str(i)) for i in range(4))
+    leaving = victims(engine, request, "n", ["0", "2"], 1, Interchange(preemptor(**spec), known))
+    assert leaving is not None
+    assert leaving >= {"0", "2"}
+    in_the_way = eviction_facts(preemptor(**spec))
+    assert in_the_way.amounts is None
+    leaving = victims(
+        engine, request, "n", ["0", "2"], 1, Interchange(preemptor(), known | {"0": in_the_way, "2": in_the_way})
+    )
+    assert leaving is not None
+    assert leaving >= {"0", "2"}
+
+
+@pytest.mark.requirement("B5")
+def test_one_large_pod_leaves_instead_of_two_b5() -> None:
+    engine = placer_with([(0, 14, 0), (1, 7, 0), (1, 7, 0)])
+    asking, known = preemptor(), dict(facts(str(i)) for i in range(3))
+    assert victims(engine, request_of(asking), "n", ["1"], 1, Interchange(asking, known)) == frozenset("0")
+
+
+@pytest.mark.requirement("B5")
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 3)), max_size=8),
+    st.integers(1, 15),
+    st.sets(st.integers(0, 7), max_size=3),
+    st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=8, max_size=8),
+)
+def test_what_leaves_is_enough_for_kube_scheduler_too_b5(
+    pods: list[tuple[int, int, int]], units: int, chosen: set[int], memory: list[int | None]
+) -> None:
+    """Never more than without the exchange, never less of a resource than was proposed; pods of None stay proposed."""
+    engine, asking = placer_with(pods), pod("high", mem=units)
+    proposed = {str(i) for i in chosen if i < len(pods) and pods[i][2] < 2}
+    known = {
+        str(i): EvictionFacts("ns", str(i), amounts=None if amount is None else {"memory": amount})
+        for i, amount in enumerate(memory)
+    }
+    request = request_of(asking)
+    before = victims(engine, request, "n", proposed, 2)
+    found = victims(engine, request, "n", proposed, 2, Interchange(asking, known))
+    assert (found is None) == (before is None)
+    if found is None or before is None:
+        return
+    assert isinstance(engine.decide(request, "n", 0, found), Decision)
+    assert all(pods[int(uid)][2] < 2 for uid in found)
+    assert {uid for uid in proposed if memory[int(uid)] is None} <= found
+    assert max((pods[int(uid)][2] for uid in found), default=0) <= max((pods[int(uid)][2] for uid in before), default=0)
+    assert len(found) >= len(proposed)
+    assert sum(memory[int(uid)] or 0 for uid in found) >= sum(memory[int(uid)] or 0 for uid in proposed)
+    if {pods[int(uid)][2] for uid in before} <= {0}:
+        assert len(found) <= len(before)

@@ -1,11 +1,11 @@
 """The victims are enough, none is to spare, and no others are a smaller loss, on cases small enough to try all."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
@@ -16,16 +16,20 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     GPU_MEMORY,
     POD_GROUP_LABEL,
+    WHOLE_GPU,
 )
 from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import eviction_facts
+from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
-from gputile.core.scheduling.victim_cover import Loss, VictimChoice
+from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_cover import NodeCovering
+from gputile.core.scheduling.victim_groups import FreedAmounts, GpuCovering, Loss, MissingAmounts, VictimGroup
 from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B5")
 
@@ -153,6 +157,32 @@ def test_no_other_victims_are_better(held: list[tuple[str, int, int, int, int]],
         assert choice.loss[:1] == best[:1]
 
 
+@given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2), st.integers(0, 3))
+def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
+    held: list[tuple[str, int, int, int, int]], gib: int, count: int, forbidden: int
+) -> None:
+    """What the first look at a node has found is not searched again where only one set of pods is enough."""
+    covers = []
+    for looked_at in (False, True):
+        gpus = []
+        for gpu in range(2):
+            on_gpu = [(i, each) for i, each in enumerate(held) if each[1] == gpu]
+            amounts = [
+                FreedAmounts(VictimGroup((str(i),), Loss(priority, 1, cost, i)), size, 0, 1, 0)
+                for i, (_, _, size, priority, cost) in on_gpu
+            ]
+            used = sum(each[2] for _, each in on_gpu)
+            missing = MissingAmounts(used + gib - 15, 0, 0, 0)
+            order = sorted(amounts, key=lambda each: (-each.mib, each.group.loss))
+            gpus.append(GpuCovering(Gpu(gpu, f"GPU-{gpu}", 15), missing, tuple(order)))
+        node = NodeCovering(count, gpus)
+        if looked_at:
+            node.solve(0)
+        cover, _ = node.within_budgets(4_000, lambda uids: [uid for uid in uids if int(uid) < forbidden])
+        covers.append(None if cover is None else ([gpu.uuid for gpu in cover.gpus], cover.uids(reserved=False)))
+    assert covers[0] == covers[1]
+
+
 def test_four_gpus_of_which_none_has_room_free_one() -> None:
     """Enough in sum is what kube-scheduler sees, and evicts nobody for."""
     cluster = Cluster([gpu_node("n", mode="cgpu", sizes=[15 * GIB] * 4)])
@@ -199,6 +229,30 @@ def test_pods_that_leave_anyway_count_as_gone_unless_they_are_late() -> None:
     assert known.evicted == ()
 
 
+@pytest.mark.parametrize(("seconds", "evicted"), [(3600, ()), (2 * 3600, ("staying",)), (365 * 86400, ("staying",))])
+def test_who_leaves_in_a_long_time_is_nobody_to_wait_for(seconds: int, evicted: tuple[str, ...]) -> None:
+    cluster = Cluster([two_gpus()])
+    cluster.add("leaving", "n", [0], 10)
+    cluster.add("staying", "n", [1], 10)
+    cluster.pods["leaving"].metadata.deletion_timestamp = _timestamp(NOW_S + seconds)
+    choice = cluster.choose(pod("high", mem=12))
+    assert choice is not None
+    assert choice.evicted == evicted
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_who_may_take_longer_than_a_day_to_leave_is_not_evicted(gang: bool) -> None:
+    cluster = Cluster([two_gpus()])
+    labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "1"} if gang else {}
+    cluster.add("slow", "n", [0], 10, labels=labels)
+    cluster.add("dear", "n", [1], 10, cost=99)
+    cluster.pods["slow"].spec.termination_grace_period_seconds = MOST_GRACE_S + 1
+    choice = cluster.choose(pod("high", mem=12))
+    assert choice is not None
+    assert choice.evicted == ("dear",)
+    assert cluster.choose(pod("high", mem=12), forbidden=["dear"]) is None
+
+
 @pytest.mark.parametrize("by_object", [False, True])
 def test_a_gang_leaves_whole_and_counts_so(by_object: bool) -> None:
     labels = {POD_GROUP_LABEL: "g"} if by_object else {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"}
@@ -229,6 +283,109 @@ def test_a_gang_lets_go_whom_it_does_not_need() -> None:
     assert after.evicted == (), "the GPU of the one that leaves is there"
 
 
+def gang_of_four(labels: dict[str, str]) -> Cluster:
+    """Four pods of a gang, the shortest and the longest running on GPU 0, the others on GPU 1."""
+    cluster = Cluster([two_gpus()])
+    for i in range(4):
+        cluster.add(f"v{i}", "n", [i % 2], 7, age_s=1000 + i, labels=labels)
+    return cluster
+
+
+@pytest.mark.parametrize("allowed", [2, 4], ids=lambda allowed: f"a budget of {allowed}")
+def test_a_gang_lets_as_many_go_as_it_does_not_need_whichever_they_are(allowed: int) -> None:
+    cluster = gang_of_four({GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"})
+    rules = cluster.rules()
+    rules = EvictionRules(rules.facts, rules.gangs, (), lambda uids: list(uids)[allowed:])
+    preemptor = Preemptor("high", request_of(pod("high", mem=15)), 10, NOW_S)
+    choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
+    assert choice is not None
+    assert sorted(choice.evicted) == ["v0", "v2"]
+    assert choice.loss == loss_of(cluster, ["v0", "v2"])
+    both = Preemptor("high", request_of(pod("high", mem=30, count=2)), 10, NOW_S)
+    found = at_once(choose_victims(cluster.engine(), both, ["n"], rules))
+    if allowed < 4:
+        assert found is None
+        return
+    assert found is not None
+    assert sorted(found.evicted) == ["v0", "v1", "v2", "v3"]
+    assert found.loss == loss_of(cluster, found.evicted)
+
+
+def test_a_gang_by_pod_group_lets_go_whom_its_group_does_not_need() -> None:
+    cluster = gang_of_four({POD_GROUP_LABEL: "g"})
+    preemptor = Preemptor("high", request_of(pod("high", mem=15)), 10, NOW_S)
+    for size, evicted in (0, 4), (2, 2), (3, 4):
+        rules = replace(cluster.rules(), gang_size={GangName("default", "g", True): size}.__getitem__)
+        choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
+        assert choice is not None
+        assert len(choice.evicted) == len({*choice.evicted}) == evicted
+
+
+def test_the_one_pod_that_a_gang_lets_go_leaves_the_gpu_that_needs_it() -> None:
+    """On GPU 0 another one could leave, at a higher cost; GPU after GPU the gang's would leave there."""
+    cluster, labels = Cluster([two_gpus(), two_gpus("b")]), {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}
+    cluster.add("v0", "n", [0], 8, labels=labels)
+    cluster.add("s0", "n", [0], 7, cost=5)
+    cluster.add("v1", "n", [1], 8, age_s=9, labels=labels)
+    cluster.add("t1", "n", [1], 7, priority=10)
+    cluster.add("v2", "b", [0], 15, priority=10, labels=labels)
+    cluster.add("t2", "b", [1], 15, priority=10)
+    choice = cluster.choose(pod("high", mem=14, count=2))
+    assert choice is not None
+    assert sorted(choice.evicted) == ["s0", "v1"]
+
+
+gang_pods = st.lists(
+    st.tuples(
+        st.sampled_from("aaab"), st.integers(0, 1), st.integers(2, 7), st.integers(0, 2), st.sampled_from("-xxxy")
+    ),
+    min_size=4,
+    max_size=8,
+)
+
+
+@settings(max_examples=examples(500))
+@given(gang_pods, st.integers(1, 4), st.integers(8, 15), st.integers(1, 2))
+def test_gangs_leave_whole_or_as_many_as_they_let_go(
+    held: list[tuple[str, int, int, int, str]], size: int, gib: int, count: int
+) -> None:
+    """Against every set of pods that leaves each gang whole, takes all of it, or takes no more than it lets go."""
+    cluster = Cluster([two_gpus("a"), two_gpus("b")])
+    members: dict[str, set[str]] = {}
+    for i, (node, gpu, gib_held, priority, gang) in enumerate(held):
+        labels = {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)} if gang != "-" else {}
+        cluster.add(str(i), node, [gpu], gib_held, priority=priority, age_s=100 * i, labels=labels)
+        if labels:
+            members.setdefault(gang, set()).add(str(i))
+    asking = pod("high", mem=gib * count, count=count)
+    engine, request = cluster.engine(), request_of(asking)
+
+    def allowed(gone: Iterable[str]) -> bool:
+        leaving = [len(each & set(gone)) for each in members.values()]
+        return all(
+            out in (0, len(each)) or len(each) - out >= size
+            for out, each in zip(leaving, members.values(), strict=True)
+        )
+
+    def fits(node: str, gone: Iterable[str]) -> bool:
+        return isinstance(engine.decide(request, node, 0, frozenset(gone)), Decision)
+
+    if any(fits(node, ()) for node in "ab"):
+        return
+    choice = cluster.choose(asking, 2)
+    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
+    enough = [gone for gone in subsets(lower) if allowed(gone) and any(fits(node, gone) for node in "ab")]
+    if choice is None:
+        assert not enough
+        return
+    assert len(choice.evicted) == len(set(choice.evicted))
+    assert allowed(choice.evicted)
+    assert fits(choice.node, choice.evicted)
+    assert choice.loss == loss_of(cluster, choice.evicted)
+    if count == 1:
+        assert choice.loss == min(loss_of(cluster, gone) for gone in enough)
+
+
 def test_a_gang_on_both_gpus_of_a_request_leaves_once() -> None:
     cluster = Cluster([two_gpus("a"), two_gpus("b")])
     for i in range(2):
@@ -239,6 +396,63 @@ def test_a_gang_on_both_gpus_of_a_request_leaves_once() -> None:
     choice = cluster.choose(pod("high", mem=30, count=2))
     assert choice is not None
     assert set(choice.evicted) == {"g0", "g1"}
+
+
+REPLICAS = 3
+sliced_pods = st.lists(
+    st.tuples(st.sets(st.integers(0, 1), min_size=1), st.integers(0, 3), st.sampled_from("xxy")), max_size=7
+)
+
+
+@settings(max_examples=examples(300))
+@given(sliced_pods, st.integers(1, 2))
+def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int], int, str]], count: int) -> None:
+    """Each of two GPUs three times, to pods of one namespace: against every set of pods."""
+    cluster = Cluster([gpu_node("n", mode="default", sizes=[15 * GIB] * 2, replicas=REPLICAS)])
+    on_gpu: dict[int, list[str]] = {0: [], 1: []}
+    for i, (gpus, priority, namespace) in enumerate(held):
+        if any(len(on_gpu[gpu]) == REPLICAS or {*on_gpu[gpu]} - {namespace} for gpu in gpus):
+            continue
+        text = allocation_text(*(share(f"GPU-n-{gpu}", 15 * GIB) for gpu in sorted(gpus)), whole=True)
+        asks = {WHOLE_GPU: len(gpus)}
+        bound = pod(str(i), asks=asks, node="n", namespace=namespace, annotations={ALLOCATION_ANNOTATION: text})
+        bound.spec.priority = priority
+        cluster.pods[str(i)] = bound
+        for gpu in gpus:
+            on_gpu[gpu].append(namespace)
+    asking = pod("high", asks={WHOLE_GPU: count}, namespace="x")
+    engine, request = cluster.engine(), request_of(asking)
+
+    def fits(gone: Iterable[str]) -> bool:
+        return isinstance(engine.decide(request, "n", 0, frozenset(gone)), Decision)
+
+    if fits(()):
+        return
+    choice = cluster.choose(asking, 2)
+    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
+    enough = [gone for gone in subsets(lower) if fits(gone)]
+    if choice is None:
+        assert not enough
+        return
+    assert fits(choice.evicted)
+    best = min((max(cluster.pods[uid].spec.priority or 0 for uid in gone), len(gone)) for gone in enough)
+    if count == 1:
+        assert choice.loss[:2] == best
+    else:
+        assert choice.loss.priority == best[0]
+
+
+def test_one_pod_leaves_a_gpu_in_turns_and_loses_its_part_of_the_time() -> None:
+    cluster = Cluster([gpu_node("n", mode="default", sizes=[15 * GIB], replicas=4)])
+    for i in range(4):
+        text = allocation_text(share("GPU-n-0", 15 * GIB), whole=True)
+        bound = pod(str(i), asks={WHOLE_GPU: 1}, node="n", annotations={ALLOCATION_ANNOTATION: text})
+        bound.metadata.creation_timestamp = _timestamp(NOW_S - 100 * (i + 1))
+        cluster.pods[str(i)] = bound
+    choice = cluster.choose(pod("high", asks={WHOLE_GPU: 1}))
+    assert choice is not None
+    assert choice.evicted == ("0",)
+    assert choice.loss == Loss(0, 1, 0, 100 * 250)
 
 
 def test_all_pods_of_another_trust_group_leave() -> None:

@@ -1,15 +1,15 @@
 """Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import pytest
 
 from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
+from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, Grant, Instruction, Limit, TimeSliceScheduler
-from gputile.node.arbiter.together import TOGETHER_FOR, USED_WITHIN, Together
 from tests.unit.node.arbiter.collective import Job, Node
 
 Q = 30 * MS
@@ -97,6 +97,33 @@ def test_long_kernels_on_one_gpu_do_not_idle_the_other() -> None:
     assert min(x, y, z) > 58
     assert w * 45 > 330, "a third of B"
     assert max(node.idle.values()) <= Q // 3
+
+
+@pytest.mark.requirement("M5", "G4")
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("kernel", [20 * MS, 29 * MS, 45 * MS, 200 * MS])
+def test_kernels_that_outlast_their_turns_do_not_starve_a_set(kernel: int, processes: bool) -> None:
+    """Those of the others end at the same moment, and each begins again before the last of them has ended."""
+    others = [Job("c", ("C",), kernel=kernel), Job("ab", BOTH, kernel=kernel, processes=processes)]
+    both = Job("abc", ("A", "B", "C"), between=3 * MS, processes=processes)
+    got, _ = rates(*others, both)
+    assert max(later - earlier for earlier, later in pairwise([0, *both.finished, 12 * SECOND])) < 1500 * MS
+    assert min(rate * kernel / SECOND for rate in got[:2]) > 0.3
+
+
+@pytest.mark.requirement("M5")
+@pytest.mark.parametrize("seed", [0, 63, 74, 93, 111, 128, 161, 164, 192, 208, 231, 302])
+def test_nobody_starves_whatever_kernels_and_sets_there_are(seed: int) -> None:
+    chance, jobs = Random(seed), []
+    gpus = "ABCD"[: chance.randint(2, 4)]
+    for i in range(chance.randint(2, 6)):
+        own = tuple(sorted(chance.sample(gpus, min(chance.choice([1, 1, 2, 2, 3, 4]), len(gpus)))))
+        kernel, between = (chance.choice(some) * MS for some in ([1, 2, 5, 5, 20, 45], [0, 0, 0, 3, 25]))
+        jobs.append(Job(f"j{i}", own, kernel=kernel, between=between, processes=chance.random() < 0.5))
+    rates(*jobs, seconds=4)
+    for job in jobs:
+        times = [0, *job.finished, 6 * SECOND]
+        assert max(later - earlier for earlier, later in pairwise(times)) < 1500 * MS, job
 
 
 def test_processes_with_work_of_their_own_are_not_tied() -> None:
@@ -198,37 +225,41 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     assert begun({"A": None, "B": 10 * MS}, ("AB", 0), ("A", 1)) == [Begin("A", ("A",), 10 * MS)], "it fits before"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 0), ("A", 1)) == [], "it does not"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 1), ("A", 0)) == [Begin("A", ("A",), None)]
+    waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), patience=20 * MS)
+    other = TurnCandidate((1, 1, 0, 1, "A"), "A", ("A",))
+    assert plan(0, [waited, other], {"A": None, "B": 20 * MS}, Q, 5 * MS) == [], "it might not be back in time"
+    assert plan(0, [waited, other], {"A": None, "B": 21 * MS}, Q, 5 * MS) == [Begin("A", ("A",), 21 * MS)]
     assert begun({"A": 9 * MS, "B": None, "C": None}, ("AB", 0), ("BC", 1)) == [Begin("BC", ("B", "C"), 9 * MS)]
 
 
 def test_what_is_used_together() -> None:
-    together = Together()
-    assert together.wants("x", 1, "A", 0) == {"A"}
-    assert together.wants("x", 1, "B", USED_WITHIN) == {"A", "B"}
-    assert together.wants("x", 1, "B", USED_WITHIN + 1) == {"B"}
-    together.note("x", "AB", 0)
-    assert together.of("x", TOGETHER_FOR) == ("A", "B")
-    assert together.of("y", 0) == ()
-    together.note("x", "A", 5)
-    assert together.of("x", TOGETHER_FOR + 1) == ()
-    together.forget("x", "A")
-    assert together.of("x", 0) == ()
+    joint = JointGpus()
+    assert joint.wants("x", 1, "A", 0) == {"A"}
+    assert joint.wants("x", 1, "B", USED_WITHIN) == {"A", "B"}
+    assert joint.wants("x", 1, "B", USED_WITHIN + 1) == {"B"}
+    joint.note("x", "AB", 0)
+    assert joint.of("x", TOGETHER_FOR) == ("A", "B")
+    assert joint.of("y", 0) == ()
+    joint.note("x", "A", 5)
+    assert joint.of("x", TOGETHER_FOR + 1) == ()
+    joint.forget("x", "A")
+    assert joint.of("x", 0) == ()
 
 
 @pytest.mark.requirement("M5")
 def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
     """Containers come and go for months; what is kept of them goes with them, in whatever order they end."""
-    together = Together()
+    joint = JointGpus()
     for name in range(1000):
         for gpu in "AB":
-            together.wants(name, 2 * name, gpu, 0)
-            together.wants(name, 2 * name + 1, gpu, 0)
-        together.note(name, "AB", 0)
+            joint.wants(name, 2 * name, gpu, 0)
+            joint.wants(name, 2 * name + 1, gpu, 0)
+        joint.note(name, "AB", 0)
         if name % 2:
-            together.forget_member(2 * name)
+            joint.forget_member(2 * name)
         for gpu in "AB":
-            together.forget(name, gpu)
-    assert len(together) == 0
+            joint.forget(name, gpu)
+    assert len(joint) == 0
 
 
 class Thorough(NodeTimeSlices):

@@ -204,6 +204,15 @@ def test_removed_with_its_turn() -> None:
     assert turns.want("a", 1, 6 * MS) == []
 
 
+@pytest.mark.requirement("M5")
+def test_a_turn_without_end_ends_when_its_container_gets_a_ceiling() -> None:
+    """Nobody else need want the GPU for that."""
+    turns = TimeSliceScheduler(Q)
+    turns.put("a", Share(), 0)
+    assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
+    assert turns.put("a", percent(20), 1000 * MS) == [Limit(1, 1, 0)]
+
+
 def test_a_new_share_counts_from_now_on() -> None:
     machine = Machine([Client("a", percent(30)), Client("b", percent(30))])
     machine.run(10 * 10**9)

@@ -10,12 +10,12 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.allocate.answer import Limits
-from gputile.node.agent.allocate.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.allocate.usage_mount import mount_usage
-from gputile.node.agent.checkpoint.node_files import NodeFiles
-from gputile.node.agent.nosuid import is_ours
+from gputile.node.agent.decisions.answers.allocate import Limits
+from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
+from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.nosuid import is_ours
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.files.usage_mount import mount_usage
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
 from gputile.node.isolation.limits_format import USAGE_BYTES
@@ -69,10 +69,10 @@ def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: p
     def missing() -> Path:
         raise LibraryMissing("this gputile has no library")
 
-    monkeypatch.setattr("gputile.node.agent.allocate.isolation_mounts.library_path", missing)
+    monkeypatch.setattr("gputile.node.agent.files.isolation_mounts.library_path", missing)
     for mode in Mode:
         isolated = mode in (Mode.CGPU, Mode.CORE_MEM)
-        assert node.enforcement.problem(mode) == ("this gputile has no library" if isolated else "")
+        assert node.enforcement.problem(mode) == ("this gputile has no library" if isolated else None)
         assert node.enforcement.mounts(mode, "a") == []
 
 
@@ -210,13 +210,33 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
     inside = allows / f"gputile-usage-{os.getpid()}"
     enforcement = IsolationMounts(tmp_path, Path("/host/state"), UsageFiles(inside))
     try:
-        assert "not mounted nosuid" in enforcement.problem(Mode.CGPU)
-        assert enforcement.problem(Mode.SHARE) == ""
+        assert "not mounted nosuid" in (enforcement.problem(Mode.CGPU) or "")
+        assert enforcement.problem(Mode.SHARE) is None
         answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
         with pytest.raises(NotIsolated, match="not mounted nosuid"):
             enforcement.prepare(Mode.CGPU, "a", answer)
     finally:
         inside.rmdir()
+
+
+@pytest.mark.requirement("M4", "M5")
+def test_a_place_from_which_nothing_is_loaded_isolates_nobody(node: Node) -> None:
+    """A container that mounts the library from there can run without it: its loader only says so."""
+    state = nosuid_directory()
+    if not os.statvfs(state).f_flag & os.ST_NOEXEC:
+        pytest.skip("no file system that is mounted noexec can be written here")
+    there = Node(state, node.usage, IsolationMounts(state, Path("/host/state"), node.usage))
+    for mode in (Mode.CGPU, Mode.CORE_MEM):
+        problem = there.enforcement.problem(mode)
+        assert problem is not None
+        assert f"the file system of {state}/library/" in problem
+        assert "is mounted noexec" in problem
+        assert "--state-dir" in problem
+        with pytest.raises(NotIsolated) as refused:
+            there.enforcement.prepare(mode, "a", there.answer(mode))
+        assert str(refused.value) == problem
+        assert node.enforcement.problem(mode) is None
+    assert there.enforcement.problem(Mode.SHARE) is None
 
 
 @pytest.mark.requirement("M4", "M5")
@@ -251,7 +271,7 @@ def test_other_users_of_the_node_reach_nothing_of_containers(tmp_path: Path, nod
     for path in (state, state / "allocations", node.usage.directory):
         path.chmod(0o755)
     store = NodeFiles(state, NodeLock(tmp_path / "owner", "this agent"), node.usage)
-    assert node.usage.problem() == ""
+    assert node.usage.problem() is None
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (state, store.allocations, node.usage.directory)}
     assert modes == {state: 0o711, store.allocations: 0o700, node.usage.directory: 0o700}
     mounted = store.prepare("uid-main")  # seen in the container, by any user of it

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.selftest import LONGEST_S
+from gputile.cli.commands.selftest import LONGEST_S
 from gputile.node.isolation.time_check import longest_s
 
 pytestmark = pytest.mark.requirement("G4", "M5")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, PLACEMENTS, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.cli.app import app
-from gputile.cli.nodepool import script
+from gputile.cli.commands.nodepool import script
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.nodepool.hints import advertised, node_labels
 from gputile.tools.nodepool.plan import File
@@ -511,3 +511,10 @@ def test_any_valid_description_becomes_a_script_that_a_shell_can_read(
     text = script(plan_for(found))
     if "\x00" not in text and "\r" not in text:
         subprocess.run(["sh", "-n"], input=text.encode(errors="replace"), check=True)
+
+
+@pytest.mark.parametrize("name", ["7812e34", "1e5", "08"])
+def test_a_name_stays_a_name_for_who_reads_the_manifests(name: str) -> None:
+    """eksctl and kubectl read numbers where no quotes are."""
+    made = script(plan_for(pool(cluster=name)))
+    assert f"name: '{name}'\n" in made, made

@@ -104,6 +104,36 @@ def test_a_plot_that_cannot_be_drawn_says_what_to_do(tmp_path: Path, monkeypatch
     assert "gputile[plot]" in refused.stderr
 
 
+@pytest.mark.parametrize(("target", "why"), [(".", "Is a directory"), ("nowhere/x", "No such file or directory")])
+def test_a_plot_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, target: str, why: str) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    (tmp_path / "plot.svg").symlink_to(target)
+    refused = run(write_trace(tmp_path), "--jobs", "1", "--plot", str(tmp_path / "plot.svg"))
+    assert (refused.exit_code, refused.stdout) == (2, ""), refused.stderr
+    assert refused.stderr == f"error: {tmp_path / 'plot.svg'}: {why}\n"
+
+
+def test_the_table_is_there_when_the_plot_cannot_be_written_at_last(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    (tmp_path / "plot.svg").symlink_to("/dev/full")
+    failed = run(write_trace(tmp_path), "--policy", "fgd", "--jobs", "1", "--plot", str(tmp_path / "plot.svg"))
+    assert (failed.exit_code, len(failed.stdout.splitlines())) == (2, 2)
+    assert failed.stderr.endswith("plot.svg: No space left on device\n")
+
+
+def test_what_is_named_twice_is_replayed_once(tmp_path: Path) -> None:
+    words = ["--workload", "tiny", "--policy", "fgd", "--seed", "1"]
+    result = run(write_trace(tmp_path), *words, *words, "--jobs", "1", "-o", "json")
+    assert len(json.loads(result.stdout)) == 1
+
+
+def test_what_is_no_regular_file_is_called_so(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path)
+    (trace / "openb_node_list_gpu_node.csv").unlink()
+    (trace / "openb_node_list_gpu_node.csv").mkdir()
+    assert "gpu_node.csv: it is there, and no regular file; it should be" in run(trace).stderr
+
+
 def test_departures(tmp_path: Path) -> None:
     result = run(timed(tmp_path), "--scenario", "departures", "--policy", "packing", "--seed", "1", "-o", "json")
     assert result.exit_code == 0, result.stderr

@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 
 from gputile.api.core import Node, Pod
-from gputile.tools.simulator.manifests import Loaded, load_manifests
-from gputile.tools.simulator.scenario import Scenario, load_scenario
-from gputile.tools.simulator.workloads import Expansion, expand
+from gputile.tools.simulator.cluster.scenario import Scenario, load_scenario
+from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
+from gputile.tools.simulator.documents.manifests import Loaded, load_manifests
 
 CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n'}]}\n"
 
@@ -32,8 +32,8 @@ def write(tmp_path: Path, text: str | bytes, name: str = "m.yaml") -> str:
 
 
 def node(name: str = "n", labels: dict[str, str] | None = None, **described: Any) -> Node:
-    from gputile.tools.simulator.cluster import described_nodes
-    from gputile.tools.simulator.manifests import Manifest, Origin
+    from gputile.tools.simulator.cluster.described_nodes import described_nodes
+    from gputile.tools.simulator.documents.manifests import Manifest, Origin
 
     entry = {"name": name, "labels": labels or {}, **described}
     body = {"apiVersion": "gputile.io/v1alpha1", "kind": "Cluster", "nodes": [entry]}
@@ -45,7 +45,7 @@ def pod(spec: str = "{}", name: str = "p", labels: dict[str, str] | None = None,
 
     What the API server requires and no test is about may be left out.
     """
-    from gputile.tools.simulator.manifests import Manifest, Origin
+    from gputile.tools.simulator.documents.manifests import Manifest, Origin
 
     fields = {"containers": [{"name": "c"}]} | yaml.safe_load(spec)
     for container in (*fields["containers"], *fields.get("initContainers", ())):

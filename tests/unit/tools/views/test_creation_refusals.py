@@ -24,8 +24,40 @@ def event(controller: str, message: str, reason: str = "FailedCreate", when: str
 @pytest.mark.parametrize("name", ["train", "train-x", "train-x7f2q-0"])
 def test_the_quota_is_named(name: str) -> None:
     said = creation_refusal(name, [event("train", QUOTA), event("other", "something else")])
+    assert said is not None
     assert said.startswith("ReplicaSet train could not create it: Error creating")
     assert "ResourceQuota team-gpus holds it" in said
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            "exceeded quota: claims, requested: gpu.example.com.deviceclass.resource.k8s.io/devices=1, used: ...",
+            "ResourceQuota claims holds it: delete pods of the namespace, or raise the quota",
+        ),
+        (
+            "failed quota: team-cpu: must specify limits.cpu for: main",
+            "ResourceQuota team-cpu counts what the pod does not name: name it, or have a LimitRange give a default",
+        ),
+        (
+            "maximum aliyun.com/gpu-mem usage per Container is 8, but limit is 9",
+            "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange",
+        ),
+        (
+            "[minimum aliyun.com/gpu-mem usage per Pod is 4.  No request is specified, x]",
+            "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange",
+        ),
+        (
+            "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000",
+            "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange",
+        ),
+    ],
+)
+def test_a_remedy_is_given_for_each_rule_of_the_namespace(message: str, remedy: str) -> None:
+    said = creation_refusal("train", [event("train", f'pods "train-x" is forbidden: {message}')])
+    assert said is not None
+    assert said.endswith(f"{message}; {remedy}")
 
 
 def test_the_latest_refusal_counts_and_others_are_given_as_they_are() -> None:
@@ -35,9 +67,9 @@ def test_the_latest_refusal_counts_and_others_are_given_as_they_are() -> None:
 
 def test_nothing_is_said_of_pods_that_nobody_tried_to_create() -> None:
     events = [event("train", QUOTA, reason="SuccessfulCreate"), event("trainer", QUOTA), event("", QUOTA)]
-    assert creation_refusal("train-x", events) == ""
+    assert creation_refusal("train-x", events) is None
 
 
 @given(st.text(), st.text())
 def test_no_message_breaks_it(name: str, message: str) -> None:
-    assert isinstance(creation_refusal(name, [event(name, message)]), str)
+    assert creation_refusal(name, [event(name, message)]) != ""

@@ -1,9 +1,10 @@
 """Tables that fit the terminal."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.table import aligned, table
+from gputile.tools.views.table import aligned, first_rows, table
 from gputile.tools.views.terminal_text import columns_of
 
 ROWS = [("POD", "NODE", "REASON"), ("web", "n-1", "it fits"), ("db", "-", "each GPU of the node has too little free")]
@@ -22,6 +23,30 @@ def test_long_cells_go_on_below_themselves() -> None:
         "db   -     each GPU of the node",
         "           has too little free",
     ]
+
+
+def test_long_cells_of_a_live_table_are_cut() -> None:
+    assert aligned(ROWS, 24, tallest=2) == [
+        "POD  NODE  REASON",
+        "web  n-1   it fits",
+        "db   -     each GPU of",
+        "           the node h...",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows", "last"),
+    [(1, 2, "POD"), (2, 2, "web"), (3, 2, "web"), (4, 3, "h..."), (40, 3, "h...")],
+)
+def test_as_many_rows_as_there_are_lines_for(lines: int, rows: int, last: str) -> None:
+    text, count = first_rows(ROWS, 24, lines)
+    assert count == rows
+    assert len(text) <= lines
+    assert last in text[-1]
+
+
+def test_a_heading_alone_is_a_table_too() -> None:
+    assert first_rows(ROWS[:1], None, 10) == (["POD  NODE  REASON"], 1)
 
 
 def test_headings_stand_above_their_columns_beside_wide_characters() -> None:

@@ -2,10 +2,11 @@
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
+from gputile.tools.views.terminal_text import columns_of, inert, padded, shortened, wrapped
 
 
 def test_what_a_terminal_would_obey_is_shown_by_its_code() -> None:
@@ -22,6 +23,14 @@ def test_wide_characters_take_two_columns() -> None:
     assert [columns_of(text) for text in ("ab", "名前", "e\u0301")] == [2, 4, 1]
     assert padded("名", 4) == "名  "
     assert wrapped("名前空間", 5) == ["名前", "空間"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [("a name", 6, "a name"), ("a long name", 9, "a long..."), ("名前空間", 6, "名..."), ("long", 3, "lon")],
+)
+def test_what_has_no_room_ends_in_dots(text: str, width: int, shown: str) -> None:
+    assert shortened(text, width) == shown
 
 
 @given(st.text(alphabet="ab 名-", max_size=60), st.integers(2, 70))

@@ -13,8 +13,8 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.connection import Connection
-from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.server import Beside, WebSettings, serve
+from gputile.tools.simulator.cluster.gangs import PodGroups
+from gputile.tools.web.serving.server import Beside, WebSettings, serve
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
@@ -55,20 +55,25 @@ def put(cluster: FakeApiServer, *objects: Node | Pod) -> None:
 
 
 @asynccontextmanager
-async def served(*objects: Node | Pod, known: bool = True) -> AsyncIterator[ServedPage]:
-    """Serve the page of a cluster with these objects; with ``known`` False the watch has to bring them."""
+async def served(*objects: Node | Pod, known: bool = True, beside: str = "") -> AsyncIterator[ServedPage]:
+    """Serve the page of a cluster with these objects; with ``known`` False the watch has to bring them.
+
+    ``beside`` is a path whose answer each question needs.
+    """
     cluster = FakeApiServer()
     cluster.store.update({NODES: {}, PODS: {}, AGENTS: {}})
     put(cluster, *objects)
     nodes = [each for each in objects if isinstance(each, Node)] if known else []
     pods = [each for each in objects if isinstance(each, Pod)] if known else []
 
-    async def beside(_: Connection) -> Beside:
+    async def read_beside(connection: Connection) -> Beside:
+        if beside:
+            await connection.get(beside)
         return Beside(PodGroups(), frozenset())
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        settings = WebSettings(0, address.set_result, beside, "gputile")
+        settings = WebSettings(0, address.set_result, read_beside, "gputile")
         serving = asyncio.create_task(serve(cluster.access(), CONFIGURATION, nodes, pods, settings))
         page = await address
         base = page.partition("/?")[0]

@@ -1,1 +1,1 @@
-"""The policy ``packing``: prices of shares, learnt from demand, and what a placement costs by them."""
+"""Implements the policy ``packing``: it learns prices of shares from demand, and scores by them."""

@@ -1,4 +1,4 @@
-"""The packing policy on the ledger's arrays: what shares are worth as the cluster stands, and what a placement costs.
+"""Scores many nodes under the packing policy at once, on the ledger's arrays.
 
 ``scoring`` and ``prices`` say what a placement costs. This module converts the ledger's arrays into their unit,
 thousandths of a GPU, and their costs into integers that compare nodes.
@@ -164,9 +164,8 @@ def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, trial:
     cpu_per_mib = packing_state.context.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
     taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    demand = PodDemand(trial.gpus, 0, taken)
-    change, _ = score(packing_state.context, usable, trial.free, trial.later, hosts, demand)
-    return change
+    demand = PodDemand(trial.gpus, taken)
+    return score(packing_state.context, usable, trial.free, trial.later, hosts, demand)
 
 
 def _stepped(change: Float64) -> Int64:

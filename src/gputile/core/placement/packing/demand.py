@@ -1,4 +1,4 @@
-"""Recent demand, learnt from the pods that came: the input of ``prices``."""
+"""Keeps recent demand, learnt from the pods that came, as the input of ``prices``."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a share of a GPU is worth, learnt from what pods ask for: the dual prices of a cutting-stock problem.
+"""Learns what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
 
 A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
 shares s asked for D_s times and D_1 whole GPUs for every GPU's worth of demand, cutting as few GPUs as possible is

@@ -1,4 +1,4 @@
-"""Place each pod where it costs the cluster least of what later pods will want (``packing``).
+"""Places each pod where it costs the cluster least of what later pods will want (``packing``).
 
 A node is worth what the pods to come can earn from it: the prices of the shares that still fit its GPUs, less what
 will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other
@@ -39,8 +39,6 @@ class PodDemand:
     """What one pod asks for."""
 
     gpus: int
-    milli: int
-    """Of each GPU, thousandths of memory or of compute, whichever is more; 0 without GPUs."""
     cpu: int | Int64
     """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
 
@@ -157,20 +155,19 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 class _Placed:
     """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
 
-    ``change`` is what its remnants' value changes by, ``gpu`` the GPU of a pod with one, ``whole`` the GPUs nobody
-    uses, and ``free`` the thousandths of each GPU.
+    ``change`` is what its remnants' value changes by, ``whole`` the GPUs nobody uses, and ``free`` the thousandths of
+    each GPU.
     """
 
     change: Float64
-    gpu: Int64
     whole: Int64
     free: Int64
 
 
 def score(
     context: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand
-) -> tuple[Float64, Int64]:
-    """Return what each node's worth changes by when it gets the pod, and the GPU for a pod with one: shapes [nodes].
+) -> Float64:
+    """Return what each node's worth changes by when it gets the pod: shape [nodes].
 
     All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs];
     ``later`` is what would be free on each GPU if the pod got it, negative where it cannot. ``hosts`` tells
@@ -188,25 +185,26 @@ def score(
     if context.needs:
         other += _reserve(context, left, placed.whole, after, hosts) - _reserve(context, cpu, whole, before, hosts)
     step = GPU_STEP if pod_demand.gpus else CPU_STEP
-    return placed.change + np.floor(other / step + 1e-9) * step, placed.gpu
+    result: Float64 = placed.change + np.floor(other / step + 1e-9) * step
+    return result
 
 
 def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _Placed:
     """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
-    lines, none = np.arange(len(free)), np.zeros(len(free), np.int64)
     if gpus == 0:
-        return _Placed(np.zeros(len(free)), none, whole, free)
+        return _Placed(np.zeros(len(free)), whole, free)
     if gpus == 1:
         change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
         # The best GPU; of equals the fullest one.
+        lines = np.arange(len(free))
         gpu = (change_of - 1e-8 * free).argmax(axis=1)
         then = free.copy()
         then[lines, gpu] = np.maximum(later[lines, gpu], 0)
-        return _Placed(change_of[lines, gpu], gpu, whole - (free[lines, gpu] >= WHOLE_GPU), then)
+        return _Placed(change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then)
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
     taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
     change = np.round((cut * taken).sum(axis=1), 4)
-    return _Placed(change, none, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
+    return _Placed(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
 
 
 def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:

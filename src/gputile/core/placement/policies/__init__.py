@@ -1,1 +1,1 @@
-"""Which GPUs of one node a pod gets: by ``ack.node.gpu.placement`` (binpack, spread), and under packing."""
+"""Orders the GPUs of one node for a pod: by ``ack.node.gpu.placement``, and under packing."""

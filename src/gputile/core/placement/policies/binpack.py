@@ -1,4 +1,4 @@
-"""Fill one GPU before the next (``ack.node.gpu.placement=binpack``, the default).
+"""Fills one GPU before the next (``ack.node.gpu.placement=binpack``, the default).
 
 The label says which GPU of a node a pod gets. ``node_score`` chooses the node: the one where GPU and node get fullest,
 minus the imbalance between the GPUs and the machine's CPU or memory that remain.

@@ -1,4 +1,4 @@
-"""Packing: of the GPUs of a node that fit, the one whose remnant loses the least of what later pods will want."""
+"""Picks the GPU of a node whose remnant loses the least of what later pods will want."""
 
 import numpy as np
 import numpy.typing as npt

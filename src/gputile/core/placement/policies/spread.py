@@ -1,4 +1,7 @@
-"""Use the GPU that is less used (``ack.node.gpu.placement=spread``): one failing GPU hurts fewer pods."""
+"""Uses the GPU that is less used (``ack.node.gpu.placement=spread``).
+
+One failing GPU then hurts fewer pods.
+"""
 
 from gputile.core.ledger.snapshot import GpuState
 

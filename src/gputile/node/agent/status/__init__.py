@@ -1,1 +1,1 @@
-"""What the agent tells people: conditions, labels, events, metrics and probes."""
+"""Tells people about the node: conditions, labels, events, metrics and probes."""

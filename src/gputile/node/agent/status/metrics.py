@@ -1,26 +1,15 @@
-"""The agent's metrics: how long calls take, how often kubelet and ledger disagreed, who has had GPU time."""
+"""Defines the agent's metrics: durations of calls, corrections of the ledger, GPU time by container."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
 from gputile.support.metrics import MetricsRegistry
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
-
-
-class TimeUsed(NamedTuple):
-    """How many seconds a container has had a GPU to itself, in its turns, and has waited for them."""
-
-    namespace: str
-    pod: str
-    container: str
-    uuid: str
-    seconds: float
-    waited: float
 
 
 class GpuTimes(Collector):
@@ -41,7 +30,7 @@ class GpuTimes(Collector):
             "Time for which a container with work for the GPU waited for its turns, seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
-        for *names, seconds, waiting in self.rows:
+        for _, *names, seconds, waiting in self.rows:
             used.add_metric(names, seconds)
             waited.add_metric(names, waiting)
         yield used
@@ -80,8 +69,16 @@ class AgentMetrics:
             "Allocate calls answered before their pod was known",
             registry=self.registry,
         )
-        self.starts = Gauge(
-            "gputile_agent_starts", "Agents that the gateway has started, including this one", registry=self.registry
+        self.agents_started = 0
+        self.registry.counter(
+            "gputile_agent_agents_started",
+            "Agents that the gateway has started, including this one",
+            lambda: self.agents_started,
+        )
+        self.registry.gauge(
+            "gputile_agent_starts",
+            "The former name of gputile_agent_agents_started_total",
+            lambda: self.agents_started,
         )
         self.gpu_times = GpuTimes()
         self.registry.register(self.gpu_times)

@@ -1,4 +1,4 @@
-"""The metrics of the node's GPUs and of the containers on them, read when Prometheus asks.
+"""Exports metrics of the node's GPUs and their containers, read when Prometheus asks.
 
 They are made on a thread of their own, from what other threads replace as a whole. The series of a pod end with it:
 they are those of the containers that the agent knows at the moment.
@@ -11,16 +11,18 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import GpuMonitor
-from gputile.node.agent.status.node_snapshot import NOT_BOOKED, MonitoredContainer, Snapshots
-from gputile.node.agent.status.process_owners import PROC, owner_of
-from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
-from gputile.node.nvml.probe import GpuReading
+from gputile.node.agent.status.container_use import ContainerUse
+from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuBookings
+from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.agent.status.process_owners import PROC
+from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 
 _MIB: Final = 1 << 20
-_BY_PROCESS = Mapping[tuple[str, str, str], int]
+_MOST_COUNTED: Final = 1 << 53  # from there on a float64 leaves numbers out
 
 
 class NodeMetrics(Collector):
@@ -29,8 +31,7 @@ class NodeMetrics(Collector):
     def __init__(self, snapshots: Snapshots, monitor: GpuMonitor, usage: UsageFiles, proc: Path = PROC) -> None:
         self._snapshots = snapshots
         self._monitor = monitor
-        self._usage = usage
-        self._proc = proc
+        self._use = ContainerUse(usage, proc)
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing: the names are those of ``collect``, and reading them all to know them would take time."""
@@ -38,10 +39,12 @@ class NodeMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the node, of its GPUs and of its containers."""
-        readings = self._monitor.readings
+        readings, seen = self._monitor.readings, self._monitor.seen
+        indices = _indices(seen.machine)
         yield self._node()
-        yield from self._gpus(readings)
-        yield from self._xids()
+        yield from self._gpus(seen)
+        yield from _measured(readings, indices)
+        yield from self._xids(indices)
         yield from self._containers(readings)
 
     def _node(self) -> Metric:
@@ -54,9 +57,9 @@ class NodeMetrics(Collector):
         found.add_metric((latest.mode, latest.sharing, str(latest.unit_mib), latest.gpu_time_policy, VERSION), 1)
         return found
 
-    def _gpus(self, readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
+    def _gpus(self, seen: Observation) -> Iterator[Metric]:
         info = GaugeMetricFamily(
-            "gputile_agent_gpu_info", "1, with the GPU's index and model", labels=("gpu", "index", "model")
+            "gputile_agent_gpu_info", "1, with the GPU's UUID and model", labels=("gpu", "uuid", "model")
         )
         total = GaugeMetricFamily("gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",))
         booked = GaugeMetricFamily(
@@ -74,26 +77,28 @@ class NodeMetrics(Collector):
         healthy = GaugeMetricFamily(
             "gputile_agent_gpu_healthy", "1 while new pods may use the GPU, 0 while it is unhealthy", labels=("gpu",)
         )
-        seen, latest = self._monitor.seen, self._snapshots.latest
+        bookings = self._snapshots.latest.bookings
         for gpu in seen.machine.gpus:
-            held = latest.booked.get(gpu.uuid, NOT_BOOKED)
-            info.add_metric((gpu.uuid, str(gpu.index), gpu.model), 1)
-            total.add_metric((gpu.uuid,), gpu.mib * _MIB)
-            booked.add_metric((gpu.uuid,), held.memory)
-            compute.add_metric((gpu.uuid,), held.percent / 100)
-            pods.add_metric((gpu.uuid,), held.pods)
-            healthy.add_metric((gpu.uuid,), seen.health.healthy(gpu.uuid))
+            held, index = bookings.gpus.get(gpu.index, NOT_BOOKED), str(gpu.index)
+            info.add_metric((index, gpu.uuid, gpu.model), 1)
+            total.add_metric((index,), gpu.mib * _MIB)
+            booked.add_metric((index,), held.memory)
+            compute.add_metric((index,), held.percent / 100)
+            pods.add_metric((index,), held.pods)
+            healthy.add_metric((index,), seen.health.healthy(gpu.uuid))
         yield from (info, total, booked, compute, pods, healthy)
-        yield from _measured(readings)
+        yield from _instances(seen.machine, bookings)
+        yield _of_namespaces(bookings)
 
-    def _xids(self) -> Iterator[Metric]:
+    def _xids(self, indices: Mapping[str, str]) -> Iterator[Metric]:
         found = CounterMetricFamily(
             "gputile_agent_gpu_xids",
-            "XID errors that the driver reported for the GPU or MIG instance since the agent's start, by code",
-            labels=("gpu", "xid"),
+            "XID errors that the driver reported since the agent's start, by code and the UUID of GPU or MIG instance",
+            labels=("gpu", "uuid", "xid"),
         )
         for (uuid, code), number in self._monitor.xids.items():
-            found.add_metric((uuid, str(code)), number)
+            # A MIG instance that is gone has no GPU any more; that it had errors stays.
+            found.add_metric((indices.get(uuid, ""), uuid, str(code)), number)
         yield found
 
     def _containers(self, readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
@@ -123,54 +128,64 @@ class NodeMetrics(Collector):
             labels=("namespace", "pod", "container", "gpu"),
         )
         containers = self._snapshots.latest.containers
-        by_process = self._by_process(containers, readings)
-        for container in containers:
+        for container, counted in self._use.read(containers, readings):
             names = container.namespace, container.pod, container.container
-            counted = self._counted(container, by_process)
             for part, usage in zip(container.gpus, counted, strict=True):
-                labels = (*names, part.uuid)
+                labels = (*names, str(part.index))
                 limit.add_metric(labels, part.limit)
                 if part.time_share is not None:
                     share.add_metric(labels, part.time_share)
                 if usage is None:
                     continue
-                # A container may write anything there: it has no more of a GPU than there is.
+                # A container may write anything there: it has no more of a GPU than there is, and has been refused no
+                # more often than a number of Prometheus counts.
                 used.add_metric(labels, min(usage.used, part.total))
                 if usage.peak is not None and usage.refused is not None:
                     peak.add_metric(labels, min(usage.peak, part.total))
-                    refused.add_metric(labels, usage.refused)
+                    refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
         yield from (limit, used, peak, refused, share)
 
-    def _counted(self, container: MonitoredContainer, by_process: _BY_PROCESS) -> list[GpuUsage | None]:
-        """Return what is known of the container's use of each of its GPUs."""
-        if container.directory:
-            found = read_usage(self._usage.path(container.directory), len(container.gpus))
-            return [None] * len(container.gpus) if found is None else list(found)
-        if not by_process:
-            return [None] * len(container.gpus)
-        ids = [container.container_id] if container.container_id else []
-        if container.alone:
-            ids = [key for uid, key, _ in by_process if uid == container.uid]
-        used = (
-            sum(by_process.get((container.uid, each, part.uuid), 0) for each in set(ids)) for part in container.gpus
-        )
-        return [GpuUsage(each, None, None) for each in used]
 
-    def _by_process(
-        self, containers: tuple[MonitoredContainer, ...], readings: tuple[GpuReading, ...]
-    ) -> dict[tuple[str, str, str], int]:
-        """Return the bytes that processes use, by the UID of the pod, the ID of the container and the GPU's UUID."""
-        pods = {container.uid for container in containers if not container.directory}
-        found: dict[tuple[str, str, str], int] = {}
-        for process in (each for reading in readings for each in reading.processes) if pods else ():
-            owner = owner_of(process.pid, pods, self._proc)
-            if owner is not None:
-                key = (*owner, process.uuid)
-                found[key] = found.get(key, 0) + process.used
-        return found
+def _of_namespaces(bookings: GpuBookings) -> Metric:
+    found = GaugeMetricFamily(
+        "gputile_agent_namespace_memory_booked_bytes",
+        "Memory of the GPU that the namespace's pods have by the kubelet's device IDs, each byte once, bytes",
+        labels=("namespace", "gpu"),
+    )
+    for (namespace, index), memory in bookings.namespaces.items():
+        found.add_metric((namespace, str(index)), memory)
+    return found
 
 
-def _measured(readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
+def _instances(machine: ProbedMachine, bookings: GpuBookings) -> Iterator[Metric]:
+    """Yield the metrics of the MIG instances."""
+    info = GaugeMetricFamily(
+        "gputile_agent_mig_instance_info",
+        "1, with the profile of a MIG instance, its UUID and the index of the GPU that it is on",
+        labels=("gpu", "uuid", "profile"),
+    )
+    memory = GaugeMetricFamily(
+        "gputile_agent_mig_instance_memory_bytes", "Memory of the MIG instance, bytes", labels=("gpu", "uuid")
+    )
+    pods = GaugeMetricFamily(
+        "gputile_agent_mig_instance_pods", "Pods that have the MIG instance: 0 or 1", labels=("gpu", "uuid")
+    )
+    for gpu in machine.gpus:
+        for each in gpu.instances:
+            labels = str(gpu.index), each.uuid
+            info.add_metric((*labels, each.profile), 1)
+            memory.add_metric(labels, each.mib * _MIB)
+            pods.add_metric(labels, bookings.instances.get(each.uuid, 0))
+    yield from (info, memory, pods)
+
+
+def _indices(machine: ProbedMachine) -> dict[str, str]:
+    """Return the index of the GPU by its UUID, and by those of its MIG instances."""
+    found = {gpu.uuid: str(gpu.index) for gpu in machine.gpus}
+    return found | {each.uuid: str(gpu.index) for gpu in machine.gpus for each in gpu.instances}
+
+
+def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> Iterator[Metric]:
     """Yield what the GPUs measure of themselves."""
     used = GaugeMetricFamily(
         "gputile_agent_gpu_memory_used_bytes",
@@ -190,6 +205,7 @@ def _measured(readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
         labels=("gpu", "kind"),
     )
     for reading in readings:
+        index = indices[reading.uuid]
         for family, value in (
             (used, reading.used),
             (busy, None if reading.busy_percent is None else reading.busy_percent / 100),
@@ -197,8 +213,8 @@ def _measured(readings: tuple[GpuReading, ...]) -> Iterator[Metric]:
             (watts, reading.watts),
         ):
             if value is not None:
-                family.add_metric((reading.uuid,), value)
+                family.add_metric((index,), value)
         for kind, errors in (("corrected", reading.ecc_corrected), ("uncorrected", reading.ecc_uncorrected)):
             if errors is not None:
-                ecc.add_metric((reading.uuid, kind), errors)
+                ecc.add_metric((index, kind), errors)
     yield from (used, busy, celsius, watts, ecc)

@@ -1,20 +1,20 @@
-"""What the metrics say of the node and its pods: taken on the event loop, for the thread that answers Prometheus."""
+"""Takes a snapshot of the node and its pods on the event loop, for the thread that serves metrics."""
 
 import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Final
 
-from gputile.api.core import container_ids
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.core import container_ids, ended_containers
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.answer import shares_of
-from gputile.node.agent.allocate.isolation_mounts import ISOLATED
-from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import EMPTY, PodDevices, stand_in
-from gputile.node.agent.gpu_time.time_shares import policy_of, time_shares
+from gputile.core.devices.request import Phase
+from gputile.node.agent.decisions.answers.allocate import shares_of
+from gputile.node.agent.decisions.publishing.time_shares import policy_of, time_shares
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.node_config import ISOLATED, MigDevice
+from gputile.node.agent.state.pod_devices import PodDevices, stand_in
+from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuBookings, bookings_of, instances_of
 from gputile.node.native_layouts import SHARE_WHOLE
 
 _MIB: Final = 1 << 20
@@ -22,12 +22,14 @@ _MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """A container's part of a GPU: ``limit`` in bytes of the GPU's ``total``.
+    """A container's part of a GPU: ``limit`` in bytes of the GPU's ``total``. ``index`` is the GPU's on its node.
 
+    ``uuids`` are those by which NVML names its processes: the GPU's, or those of the container's MIG instances on it.
     ``time_share`` is the part of the GPU's time that it is guaranteed, from 0 to 1; None where nobody hands out time.
     """
 
-    uuid: str
+    index: int
+    uuids: tuple[str, ...]
     limit: int
     total: int
     time_share: float | None
@@ -52,28 +54,15 @@ class MonitoredContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuBooking:
-    """What pods have of a GPU by the kubelet's device IDs: memory in bytes, percent of compute, and how many pods."""
-
-    memory: int = 0
-    percent: int = 0
-    pods: int = 0
-
-
-NOT_BOOKED: Final = GpuBooking()
-
-
-@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The node at a moment. ``booked`` is by the UUID of the GPU."""
+    """The node at a moment."""
 
     mode: str = ""
     sharing: str = ""
     unit_mib: int = 0
     gpu_time_policy: str = ""
-    withheld: str = ""
     containers: tuple[MonitoredContainer, ...] = ()
-    booked: Mapping[str, GpuBooking] = field(default_factory=lambda: MappingProxyType({}))
+    bookings: GpuBookings = NO_BOOKINGS
 
 
 class Snapshots:
@@ -101,18 +90,23 @@ def snapshot_of(state: AllocationState) -> NodeSnapshot:
         sharing=config.effective_mode.sharing.value,
         unit_mib=config.effective_mode.unit_mib,
         gpu_time_policy=policy_of(config.mode, state.labels, state.configuration.gpu_time).value,
-        withheld=config.withheld,
         containers=tuple(_containers(state, guaranteed)),
-        booked=_booked(state),
+        bookings=bookings_of(state),
     )
 
 
 def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, int]]) -> Iterator[MonitoredContainer]:
-    for devices in state.device_table:
+    for devices in state.named_devices():
         if stand_in(devices.uid):
             continue
         pod = state.pod_of(devices)
-        directories = {each.container: each.directory for each in devices.devices}
+        ended = ended_containers(pod.pod) if pod is not None else frozenset()
+        directories = {
+            each.container: each.directory
+            for each in devices.devices
+            # The kubelet gives an init container's IDs to those after it.
+            if each.phase is not Phase.INIT or each.container not in ended
+        }
         ids = container_ids(pod.pod) if pod is not None else {}
         for container, directory in directories.items():
             parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
@@ -140,21 +134,11 @@ def _parts(
         gpu = state.node_config.gpu(share.index)
         part = guaranteed.get(share.uuid)
         total = (gpu.mib if gpu is not None else share.mib) * _MIB
-        yield GpuPart(share.uuid, share.mib * _MIB, total, part / SHARE_WHOLE if part is not None else None)
-
-
-def _booked(state: AllocationState) -> dict[str, GpuBooking]:
-    found: dict[str, GpuBooking] = {}
-    replicas = max(1, state.node_config.effective_mode.replicas) if state.node_config.replicated else 1
-    for devices in state.device_table:
-        for index in devices.indices:
-            gpu = state.node_config.gpu(index)
-            if gpu is None:
-                continue
-            before = found.get(gpu.uuid, NOT_BOOKED)
-            shared = index in devices.slots.get(GPU_MEMORY, EMPTY)
-            mib, percent = (
-                (devices.mib(index), devices.percent(index)) if shared else (gpu.mib // replicas, 100 // replicas)
-            )
-            found[gpu.uuid] = GpuBooking(before.memory + mib * _MIB, before.percent + percent, before.pods + 1)
-    return found
+        time_share = part / SHARE_WHOLE if part is not None else None
+        yield GpuPart(share.index, (share.uuid,), share.mib * _MIB, total, time_share)
+    split: dict[int, list[MigDevice]] = {}
+    for instance in instances_of(state.node_config, devices, container):
+        split.setdefault(instance.index, []).append(instance)
+    for index, instances in split.items():
+        limit = sum(each.mib for each in instances) * _MIB
+        yield GpuPart(index, tuple(each.uuid for each in instances), limit, limit, None)

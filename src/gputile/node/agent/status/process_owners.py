@@ -1,4 +1,4 @@
-"""Which container a process belongs to, by the names of its cgroups.
+"""Finds which container a process belongs to, by the names of its cgroups.
 
 The kubelet names a pod's cgroup by its UID, and container runtimes that of a container by its ID
 (kubernetes/pkg/kubelet/cm, cgroup-v2). A container that may make cgroups names those below its own, so the first names

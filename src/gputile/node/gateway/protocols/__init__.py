@@ -1,1 +1,1 @@
-"""The gRPC messages and services of the kubelet, generated from the .proto files beside this module."""
+"""Contains the kubelet's gRPC messages and services, generated from the .proto files beside it."""

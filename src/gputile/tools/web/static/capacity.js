@@ -7,7 +7,7 @@ const SIZES = [1, 2, 4, 8, 16, 32, 64, Infinity]; // GiB, upper ends of the rows
 const SETS = [1, 2, 4, 8, 16];
 
 export function capacityOf(nodes, model) {
-  const capacity = { largest: 0, largestOn: "", shares: 0, free: 0, total: 0, whole: 0, wholeOn: 0, largestSet: 0, sets: new Map(), holes: SIZES.map(() => ({ count: 0, mib: 0 })), lost: 0 };
+  const capacity = { largest: 0, largestOn: "", shares: 0, free: 0, total: 0, whole: 0, wholeOn: 0, largestSet: 0, sets: new Map(), instances: new Map(), turns: 0, allTurns: 0, holes: SIZES.map(() => ({ count: 0, mib: 0 })) };
   for (const node of nodes) {
     if (!node.serves || node.cordoned) continue;
     const on = factsOf(node).on;
@@ -17,6 +17,13 @@ export function capacityOf(nodes, model) {
       if (model && gpu.model !== model) continue;
       capacity.total += gpu.total;
       const pods = on.get(gpu.index)?.length ?? 0;
+      if (node.replicas) {
+        const turns = Math.max(0, node.replicas - Math.max(pods, gpu.pods ?? 0));
+        capacity.allTurns += node.replicas;
+        capacity.turns += turns;
+        capacity.free += Math.floor((gpu.total * turns) / node.replicas);
+        continue;
+      }
       if (node.serves === "gpus") {
         if (!pods && !gpu.pods) {
           empty += 1;
@@ -35,6 +42,10 @@ export function capacityOf(nodes, model) {
         capacity.largest = hole;
         capacity.largestOn = `${node.name}, GPU ${gpu.index}`;
       }
+    }
+    for (const { profile, total, booked = 0 } of model ? [] : node.instances ?? []) { // of which GPU they are, only the node knows
+      const known = capacity.instances.get(profile) ?? { free: 0, total: 0 };
+      capacity.instances.set(profile, { free: known.free + Math.max(0, total - booked), total: known.total + total });
     }
     capacity.whole += empty;
     if (empty) capacity.wholeOn += 1;
@@ -58,14 +69,23 @@ export function drawCapacity(place, nodes, model) {
       card("GPUs with room for a share", `${capacity.shares}`, ["GPUs that are shared and not full"]),
       card("Whole GPUs that are free", `${capacity.whole}`, [`on ${capacity.wholeOn} nodes that give whole GPUs`]),
       card("Largest set on one node", capacity.largestSet ? `${capacity.largestSet} GPUs` : "none", ["whole GPUs of one node for one pod"]),
+      capacity.allTurns ? card("Turns that are free", `${capacity.turns}`, [`of ${capacity.allTurns} on GPUs that pods have in turns`]) : null,
       card("Free memory", `${amountText(capacity.free)} GiB`, [capacity.total ? `${Math.round((capacity.free / capacity.total) * 100)} % of ${amountText(capacity.total)} GiB` : "no GPUs"])),
     element("div", { class: "columns" },
       element("table", {}, element("caption", {}, "Free memory of shared GPUs, by the size of the hole"),
         element("thead", {}, element("tr", {}, ["Hole", "GPUs", "Together", ""].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
       element("table", {}, element("caption", {}, "Sets of whole GPUs on one node that fit now"),
         element("thead", {}, element("tr", {}, ["Set", "How many"].map((text) => element("th", { scope: "col" }, text)))),
-        element("tbody", {}, SETS.map((size) => element("tr", {}, element("th", { scope: "row" }, size === 1 ? "1 GPU" : `${size} GPUs`), element("td", { class: "number" }, `${capacity.sets.get(size) ?? 0}`)))))),
-    element("p", { class: "hint" }, "Counted by memory alone, on nodes that take pods. Whether one pod fits depends on its compute, taints, gangs and affinity too: ask with What if."));
+        element("tbody", {}, SETS.map((size) => element("tr", {}, element("th", { scope: "row" }, size === 1 ? "1 GPU" : `${size} GPUs`), element("td", { class: "number" }, `${capacity.sets.get(size) ?? 0}`))))),
+      capacity.instances.size ? profilesElement(capacity.instances) : null),
+    element("p", { class: "hint" }, "Counted by memory alone, on nodes that take pods: not on those that are cordoned, not ready, or offer no GPUs. Whether one pod fits depends on its compute, taints, gangs and affinity too: ask with What if."));
+}
+
+function profilesElement(instances) {
+  const rows = [...instances].sort(([one], [other]) => one.localeCompare(other));
+  return element("table", { class: "profiles" }, element("caption", {}, "MIG instances, by profile"),
+    element("thead", {}, element("tr", {}, ["Profile", "Free", "Of"].map((text) => element("th", { scope: "col" }, text)))),
+    element("tbody", {}, rows.map(([profile, { free, total }]) => element("tr", {}, element("th", { scope: "row" }, nameElement(profile)), element("td", { class: "number" }, `${free}`), element("td", { class: "number" }, `${total}`)))));
 }
 
 function holeText(number) {

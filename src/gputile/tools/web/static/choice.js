@@ -1,16 +1,25 @@
 // Which nodes are shown, in which order, and which of their pods are meant.
 
-import { factsOf, podKey } from "./model.js";
+import { factsOf, podKey, wordsOf } from "./model.js";
+
+// The words of a search.
+export function wordsIn(search) {
+  return search.toLowerCase().split(/\s+/).filter(Boolean);
+}
+
+export function hasAll(text, words) {
+  return words.every((word) => text.includes(word));
+}
 
 export function chosen(nodes, wanted) {
-  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsIn(wanted.search);
   const found = [];
   for (const node of nodes) {
     if (wanted.mode && node.mode !== wanted.mode) continue;
     const facts = factsOf(node);
     if (wanted.model && !facts.models.has(wanted.model)) continue;
     if (wanted.namespace && !facts.namespaces.has(wanted.namespace)) continue;
-    if (words.length && !words.every((word) => facts.words.includes(word))) continue;
+    if (words.length && !hasAll(wordsOf(node), words)) continue;
     found.push(node);
   }
   return found.sort(ORDERS[wanted.order] ?? ORDERS.name);
@@ -18,14 +27,14 @@ export function chosen(nodes, wanted) {
 
 export function isMeant(pod, wanted) {
   if (wanted.namespace && pod.namespace !== wanted.namespace) return false;
-  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsIn(wanted.search);
   return !words.length || words.some((word) => podKey(pod).toLowerCase().includes(word));
 }
 
 export function narrows(wanted, node) {
   // A search that names the node or its model means all its pods.
   if (wanted.namespace) return true;
-  const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsIn(wanted.search);
   return words.length > 0 && (node.pods ?? []).some((pod) => isMeant(pod, wanted));
 }
 

@@ -26,9 +26,10 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+// What is chosen stays to be chosen: it is in force, though nothing may be like that any more.
 export function fillSelect(select, values, all) {
   const before = select.value;
-  const wanted = ["", ...values];
+  const wanted = ["", ...values, ...(before && !values.includes(before) ? [before] : [])];
   const there = [...select.options].map((option) => option.value);
   if (wanted.length === there.length && wanted.every((value, number) => value === there[number])) return;
   select.replaceChildren(...wanted.map((value) => {
@@ -36,5 +37,5 @@ export function fillSelect(select, values, all) {
     option.textContent = value || all;
     return option;
   }));
-  select.value = wanted.includes(before) ? before : "";
+  select.value = before;
 }

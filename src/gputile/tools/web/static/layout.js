@@ -5,6 +5,7 @@ export const TILE_GAP = 8;
 const ROW_PADDING = 14;
 const NAME_WIDTH = 210;
 const NAME_HEIGHT = 44;
+const LINE_HEIGHT = 22; // of pods beside the tiles: on MIG instances of a profile, or on unknown GPUs
 const NARROW = 720;
 const LEAST_TILE = 88;
 const MOST_TILE = 330;
@@ -33,6 +34,10 @@ export function tileWidth(gpu, frame) {
   return Math.max(48, Math.round(gpu.total * frame.scale));
 }
 
+function isAnyUnplaced(node) {
+  return (node.pods ?? []).some((pod) => !pod.shares && !pod.instances);
+}
+
 export function rowHeight(node, frame) {
   let lines = 1, taken = 0;
   for (const gpu of node.gpus ?? []) {
@@ -43,8 +48,9 @@ export function rowHeight(node, frame) {
     }
     taken += (taken ? TILE_GAP : 0) + width;
   }
-  const unplaced = (node.pods ?? []).some((pod) => !pod.shares) ? 26 : 0;
-  const tiles = (node.gpus?.length ? lines * TILE_HEIGHT + (lines - 1) * TILE_GAP : 22) + unplaced;
+  if (!node.gpus?.length) lines = 0;
+  const beside = (node.instances?.length ?? 0) + (isAnyUnplaced(node) ? 1 : 0);
+  const tiles = lines * TILE_HEIGHT + beside * LINE_HEIGHT + Math.max(0, lines + beside - 1) * TILE_GAP;
   return ROW_PADDING + (frame.narrow ? NAME_HEIGHT + tiles : Math.max(tiles, NAME_HEIGHT));
 }
 

@@ -1,60 +1,109 @@
 // The way to the server: the state, its changes as they come, and questions.
 
+import { Turns } from "./turns.js";
+
 const RETRY_MS = 2000;
+const HEAD_MS = 30000; // for the beginning of the state
+const SILENCE_MS = 45000; // three heartbeats: the way is cut, though nobody has said so
+const LISTEN_MS = 5000;
+const PATIENCE_MS = 60000; // for an answer, while too many ask
+const AWAY = "gputile web does not answer: it has ended, or the way to it is cut. Trying again.";
 
 export class Live {
   constructor(handlers) {
     this.handlers = handlers;
     this.epoch = "";
     this.revision = 0;
+    this.current = false; // whether the changes after `revision` are all that is unknown
+    this.loading = null; // what the latest start waits for
+    this.began = -Infinity;
+    this.heard = 0;
     this.source = null;
+    this.turns = new Turns(() => this.follow(), () => this.letGo());
   }
 
   async start() {
+    clearTimeout(this.timer);
+    this.current = false;
+    this.turns.leave();
+    const loading = this.loading = new AbortController();
+    this.began = performance.now();
     try {
-      const answer = await fetch("/api/state");
-      if (answer.status === 401) {
-        this.handlers.lost((await answer.text()).trim());
-        return;
+      // What fills the screen comes first; who has drawn all already gets all anew at once.
+      for (let part = this.epoch ? "state" : "first"; part; ) {
+        const late = setTimeout(() => loading.abort(), HEAD_MS);
+        const answer = await fetch(`/api/${part}`, { signal: loading.signal });
+        clearTimeout(late);
+        if (answer.status === 401) {
+          this.loading = null;
+          this.handlers.lost((await answer.text()).trim());
+          return;
+        }
+        if (!answer.ok) throw new Error(`${answer.status}`);
+        const state = await answer.json();
+        this.handlers.state(state);
+        part = state.more ? "state" : "";
+        if (!part) [this.epoch, this.revision] = [state.epoch, state.revision];
       }
-      if (!answer.ok) throw new Error(`${answer.status}`);
-      const state = await answer.json();
-      this.epoch = state.epoch;
-      this.revision = state.revision;
-      this.handlers.state(state);
-      this.follow();
     } catch {
-      this.handlers.lost("gputile web does not answer: it has ended, or the way to it is cut. Trying again.");
-      setTimeout(() => this.start(), RETRY_MS);
+      this.lose();
+      return;
     }
+    this.loading = null;
+    this.current = true;
+    if (!document.hidden) this.turns.enter();
+  }
+
+  // Nobody looks at what is out of sight: it follows nothing, and catches up when it is seen again.
+  onSight() {
+    if (document.hidden) {
+      clearTimeout(this.timer);
+      this.turns.leave();
+      this.handlers.rested();
+    } else if (this.current) this.turns.enter();
+    else if (!this.loading) this.start();
   }
 
   follow() {
-    this.source?.close();
+    this.letGo();
+    this.heard = performance.now();
     this.source = new EventSource(`/api/changes?epoch=${encodeURIComponent(this.epoch)}&after=${this.revision}`);
     const on = (kind, act) => this.source.addEventListener(kind, (event) => {
+      this.heard = performance.now();
       if (event.lastEventId) this.revision = Number(event.lastEventId);
       act(JSON.parse(event.data));
     });
     on("change", (difference) => this.handlers.change(difference));
     on("status", (status) => this.handlers.status(status));
-    on("reload", () => this.restart());
+    on("beat", () => {});
+    on("reload", () => this.again(performance.now() - this.began < RETRY_MS ? RETRY_MS : 0));
     this.source.addEventListener("open", () => this.handlers.connected());
-    this.source.addEventListener("error", () => {
-      this.handlers.lost("gputile web does not answer: it has ended, or the way to it is cut. Trying again.");
-      this.restart();
-    });
+    this.source.addEventListener("error", () => this.lose());
+    this.listening = setInterval(() => performance.now() - this.heard > SILENCE_MS && this.lose(), LISTEN_MS);
   }
 
-  restart() {
+  letGo() {
+    clearInterval(this.listening);
     this.source?.close();
     this.source = null;
-    setTimeout(() => this.start(), RETRY_MS);
   }
 
-  async pod(key) {
-    const [namespace, name] = [key.slice(0, key.indexOf("/")), key.slice(key.indexOf("/") + 1)];
-    return read(await fetch(`/api/pod?${new URLSearchParams({ namespace, name })}`));
+  lose() {
+    this.handlers.lost(AWAY);
+    this.again(RETRY_MS);
+  }
+
+  again(ms) {
+    this.loading = null;
+    this.current = false;
+    this.turns.leave();
+    clearTimeout(this.timer);
+    if (!document.hidden) this.timer = setTimeout(() => this.start(), ms);
+  }
+
+  // Ask about a pod for as long as `wanted()` is true.
+  async pod(key, wanted) {
+    return patient(() => fetch(`/api/pod?${podQuery(key)}`), wanted);
   }
 
   async usage(names) {
@@ -62,8 +111,7 @@ export class Live {
   }
 
   async podUsage(key) {
-    const [namespace, name] = [key.slice(0, key.indexOf("/")), key.slice(key.indexOf("/") + 1)];
-    return read(await fetch(`/api/pod-usage?${new URLSearchParams({ namespace, name })}`));
+    return read(await fetch(`/api/pod-usage?${podQuery(key)}`));
   }
 
   async logOut() {
@@ -71,11 +119,27 @@ export class Live {
   }
 
   async whatIf(manifest) {
-    return read(await fetch("/api/what-if", { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }));
+    return patient(() => fetch("/api/what-if", { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }), () => true);
   }
 }
 
+function podQuery(key) {
+  const slash = key.indexOf("/");
+  return new URLSearchParams({ namespace: key.slice(0, slash), name: key.slice(slash + 1) });
+}
+
+// Ask again while the server has too many questions; not all who wait at the same moments.
+async function patient(ask, wanted) {
+  const until = performance.now() + PATIENCE_MS;
+  for (;;) {
+    const answer = await ask();
+    if (answer.status !== 503 || !wanted() || performance.now() > until) return read(answer);
+    await new Promise((over) => setTimeout(over, RETRY_MS * (0.5 + Math.random())));
+  }
+}
+
+// What was answered; an error without a `status` says that nothing was.
 async function read(answer) {
-  if (!answer.ok) throw new Error((await answer.text()).trim() || `${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error((await answer.text()).trim() || `${answer.status}`), { status: answer.status });
   return answer.json();
 }

@@ -5,9 +5,11 @@ import { chosen } from "./choice.js";
 import { Colours } from "./colours.js";
 import { byId, element, fillSelect, nameElement } from "./elements.js";
 import { Live } from "./live.js";
-import { Model, amountText, groupsOf, podKey, totalsOf } from "./model.js";
-import { nodePanel, plainPodPanel, podPanel } from "./panel.js";
-import { drawPending } from "./pending.js";
+import { Model, amountText, groupsOf, totalsOf } from "./model.js";
+import { nodePanel, placedPodPanel, plainPodPanel, podPanel } from "./panel.js";
+import { fillFrame, isMarked } from "./panel_frame.js";
+import { drawPending, waiting } from "./pending.js";
+import { PodWatch } from "./pod_watch.js";
 import { TileGrid } from "./tiles.js";
 import { UsageWatch, fillUse, podUse } from "./usage.js";
 import { WhatIf } from "./what_if.js";
@@ -21,17 +23,20 @@ const seen = {
   now: () => Math.floor(Date.now() / 1000),
 };
 const address = { view: "tiles", pod: "", node: "" };
-let asked = 0; // the number of the latest question about a pod, so that a late answer to another is left out
+const connection = { open: false, lost: "", status: {} };
 let planned = false;
 let restyle = true;
 
 const grid = new TileGrid(byId("scroll"), byId("rows"), seen, open);
 const given = byId("gputile-data");
-const live = new Live({ state: onState, change: onChange, status: onStatus, lost: onLost, connected: onConnected });
+const views = given ? VIEWS.filter((view) => view !== "what-if") : VIEWS; // a file has no server to ask
+const live = new Live({ state: onState, change: onChange, status: onStatus, lost: onLost, connected: onConnected, rested: onRested });
 
 const usageWatch = new UsageWatch(nodesLookedAt, (names) => live.usage(names), onUsage);
+const podWatch = new PodWatch((key, wanted) => live.pod(key, wanted), onPod);
 
 function onState(state) {
+  const anew = seen.model.whole;
   seen.model.load(state);
   byId("cluster").replaceChildren(nameElement(state.cluster.replace(/^https?:\/\//, "")));
   document.title = `gputile ${state.cluster.replace(/^https?:\/\//, "")}`;
@@ -41,11 +46,12 @@ function onState(state) {
   restyle = true;
   drawNow();
   lookAtUse();
+  if (anew) podWatch.changed();
 }
 
 function onChange(difference) {
   performance.mark("gputile-change");
-  seen.model.apply(difference);
+  if (seen.model.apply(difference, address.pod)) podWatch.changed();
   drawSoon();
 }
 
@@ -57,7 +63,7 @@ function lookAtUse() {
 function nodesLookedAt() {
   const names = address.view === "tiles" ? grid.inSight() : [];
   if (address.node && seen.model.nodes.has(address.node)) names.push(address.node);
-  if (address.pod) askPodUse(address.pod, asked);
+  if (address.pod) askPodUse(address.pod);
   return names;
 }
 
@@ -69,35 +75,45 @@ function onUsage(answer, names) {
   drawSoon();
 }
 
-async function askPodUse(key, question) {
+async function askPodUse(key) {
   if (!byId("pod-use")) return;
   try {
     const answer = await live.podUsage(key);
-    if (question === asked) byId("pod-use")?.replaceChildren(...podUse(answer, seen.now()));
+    if (key === address.pod) byId("pod-use")?.replaceChildren(...podUse(answer, seen.now()));
   } catch (error) {
-    if (question === asked) byId("pod-use")?.replaceChildren(element("p", { class: "hint" }, nameElement(error.message)));
+    if (key === address.pod) byId("pod-use")?.replaceChildren(element("p", { class: "hint" }, nameElement(error.message)));
   }
 }
 
+// The way to the server and the server's way to the cluster can both be cut: the one says nothing of the other.
 function onStatus(status) {
-  const trouble = byId("trouble");
-  trouble.hidden = !status.trouble;
-  trouble.textContent = status.trouble ? `The cluster does not answer since ${new Date(status.since * 1000).toLocaleTimeString()}; this is what it said last. ${status.trouble}` : "";
-  setLive(status.trouble ? "stale" : "live");
+  connection.status = status;
+  drawConnection();
 }
 
 function onConnected() {
-  if (!byId("trouble").dataset.lost) return;
-  delete byId("trouble").dataset.lost;
-  byId("trouble").hidden = true;
-  setLive("live");
+  connection.open = true;
+  connection.lost = "";
+  drawConnection();
+}
+
+function onRested() {
+  connection.open = false;
+  drawConnection();
 }
 
 function onLost(text) {
-  byId("trouble").dataset.lost = "yes";
-  byId("trouble").hidden = false;
-  byId("trouble").textContent = text;
-  setLive("stale");
+  connection.open = false;
+  connection.lost = text;
+  drawConnection();
+}
+
+function drawConnection() {
+  const { open: connected, lost, status } = connection;
+  const away = status.trouble ? `The cluster does not answer since ${new Date(status.since * 1000).toLocaleTimeString()}; this is what it said last. ${status.trouble}` : "";
+  byId("trouble").hidden = !lost && !away;
+  byId("trouble").textContent = lost || away;
+  setLive(connected && !lost && !away ? "live" : "stale");
 }
 
 function setLive(state) {
@@ -123,9 +139,10 @@ function drawNow() {
   drawSummary(totals);
   fillSelect(byId("model"), [...totals.models].sort(), "all");
   fillSelect(byId("mode"), [...totals.modes].sort(), "all");
-  fillSelect(byId("namespace"), [...totals.namespaces.keys()].sort(), "all");
+  fillSelect(byId("namespace"), [...new Set([...totals.namespaces.keys(), ...[...seen.model.pending.values()].map((pod) => pod.namespace)])].sort(), "all");
   byId("pending-count").textContent = seen.model.pending.size ? `${seen.model.pending.size}` : "";
   const found = chosen(nodes, seen.wanted);
+  const { whole } = seen.model;
   const view = address.view;
   if (view === "tiles") {
     drawLegend(groups);
@@ -133,14 +150,14 @@ function drawNow() {
     restyle = false;
     byId("nothing").hidden = found.length > 0;
     byId("nothing").textContent = nodes.length ? "No node is like that: the search and the filters leave none." : "The cluster has no node with GPUs.";
-  } else if (view === "pending") {
-    const words = seen.wanted.search.toLowerCase();
-    drawPending(byId("view-pending"), [...seen.model.pending.values()].filter((pod) => podKey(pod).toLowerCase().includes(words) && (!seen.wanted.namespace || pod.namespace === seen.wanted.namespace)), open, seen.now());
-  } else if (view === "capacity") {
+  } else if (whole && view === "pending") {
+    const pending = [...seen.model.pending.values()];
+    drawPending(byId("view-pending"), waiting(pending, seen.wanted), pending.length, open, seen.now());
+  } else if (whole && view === "capacity") {
     drawCapacity(byId("view-capacity"), found, seen.wanted.model);
   }
   if (address.node) drawNodePanel();
-  document.documentElement.dataset.drawn = `${seen.model.nodes.size}`;
+  if (whole) document.documentElement.dataset.drawn = `${nodes.length}`;
   performance.mark("gputile-drawn");
 }
 
@@ -148,13 +165,13 @@ function drawSummary(totals) {
   const facts = [
     ["GPUs in use", `${totals.busy}`, `of ${totals.gpus}`, totals.gpus ? totals.busy / totals.gpus : 0],
     ["Memory booked", `${amountText(totals.booked)}`, `of ${amountText(totals.total)} GiB`, totals.total ? totals.booked / totals.total : 0],
-    ["Pods on GPUs", `${totals.pods}`, totals.reserved ? `and ${totals.reserved} reserved` : `on ${totals.nodes} nodes`],
+    ["Pods on GPUs", `${totals.pods}`, totals.reserved ? `and ${totals.reserved} reserved` : `on ${totals.nodesWithPods} ${totals.nodesWithPods === 1 ? "node" : "nodes"}`],
     ["Pending", `${seen.model.pending.size}`, seen.model.pending.size === 1 ? "pod asks for GPUs" : "pods ask for GPUs"],
     ["Unhealthy", `${totals.sick}`, `GPUs; ${totals.troubled} nodes with problems`],
   ];
   byId("summary").replaceChildren(...facts.map(([title, value, more, part]) => element("div", { class: `fact${title === "Unhealthy" && (totals.sick || totals.troubled) ? " bad" : ""}` },
-    element("span", { class: "fact-title" }, title), element("strong", {}, value), element("span", { class: "fact-more" }, more),
-    part === undefined ? null : element("div", { class: "meter-track", "aria-hidden": "true" }, element("div", { class: "meter", width: `${part * 100}%` })))));
+    element("span", { class: "fact-title" }, title), element("strong", {}, seen.model.whole ? value : "…"), element("span", { class: "fact-more" }, seen.model.whole ? more : ""),
+    part === undefined ? null : element("div", { class: "meter-track", "aria-hidden": "true" }, element("div", { class: "meter", width: `${seen.model.whole ? part * 100 : 0}%` })))));
 }
 
 function drawLegend(groups) {
@@ -196,53 +213,52 @@ function close() {
 }
 
 function drawPanel() {
-  asked += 1;
+  podWatch.close();
   byId("panel").hidden = !address.pod && !address.node;
+  if (byId("panel").hidden) byId("panel").dataset.title = "";
   document.body.classList.toggle("with-panel", !byId("panel").hidden);
   if (address.node) {
     grid.revealNode(address.node);
     drawNodePanel();
     lookAtUse();
-  } else if (address.pod) drawPodPanel(address.pod, asked);
+  } else if (address.pod) drawPodPanel(address.pod);
 }
 
 function fillPanel(kind, title, parts) {
-  const focused = byId("panel").contains(document.activeElement);
-  byId("panel").replaceChildren(
-    element("div", { class: "panel-head" }, element("div", {}, element("small", {}, kind), element("h2", {}, nameElement(title))),
-      element("button", { class: "quiet", id: "panel-close", "aria-label": "Close", onclick: close }, "✕")), ...parts);
-  if (focused || !document.activeElement || document.activeElement === document.body) byId("panel-close").focus();
+  fillFrame(byId("panel"), { kind, title, close }, parts);
 }
 
 function drawNodePanel() {
   const node = seen.model.nodes.get(address.node);
-  if (drawNodePanel.drawn === node && byId("panel").dataset.node === address.node && byId("panel").childElementCount) return;
-  drawNodePanel.drawn = node;
+  const shown = node ?? seen.model.whole;
+  if (drawNodePanel.drawn === shown && byId("panel").dataset.node === address.node && byId("panel").childElementCount) return;
+  drawNodePanel.drawn = shown;
   byId("panel").dataset.node = address.node;
-  fillPanel("Node", address.node, node ? nodePanel(node, open, seen.now()) : [element("p", {}, "This node is not there (any more).")]);
+  fillPanel("Node", address.node, node ? nodePanel(node, open, seen.now()) : [element("p", { class: "hint" }, shown ? "This node is not there (any more)." : "Asking ...")]);
   fillUse(byId("panel"), seen.model.usage.get(address.node));
 }
 
-async function drawPodPanel(key, question) {
+function drawPodPanel(key) {
   byId("panel").dataset.node = "";
   const pending = seen.model.pending.get(key);
   if (given) {
-    fillPanel("Pod", key, pending ? plainPodPanel(pending) : [element("p", {}, "It has its place.")]);
+    fillPanel("Pod", key, pending ? plainPodPanel(pending) : placedPodPanel(seen.model.nodes.values(), key, open));
     return;
   }
   fillPanel("Pod", key, [element("p", { class: "hint" }, "Asking ...")]);
-  try {
-    const answer = await live.pod(key);
-    if (question !== asked) return;
-    fillPanel("Pod", key, podPanel(key, answer, open, seen.now()));
-    lookAtUse();
-  } catch (error) {
-    if (question === asked) fillPanel("Pod", key, [element("p", { class: "bad-box" }, nameElement(error.message))]);
-  }
+  podWatch.open(key);
+}
+
+function onPod(key, answer, error) {
+  if (isMarked(byId("panel"))) return;
+  const use = [...(byId("pod-use")?.childNodes ?? [])];
+  fillPanel("Pod", key, answer ? podPanel(key, answer, open, seen.now()) : [element("p", { class: "bad-box" }, nameElement(error.message))]);
+  if (use.length) byId("pod-use")?.replaceChildren(...use);
+  else lookAtUse();
 }
 
 function show(view) {
-  address.view = VIEWS.includes(view) ? view : "tiles";
+  address.view = views.includes(view) ? view : "tiles";
   writeAddress();
   drawView();
 }
@@ -267,7 +283,7 @@ function writeAddress() {
 
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
-  address.view = VIEWS.includes(parts.get("view")) ? parts.get("view") : "tiles";
+  address.view = views.includes(parts.get("view")) ? parts.get("view") : "tiles";
   address.pod = parts.get("pod") ?? "";
   address.node = parts.get("node") ?? "";
   drawView();
@@ -293,7 +309,7 @@ function onKey(event) {
   if (event.key === "/") {
     byId("search").focus();
     event.preventDefault();
-  } else if (VIEWS[Number(event.key) - 1] && !byId(`view-${VIEWS[Number(event.key) - 1]}`).dataset.absent) show(VIEWS[Number(event.key) - 1]);
+  } else if (views[Number(event.key) - 1]) show(views[Number(event.key) - 1]);
   else if (event.key === "t") turnTheme();
   else if (event.key === "?") showKeys();
   else if (event.key.startsWith("Arrow") && address.view === "tiles" && event.target === document.body) {
@@ -347,10 +363,7 @@ function begin() {
   window.addEventListener("popstate", readAddress);
   new ResizeObserver(() => drawSoon()).observe(byId("scroll"));
   if (given) {
-    for (const each of ["what-if"]) {
-      byId(`view-${each}`).dataset.absent = "yes";
-      document.querySelector(`[data-view="${each}"]`).hidden = true;
-    }
+    document.querySelector('[data-view="what-if"]').hidden = true;
     onState(JSON.parse(given.textContent));
     setLive("file");
   } else {
@@ -360,6 +373,7 @@ function begin() {
     });
     setLive("stale");
     live.start();
+    document.addEventListener("visibilitychange", () => live.onSight());
     byId("scroll").addEventListener("scroll", lookAtUse, { passive: true });
   }
   readAddress();

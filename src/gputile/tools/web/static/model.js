@@ -7,12 +7,14 @@ export class Model {
     this.ghosts = new Map(); // node name -> pods that a what-if has put there
     this.usage = new Map(); // node name -> what its agent measured last
     this.loaded = false;
+    this.whole = false; // false while there is only what fills the screen
   }
 
   load(state) {
     this.nodes = new Map(state.nodes.map((node) => [node.name, node]));
     this.pending = new Map(state.pending.map((pod) => [podKey(pod), pod]));
     this.loaded = true;
+    this.whole = !state.more;
   }
 
   measured(names, answer) {
@@ -23,11 +25,20 @@ export class Model {
     }
   }
 
-  apply(difference) {
+  // Return whether the record of the pod `key` is another then.
+  apply(difference, key) {
+    const names = [...(difference.nodesGone ?? []), ...Object.keys(difference.nodes ?? {})];
+    const before = key ? this.recordOf(key, names) : "";
     for (const name of difference.nodesGone ?? []) this.nodes.delete(name);
     for (const [name, node] of Object.entries(difference.nodes ?? {})) this.nodes.set(name, node);
-    for (const key of difference.pendingGone ?? []) this.pending.delete(key);
-    for (const [key, pod] of Object.entries(difference.pending ?? {})) this.pending.set(key, pod);
+    for (const each of difference.pendingGone ?? []) this.pending.delete(each);
+    for (const [each, pod] of Object.entries(difference.pending ?? {})) this.pending.set(each, pod);
+    return key ? this.recordOf(key, names) !== before : false;
+  }
+
+  // What is known of a pod: that it is pending, and what it has on these nodes.
+  recordOf(key, names) {
+    return JSON.stringify([this.pending.get(key), names.map((name) => this.nodes.get(name)?.pods?.find((pod) => podKey(pod) === key))]);
   }
 }
 
@@ -35,13 +46,18 @@ export function podKey(pod) {
   return `${pod.namespace}/${pod.name}`;
 }
 
-const factsOfNode = new WeakMap(); // node records never change, so what follows from one is computed once
+// Node records never change, so what follows from one is computed once, and only where it is asked for.
+function ofNode(compute) {
+  const known = new WeakMap();
+  return (node) => {
+    let found = known.get(node);
+    if (found === undefined) known.set(node, found = compute(node));
+    return found;
+  };
+}
 
-export function factsOf(node) {
-  let facts = factsOfNode.get(node);
-  if (facts !== undefined) return facts;
-  facts = { total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, models: new Set(), namespaces: new Map(), workloads: new Map(), on: new Map(), words: "" };
-  const words = [node.name, node.mode ?? ""];
+export const factsOf = ofNode((node) => {
+  const facts = { total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, models: new Set(), namespaces: new Map(), on: new Map() };
   for (const gpu of node.gpus ?? []) {
     facts.gpus += 1;
     facts.total += gpu.total;
@@ -60,13 +76,25 @@ export function factsOf(node) {
       facts.on.get(index)?.push({ pod, mib: amount, percent });
     }
     facts.namespaces.set(pod.namespace, (facts.namespaces.get(pod.namespace) ?? 0) + mib);
-    facts.workloads.set(workloadOf(pod), (facts.workloads.get(workloadOf(pod)) ?? 0) + mib);
-    words.push(podKey(pod));
   }
-  words.push(...facts.models);
-  facts.words = words.join("\n").toLowerCase();
-  factsOfNode.set(node, facts);
   return facts;
+});
+
+// What a search finds a node by.
+export const wordsOf = ofNode((node) => [node.name, node.mode ?? "", ...(node.pods ?? []).map(podKey), ...factsOf(node).models, ...(node.instances ?? []).map((each) => `mig-${each.profile}`)].join("\n").toLowerCase());
+
+const workloadsOf = ofNode((node) => {
+  const found = new Map();
+  for (const pod of node.pods ?? []) {
+    const mib = (pod.shares ?? []).reduce((sum, [, amount]) => sum + amount, 0);
+    found.set(workloadOf(pod), (found.get(workloadOf(pod)) ?? 0) + mib);
+  }
+  return found;
+});
+
+// The pods of a node that have MIG instances of a profile, and how many. Which instance is whose only the node knows.
+export function podsOnInstances(node, profile) {
+  return (node.pods ?? []).flatMap((pod) => (pod.instances ?? []).filter(([name]) => name === profile).map(([, count]) => ({ pod, count })));
 }
 
 export function workloadOf(pod) {
@@ -76,16 +104,16 @@ export function workloadOf(pod) {
 export function groupsOf(nodes, by) {
   const groups = new Map();
   for (const node of nodes) {
-    for (const [name, mib] of factsOf(node)[by === "workload" ? "workloads" : "namespaces"]) groups.set(name, (groups.get(name) ?? 0) + mib);
+    for (const [name, mib] of by === "workload" ? workloadsOf(node) : factsOf(node).namespaces) groups.set(name, (groups.get(name) ?? 0) + mib);
   }
   return groups;
 }
 
 export function totalsOf(nodes) {
-  const totals = { nodes: 0, total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, troubled: 0, namespaces: new Map(), models: new Set(), modes: new Set() };
+  const totals = { nodesWithPods: 0, total: 0, booked: 0, gpus: 0, busy: 0, sick: 0, pods: 0, reserved: 0, troubled: 0, namespaces: new Map(), models: new Set(), modes: new Set() };
   for (const node of nodes) {
     const facts = factsOf(node);
-    totals.nodes += 1;
+    if (facts.pods) totals.nodesWithPods += 1;
     for (const key of ["total", "booked", "gpus", "busy", "sick", "pods", "reserved"]) totals[key] += facts[key];
     if (node.problems || node.silent) totals.troubled += 1;
     for (const [name, mib] of facts.namespaces) totals.namespaces.set(name, (totals.namespaces.get(name) ?? 0) + mib);

@@ -1,14 +1,14 @@
 // The page of one pod or one node, beside the tiles.
 
 import { element, nameElement } from "./elements.js";
-import { agoText, amountText, factsOf, podKey } from "./model.js";
+import { agoText, amountText, factsOf, podKey, podsOnInstances } from "./model.js";
 
 export function nodePanel(node, open, now) {
   const facts = factsOf(node);
   const parts = [
     factList([
       ["Mode", node.mode || "unknown"],
-      ["Takes", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : "no pods now"],
+      ["Takes", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : node.serves === "instances" ? "MIG instances" : "no pods now"],
       ["Memory unit", node.unit ? `${node.unit} MiB` : "unknown"],
       ["Booked", `${amountText(facts.booked)} of ${amountText(facts.total)} GiB`],
       ["Taints", (node.taints ?? []).join(", ") || "none"],
@@ -22,6 +22,14 @@ export function nodePanel(node, open, now) {
     parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`),
+      element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));
+  }
+  for (const { profile, total, booked = 0 } of node.instances ?? []) {
+    const held = podsOnInstances(node, profile);
+    parts.push(element("h3", {}, `MIG ${profile} `, element("small", {}, `${booked} of ${total} instances taken`)));
+    parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, count }) => element("li", {},
+      element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
+      element("span", {}, `${count > 1 ? ` ${count} instances` : ""} ${agoText(pod.created, now)}`),
       element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));
   }
   parts.push(element("p", { class: "hint", "data-use-problem": true }));
@@ -57,6 +65,20 @@ export function podPanel(key, answer, open, now) {
 
 export function plainPodPanel(pod) {
   return [factList([["Asks", pod.asks], ["Gang", pod.gang || "none"]]), pod.waits ? element("p", {}, nameElement(pod.waits)) : ""];
+}
+
+// A pod of a file, of which no server can be asked: where it is, and what it has there.
+export function placedPodPanel(nodes, key, open) {
+  for (const node of nodes) {
+    const pod = (node.pods ?? []).find((each) => podKey(each) === key);
+    if (!pod) continue;
+    const shares = (pod.shares ?? []).map(([index, mib, percent]) => element("li", {}, `GPU ${index}: ${pod.whole ? "whole" : `${amountText(mib)} GiB`}${percent && !pod.whole ? `, ${percent} % of compute` : ""}`));
+    return [
+      element("p", {}, pod.reserved ? "Reserved for its gang on " : "It is on ", element("button", { class: "link", onclick: () => open({ node: node.name }) }, nameElement(node.name))),
+      element("ul", {}, shares),
+    ];
+  }
+  return [element("p", { class: "hint" }, "This pod is not there.")];
 }
 
 function verdict(node, open) {

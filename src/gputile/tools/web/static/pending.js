@@ -1,13 +1,22 @@
 // The pods that ask for GPUs and have no node.
 
+import { hasAll, wordsIn } from "./choice.js";
 import { element, nameElement } from "./elements.js";
 import { agoText, podKey } from "./model.js";
 
 const MOST = 500;
 
-export function drawPending(place, pods, open, now) {
+// The pods that the search and the filters leave.
+export function waiting(pods, wanted) {
+  const words = wordsIn(wanted.search);
+  return pods.filter((pod) => (!wanted.namespace || pod.namespace === wanted.namespace)
+    && hasAll([podKey(pod), pod.gang ?? "", pod.asks].join("\n").toLowerCase(), words));
+}
+
+// `all` is how many pods wait, beside those that are shown.
+export function drawPending(place, pods, all, open, now) {
   if (!pods.length) {
-    place.replaceChildren(element("p", { class: "nothing" }, "No pod waits for a GPU."));
+    place.replaceChildren(element("p", { class: "nothing" }, all ? `No pod that waits is like that: the search and the filters leave none of ${all}.` : "No pod waits for a GPU."));
     return;
   }
   const sorted = [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1));

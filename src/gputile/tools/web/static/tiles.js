@@ -3,8 +3,8 @@
 import { isMeant, narrows } from "./choice.js";
 import { element, nameElement } from "./elements.js";
 import { RowOffsets, frameOf, tileWidth } from "./layout.js";
-import { amountText, factsOf, podKey } from "./model.js";
-import { usedPart, useText } from "./usage.js";
+import { amountText, factsOf, podKey, podsOnInstances } from "./model.js";
+import { useText, usedOn, usedPart } from "./usage.js";
 
 const BEYOND = 400; // pixels above and below what is in sight
 
@@ -79,22 +79,22 @@ export class TileGrid {
     const facts = factsOf(node);
     const dims = narrows(wanted, node);
     const tiles = (node.gpus ?? []).map((gpu) => this.tileElement(node, gpu, facts, dims, ghosts, usage));
-    const unplaced = (node.pods ?? []).filter((pod) => !pod.shares);
+    const unplaced = (node.pods ?? []).filter((pod) => !pod.shares && !pod.instances);
     const row = element("div", { class: `row${node.silent ? " silent" : ""}${node.serves ? "" : " closed"}`, role: "row", "data-row": node.name });
     row.append(
       element("div", { class: "node", role: "rowheader" },
         element("button", { class: "node-name", "data-node": node.name, tabindex: -1, title: node.name }, nameElement(node.name)),
         element("div", { class: "node-facts" }, element("span", { title: factsText(node, facts) }, factsText(node, facts)), badges(node, facts))),
-      element("div", { class: "tiles" }, tiles, unplaced.length ? unplacedElement(unplaced) : null),
+      element("div", { class: "tiles" }, tiles, (node.instances ?? []).map((each) => instancesElement(node, each)), unplaced.length ? unplacedElement(unplaced) : null),
     );
-    if (!tiles.length && !unplaced.length) row.lastChild.append(element("span", { class: "none" }, node.problems?.[0] ?? "no GPUs"));
+    if (!tiles.length && !node.instances && !unplaced.length) row.lastChild.append(element("span", { class: "none" }, node.problems?.[0] ?? "no GPUs"));
     return row;
   }
 
   tileElement(node, gpu, facts, dims, ghosts, usage) {
     const { colours, wanted, now } = this.seen;
     const held = facts.on.get(gpu.index) ?? [];
-    const planned = ghosts.flatMap((pod) => pod.shares.filter(([index]) => index === gpu.index).map(([, mib, percent]) => ({ pod, mib: pod.whole ? gpu.total : mib, percent })));
+    const planned = ghosts.flatMap((pod) => pod.shares.filter(([index]) => index === gpu.index).map(([, mib, percent]) => ({ pod, mib, percent })));
     const sick = gpu.healthy === false;
     const all = [...held, ...planned];
     const sum = all.reduce((total, { mib }) => total + mib, 0);
@@ -102,14 +102,14 @@ export class TileGrid {
     const bar = element("div", { class: "bar" });
     const compute = element("div", { class: "compute" });
     for (const { pod, mib, percent } of all) {
-      const colour = colours.of(pod, gpu, now());
       const dim = dims && !isMeant(pod, wanted);
       const kinds = ["block", pod.reserved && "reserved", pod.ghost && "ghost", dim && "dim"].filter(Boolean).join(" ");
       const part = `${(mib / whole) * 100}%`;
       const use = pod.ghost ? null : usage?.pods?.[podKey(pod)];
-      const booked = (pod.shares ?? []).reduce((total, [, amount]) => total + amount, 0);
-      const used = usedPart(use, booked);
-      const uses = useText(use);
+      const usedMib = usedOn(use, gpu.index);
+      const used = usedPart(usedMib, mib);
+      const colour = colours.of(pod, gpu, now(), used);
+      const uses = useText(use && [usedMib, use[1]], pod.shares?.length > 1 ? "in all" : "");
       const label = nameElement(pod.name, { class: "label" });
       const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
       bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
@@ -136,7 +136,7 @@ export class TileGrid {
   }
 
   isCursor(node, gpu) {
-    if (!this.cursor.node && node === this.nodes[0]) return gpu === node.gpus[0];
+    if (!this.cursor.node && node === this.nodes.find((each) => each.gpus?.length)) return gpu === node.gpus[0];
     return node.name === this.cursor.node && gpu.index === this.cursor.gpu;
   }
 
@@ -207,7 +207,9 @@ export class TileGrid {
 
 function factsText(node, facts) {
   const models = [...facts.models].map((model) => model.replace(/^(NVIDIA|Tesla)\s+/i, "")).join(", ");
-  return [node.mode || "mode unknown", facts.gpus ? `${facts.gpus} × ${models || "GPU"}` : "no GPUs"].join(" · ");
+  const split = (node.instances ?? []).map((each) => `${each.total} × MIG ${each.profile}`);
+  const whole = facts.gpus ? [`${facts.gpus} × ${models || "GPU"}`] : split.length ? [] : ["no GPUs"];
+  return [node.mode || "mode unknown", ...whole, ...split].join(" · ");
 }
 
 function badges(node, facts) {
@@ -221,6 +223,12 @@ function badges(node, facts) {
   if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
   if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods of gangs.");
   return found;
+}
+
+function instancesElement(node, { profile, total, booked = 0 }) {
+  const text = `MIG ${profile}: ${Math.max(0, total - booked)} of ${total} free`;
+  return element("div", { class: "instances", "data-profile": profile }, element("b", {}, text), " ",
+    podsOnInstances(node, profile).map(({ pod, count }) => element("button", { class: "chip", "data-pod": podKey(pod), title: podKey(pod), tabindex: -1 }, nameElement(pod.name), count > 1 ? ` × ${count}` : "")));
 }
 
 function unplacedElement(pods) {

@@ -38,19 +38,24 @@ export class UsageWatch {
   }
 }
 
-// What a pod uses of its node, in words; "" where that is not known.
-export function useText(usage) {
+// What a pod uses, in words; "" where that is not known. `timeOf` says of what its GPU time is, where that is not plain.
+export function useText(usage, timeOf = "") {
   if (!usage) return "";
   const [mib, percent] = usage;
   const parts = [];
   if (mib !== null && mib !== undefined) parts.push(`uses ${amountText(mib)} GiB`);
-  if (percent !== null && percent !== undefined) parts.push(`${percent} % of a GPU's time`);
+  if (percent !== null && percent !== undefined) parts.push(`${percent} % of a GPU's time${timeOf && ` ${timeOf}`}`);
   return parts.join(", ");
 }
 
+// What a pod uses of one of its GPUs, MiB; null where it is not known.
+export function usedOn(usage, index) {
+  return usage?.[2]?.[index] ?? null;
+}
+
 // The part of what is booked that is used, from 0 to 1; null where it is not known.
-export function usedPart(usage, booked) {
-  return usage && usage[0] !== null && booked ? Math.min(1, usage[0] / booked) : null;
+export function usedPart(mib, booked) {
+  return mib !== null && booked ? Math.min(1, mib / booked) : null;
 }
 
 // Write what is used into the places that a panel has for it.

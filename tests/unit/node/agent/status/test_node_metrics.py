@@ -4,7 +4,8 @@ import fcntl
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,24 +13,28 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod, PodOnNode, PodStatusOnNode, StartedContainer
+from gputile.api.core import ContainerEnd, Pod, PodOnNode, PodStatusOnNode, StartedContainer, StartedContainerState
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.known_pods import known_pod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.decisions.offer.node_offer import node_config_of
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_stage import DeviceEvent
+from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.known_pods import known_pod
+from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.monitor import Observation
-from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.devicetable import release
+from tests.fakes.fullnode import full_registry
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -75,8 +80,8 @@ class Node:
         pod = simple_pod("a", *asked)
         pod.metadata.uid = POD
         self.put(pod)
-        self.state.device_table.put(
-            PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts, {1: "GPU-1"})
+        self.state.device_table.apply(
+            DeviceEvent.ANSWERED, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts, {1: "GPU-1"})
         )
         self.monitor, self.usage, self.proc = Monitor(), UsageFiles(tmp_path / "usage"), tmp_path / "proc"
         self.usage.directory.mkdir()
@@ -104,11 +109,11 @@ class Node:
 
 
 def labels(gpu: int = 1, container: str = "main") -> frozenset[tuple[str, str]]:
-    return frozenset({"namespace": "default", "pod": "a", "container": container, "gpu": f"GPU-{gpu}"}.items())
+    return frozenset({"namespace": "default", "pod": "a", "container": container, "gpu": str(gpu)}.items())
 
 
 def of(gpu: int, **more: str) -> frozenset[tuple[str, str]]:
-    return frozenset({"gpu": f"GPU-{gpu}", **more}.items())
+    return frozenset({"gpu": str(gpu), **more}.items())
 
 
 def counted(path: Path, used: int, peak: int, refused: int) -> int:
@@ -195,7 +200,7 @@ def test_gpus_and_node(tmp_path: Path) -> None:
     seen = node.monitor.seen
     node.monitor.seen = Observation(seen.machine, after(seen.health, [Examined("GPU-0", "gone")], 0.0))
     found = node.samples()
-    assert found["gpu_info", of(1, index="1", model="Tesla T4")] == 1
+    assert found["gpu_info", of(1, uuid="GPU-1", model="Tesla T4")] == 1
     assert found["gpu_memory_bytes", of(1)] == 10240 * MIB
     assert (found["gpu_memory_booked_bytes", of(0)], found["gpu_memory_booked_bytes", of(1)]) == (0, 4096 * MIB)
     assert (found["gpu_pods", of(0)], found["gpu_pods", of(1)]) == (0, 1)
@@ -206,9 +211,28 @@ def test_gpus_and_node(tmp_path: Path) -> None:
     assert found["gpu_temperature_celsius", of(0)] == 61
     assert found["gpu_power_watts", of(0)] == 70.5
     assert found["gpu_ecc_errors_total", of(0, kind="uncorrected")] == 1
-    assert found["gpu_xids_total", of(0, xid="79")] == 2
+    assert found["gpu_xids_total", of(0, uuid="GPU-0", xid="79")] == 2
     (info,) = (dict(names) for name, names in found if name == "node_info")
     assert (info["mode"], info["unit_mib"], info["gpu_time_policy"]) == ("cgpu", "1024", "weighted")
+
+
+def test_an_error_of_a_mig_instance_is_told_of_its_gpu_as_long_as_the_instance_is_there(tmp_path: Path) -> None:
+    node = Node(tmp_path, Mode.CGPU)
+    split = ProbedGpu(4, "GPU-4", "A30", 24576, "0:4", instances=(MigInstance("MIG-a", "1g.6gb", 6144, 1, 0),))
+    machine = node.monitor.seen.machine
+    node.monitor.seen = Observation(replace(machine, gpus=(*machine.gpus, split)), Health())
+    node.monitor.xids = {("MIG-a", 13): 2, ("MIG-gone", 13): 1}
+    found = node.samples()
+    assert found["gpu_xids_total", of(4, uuid="MIG-a", xid="13")] == 2
+    assert found["gpu_xids_total", frozenset({"gpu": "", "uuid": "MIG-gone", "xid": "13"}.items())] == 1
+
+
+def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
+    """200 pods on a node, isolated ones, which have the most series: less than 200 kB, as no compression makes it."""
+    with ExitStack() as open_files:
+        text = generate_latest(full_registry(Mode.CGPU, tmp_path, open_files))
+    assert text.count(b'pod="inference-7d9c5b8f6d-00000"') == 7, "each is there"
+    assert len(text) < 200_000
 
 
 def test_whole_gpus_are_booked_as_a_whole(tmp_path: Path) -> None:
@@ -220,7 +244,7 @@ def test_whole_gpus_are_booked_as_a_whole(tmp_path: Path) -> None:
 def test_the_series_of_a_pod_end_with_it(tmp_path: Path) -> None:
     node = Node(tmp_path, Mode.CGPU)
     assert 'pod="a"' in node.text()
-    node.state.device_table.drop(POD)
+    release(node.state.device_table, POD)
     assert 'pod="a"' not in node.text()
 
 
@@ -230,3 +254,118 @@ def test_a_snapshot_is_taken_again_only_where_there_is_news(tmp_path: Path) -> N
     latest = node.snapshots.latest
     node.snapshots.refresh()
     assert node.snapshots.latest is latest
+
+
+def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
+    gpus = {1: "GPU-1"}
+    node.state.device_table.apply(
+        DeviceEvent.ANSWERED, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices, gpus)
+    )
+
+
+OTHER = "11111111-4f0e-4a0a-9d3e-0d3c5a1b2c3d"
+
+
+def memory_ids(first: int, count: int = 4) -> tuple[str, ...]:
+    return tuple(f"g1-{number:05}" for number in range(first, first + count))
+
+
+def test_a_pod_made_anew_under_its_name_has_one_series(tmp_path: Path) -> None:
+    """Prometheus would keep the first of two equal ones, whichever that is."""
+    node = Node(tmp_path, Mode.CGPU)
+    put_devices(node, OTHER, "a", ContainerDevices("main", Phase.APP, GPU_MEMORY, memory_ids(50, 2), f"{OTHER}-main"))
+    series = [line.rpartition(" ") for line in node.text().splitlines() if not line.startswith("#")]
+    assert len({name for name, _, _ in series}) == len(series)
+    limits = [value for name, _, value in series if name.startswith("gputile_agent_container_memory_limit_bytes")]
+    assert list(map(float, limits)) == [4096 * MIB], "the pod's that has the name"
+    assert node.samples()["gpu_memory_booked_bytes", of(1)] == 6144 * MIB, "the kubelet keeps both apart"
+    node.state.pods.pop("default/a")
+    put_devices(
+        node,
+        OTHER,
+        "a",
+        ContainerDevices("main", Phase.APP, GPU_MEMORY, memory_ids(50, 2), f"{OTHER}-main"),
+        since_ns=1,
+    )
+    assert node.samples()["container_memory_limit_bytes", labels()] == 2048 * MIB, "nobody knows: the later one's"
+
+
+def test_what_a_namespace_has_is_counted_once(tmp_path: Path) -> None:
+    """An init container hands its devices on, and has no series once it has ended."""
+    node = Node(tmp_path, Mode.CGPU)
+    parts = (
+        ContainerDevices("init", Phase.INIT, GPU_MEMORY, memory_ids(0), f"{POD}-init"),
+        ContainerDevices("main", Phase.APP, GPU_MEMORY, memory_ids(0), f"{POD}-main"),
+    )
+    put_devices(node, POD, "a", *parts)
+    pod = simple_pod("a", container("main", mem=4))
+    pod.metadata.uid = POD
+    pod.spec.init_containers = (container("init", mem=4),)
+    node.put(pod)
+    found = node.samples()
+    booked = frozenset({"namespace": "default", "gpu": "1"}.items())
+    assert found["namespace_memory_booked_bytes", booked] == found["gpu_memory_booked_bytes", of(1)] == 4096 * MIB
+    assert ("container_memory_limit_bytes", labels(container="init")) in found
+    assert found["gpu_time_share_ratio", labels()] == 1, "the init container does not run beside it"
+    ended = StartedContainer(name="init", state=StartedContainerState(terminated=ContainerEnd()))
+    status = PodStatusOnNode(init_container_statuses=(ended,))
+    node.put(PodOnNode(metadata=pod.metadata, spec=pod.spec, status=status))
+    found = node.samples()
+    assert ("container_memory_limit_bytes", labels(container="init")) not in found
+    assert ("container_memory_limit_bytes", labels()) in found
+
+
+def test_pods_that_take_turns_have_their_parts_of_a_gpu(tmp_path: Path) -> None:
+    node = Node(tmp_path, Mode.EXCLUSIVE)
+    inventory = Inventory(node.state.node_config.inventory.gpus, mode="default", unit_mib=1024, replicas=4)
+    effective = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 4)
+    node.state.node_config = NodeConfig(inventory, effective)
+    found = node.samples()
+    booked = frozenset({"namespace": "default", "gpu": "1"}.items())
+    assert found["namespace_memory_booked_bytes", booked] == 2560 * MIB
+    assert found["container_memory_limit_bytes", labels()] == 10240 * MIB, "nothing keeps it from all of the memory"
+
+
+def test_refusals_are_cut_off_where_prometheus_cannot_count_on(tmp_path: Path) -> None:
+    node = Node(tmp_path, Mode.CGPU)
+    os.close(counted(node.usage.path(f"{POD}-main"), 0, 0, 2**64 - 1))
+    assert node.samples()["container_allocations_refused_total", labels()] == 2**53
+
+
+PROFILE = "nvidia.com/mig-1g.5gb"
+
+
+def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path: Path) -> None:
+    """The GPU is none of the whole ones that the node offers."""
+    node = Node(tmp_path, Mode.EXCLUSIVE)
+    made = tuple(MigInstance(f"MIG-{gi}", "1g.5gb", 4864, gi, 0) for gi in (1, 2, 3))
+    split = ProbedGpu(1, "GPU-1", "A30", 24576, "0:1", mig=Mig.ON, instances=made)
+    machine = ProbedMachine((node.monitor.seen.machine.gpus[0], split))
+    node.monitor.seen = Observation(machine, Health())
+    effective = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.MIG)
+    node.state.node_config = node_config_of(machine, Health(), effective, "", "")
+    release(node.state.device_table, POD)
+    for uid, name, ids in ((POD, "a", ("g1-00100", "g1-00200")), (OTHER, "b", ("g1-00300",))):
+        pod = simple_pod(name, container("main", asks={PROFILE: len(ids)}))
+        pod.metadata.uid = uid
+        node.put(pod)
+        devices = ContainerDevices("main", Phase.APP, PROFILE, ids, f"{uid}-main")
+        node.state.device_table.apply(
+            DeviceEvent.ANSWERED, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,), {})
+        )
+        node.process(len(ids), f"0::/kubepods/pod{uid}/{'ab' * 32}\n")
+    processes = (GpuProcess(2, "MIG-1", 100 * MIB), GpuProcess(2, "MIG-2", 10 * MIB), GpuProcess(1, "MIG-3", 7 * MIB))
+    node.monitor.readings = (GpuReading("GPU-1", used=200 * MIB, processes=processes),)
+    found = node.samples()
+    assert found["container_memory_limit_bytes", labels()] == 2 * 4864 * MIB
+    assert found["container_memory_used_bytes", labels()] == 110 * MIB
+    assert found["gpu_memory_bytes", of(1)] == 24576 * MIB
+    assert found["gpu_memory_booked_bytes", of(1)] == 3 * 4864 * MIB
+    assert found["gpu_pods", of(1)] == 2
+    assert found["gpu_compute_booked_ratio", of(1)] == 0, "profiles do not say what part of a GPU's time they are"
+    assert found["namespace_memory_booked_bytes", of(1, namespace="default")] == 3 * 4864 * MIB
+    assert found["mig_instance_info", of(1, uuid="MIG-3", profile="1g.5gb")] == 1
+    assert found["mig_instance_memory_bytes", of(1, uuid="MIG-3")] == 4864 * MIB
+    assert found["mig_instance_pods", of(1, uuid="MIG-3")] == 1
+    release(node.state.device_table, OTHER)
+    assert node.samples()["mig_instance_pods", of(1, uuid="MIG-3")] == 0

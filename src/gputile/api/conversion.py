@@ -1,0 +1,131 @@
+"""Reads values that people wrote, and words errors for people: which field, what it is, what is valid.
+
+msgspec decides whether a value fits a type, and says why not in Python's words. Only where it does not fit,
+``type_check`` compares the value with the type anew and names every mistake.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gputile.api.field_mistake import FieldMistake
+from gputile.api.json_size import has_more_items
+from gputile.api.wording import below
+
+MOST_FOUND: Final = 20
+_MOST_COMPARED: Final = 16_384  # items of JSON
+# What msgspec says, and what people say.
+_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")  # of a character outside the BMP
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_MISSING: Final = re.compile("Object missing required field `(.*)`")
+_EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
+_KINDS: Final = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+    "datetime": "a time",
+}
+
+T = TypeVar("T")
+
+
+class ConversionError(ValueError):
+    """A value does not fit; the text names every field, what it is, and what is valid."""
+
+    def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
+        super().__init__("; ".join(map(str, mistakes)))
+        self.mistakes = tuple(mistakes)
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """Return ``value``, of a parser of YAML or JSON, as ``kind``.
+
+    Raises:
+        ConversionError: it does not fit.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+        raise ConversionError(_mistakes(error, value, kind)) from error
+
+
+def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Return what is in ``text``, JSON, as the decoder's kind.
+
+    Raises:
+        ConversionError: it is not JSON, or does not fit.
+    """
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ConversionError(mistakes_of_json(error, text, decoder.type)) from error
+
+
+def mistakes_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any) -> list[FieldMistake]:
+    """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised.
+
+    JSON of very many items is not compared with ``kind``, since that holds up an event loop: the first mistake is told.
+    """
+    raw = text.encode(errors="replace") if isinstance(text, str) else bytes(text)
+    if isinstance(error, msgspec.ValidationError) and has_more_items(raw, _MOST_COMPARED):
+        return [_in_its_words(error)]
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        return [FieldMistake("", "it is nested too deep")]
+    except UnicodeError:
+        return [FieldMistake("", "it is not UTF-8 text")]
+    except msgspec.MsgspecError as malformed:
+        return [FieldMistake("", _malformed(str(malformed), raw))]
+    return _mistakes(error, value, kind)
+
+
+def _malformed(said: str, raw: bytes) -> str:
+    """Return why ``raw`` is not JSON; msgspec said it in its words, with the place."""
+    if not raw.strip():
+        return "it is empty, and no JSON"
+    if "surrogate" in said or ("truncated" in said and _HALF.search(raw)):
+        return r"it is not JSON: an escape such as \ud800 without its other half is not text"
+    if "truncated" in said:
+        return "it is not JSON: it ends in the middle"
+    place = _BYTE.search(said)
+    if place is None:
+        return "it is not JSON"
+    at = int(place[1])
+    character = raw[at : at + 1].decode("ascii", errors="replace")
+    return f"it is not JSON: {character!r} cannot stand at byte {at}" if character else "it is not JSON"
+
+
+def _mistakes(error: Exception, value: Any, kind: Any) -> list[FieldMistake]:
+    """Return what is wrong; as far as msgspec tells it where the comparison finds nothing."""
+    if isinstance(error, RecursionError):
+        return [FieldMistake("", "it is nested too deep")]
+    found: list[FieldMistake] = []
+    if not isinstance(error.__cause__, ValueError):
+        from gputile.api.type_check import mistakes  # costs what nobody needs whose values fit
+
+        found = list(islice(mistakes(value, kind), MOST_FOUND))
+    return found or [_in_its_words(error)]
+
+
+def _in_its_words(error: Exception) -> FieldMistake:
+    said, _, where = str(error).partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    if error.__cause__ is not None:
+        return FieldMistake(path, str(error.__cause__))
+    missing, expected = _MISSING.fullmatch(said), _EXPECTED.match(said)
+    if missing is not None:
+        return FieldMistake(below(path, missing[1]), "Required value")
+    if expected is None:
+        return FieldMistake(path, "its value is not one that may stand there")
+    found = f", is {_KINDS[expected[2]]}" if expected[2] in _KINDS else ""
+    return FieldMistake(
+        path, f"must be {' or '.join(_KINDS.get(each, each) for each in expected[1].split(' | '))}{found}"
+    )

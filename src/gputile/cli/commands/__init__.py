@@ -1,0 +1,1 @@
+"""Runs the commands, one module each."""

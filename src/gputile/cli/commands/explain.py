@@ -1,0 +1,148 @@
+"""Runs ``gputile explain``, which tells why a pod is pending, and what would have to change."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gputile.api.names import broken_label_name
+from gputile.cli.options import candidates, namespaces
+from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.output.remedies import write_remedies
+from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json
+from gputile.cli.output.terminal import write_table, write_text
+from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.core import Pod
+    from gputile.tools.simulator.explanation.answer import PodExplanation
+    from gputile.tools.simulator.explanation.node_reports import GpuReport, NodeReport
+
+_NODES_SHOWN = 10
+_HOLDERS_SHOWN = 4
+
+
+def explain(
+    pod: Annotated[
+        str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.", autocompletion=candidates.pods)
+    ],
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            autocompletion=candidates.namespaces,
+            callback=namespaces.namespace,
+            help="The pods' namespace; where POD names none, default: the context's.",
+        ),
+    ] = None,
+    cluster: ClusterFiles = None,
+    every_node: Annotated[
+        bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
+    ] = False,
+    output: Printed = Output.TABLE,
+    config: Config = None,
+    installed_in: InstalledIn = INSTALLED_IN,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
+) -> None:
+    """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
+
+    It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
+
+    Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
+    (a pod that does not exist: where its controller could not create it, the reason is given), 1 when the cluster does
+    not answer.
+    """
+    from gputile.tools.simulator.explanation.answer import explain_pod
+
+    if pod.count("/") > 1 or not all(pod.split("/")):
+        fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
+    if "/" in pod and (why := broken_label_name(pod.partition("/")[0])):
+        fail(f"the namespace of {pod}: {why}", BAD_INPUT)
+    reach = Reach(kubeconfig, context, request_timeout)
+    state = read_state(Source(cluster or (), config, reach, installed_in))
+    key = pod if "/" in pod else f"{namespace or state.namespace}/{pod}"
+    found = next((each for each in state.pods if each.key == key), None)
+    if found is None:
+        _not_there(key, state.pods, reach if not cluster else None)
+    explanation = explain_pod(found, state.nodes, state.pods, state.configuration, time.time_ns())
+    _write_answer(output, explanation, every=every_node)
+    if not explanation.placed:
+        raise typer.Exit(NOT_PLACED)
+
+
+def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
+    """Leave, and say why there is no such pod, as far as a ``live`` cluster's events tell."""
+    namespace, _, name = key.partition("/")
+    alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
+    hint = f"; there is {alike[0]}" if alike else ""
+    if live is not None and not alike:
+        from gputile.cli.reads.live_cluster import read_failed_creations
+        from gputile.tools.views.creation_refusals import creation_refusal
+
+        why = creation_refusal(name, read_failed_creations(live, namespace))
+        hint = f": {why}" if why is not None else ""
+    fail(f"there is no pod {key}{hint}", BAD_INPUT)
+
+
+def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:
+    if output is Output.JSON:
+        from gputile.tools.simulator.explanation.answer import explain_answer
+
+        write_json(explain_answer(explanation))
+        return
+    for sentence in explanation.text:
+        write_text(sentence)
+    if explanation.reports:
+        write("\n")
+        _write_nodes(explanation.reports, every=every)
+    if explanation.changes:
+        write("\n")
+        write_remedies(explanation.changes)
+
+
+def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
+    """Print what the nodes say, and their GPUs; nodes of which the same is said in one row, unless ``every``."""
+    groups: dict[tuple[Any, ...], list[NodeReport]] = {}
+    for report in reports:
+        alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
+        groups.setdefault(alike, []).append(report)
+    shown = list(groups.values())[: None if every else _NODES_SHOWN]
+    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
+    for first, *others in shown:
+        name = first.name + (f" and {len(others)} more" if others else "")
+        rows.append((name, "", "", "", "", "; ".join(filter(None, (first.in_tree, first.gpu))) or "it fits"))
+        rows += _gpu_rows(first)
+    write_table(rows)
+    if left := len(reports) - sum(map(len, shown)):
+        write(f"... and {left} more nodes, further from fitting; --all shows them\n")
+
+
+def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
+    """Return the rows of a node's GPUs; equal ones in one, like 0-3,6."""
+    indices: dict[tuple[str, ...], list[int]] = {}
+    for gpu in report.gpus:
+        indices.setdefault(_gpu_cells(gpu, report.unit_mib or 1), []).append(gpu.index)
+    return [("", _ranges(found), *cells) for cells, found in indices.items()]
+
+
+def _ranges(numbers: "Sequence[int]") -> str:
+    """Return ascending numbers as people write them: 0-3,6."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _gpu_cells(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:
+    holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in gpu.pods]
+    shown = ", ".join(holders[:_HOLDERS_SHOWN])
+    if len(holders) > _HOLDERS_SHOWN:
+        shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
+    free = f"{gpu.free_mib // unit_mib}/{gpu.total_mib // unit_mib}"
+    return free, f"{gpu.free_percent}%", shown or "-", gpu.lacks

@@ -1,0 +1,179 @@
+"""Runs ``gputile inspect`` and ``kubectl inspect cgpu``, which show the pods on each GPU."""
+
+import fnmatch
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.options import candidates, namespaces
+from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
+from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
+from gputile.cli.parsing.option_object import takes
+from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.running.watching import Watch, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.core import Node, Pod
+    from gputile.cli.reads.cluster_objects import ClusterObjects
+    from gputile.tools.views.node_summaries import NodeSummary
+
+
+class InspectFormat(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    BARS = "bars"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOptions:
+    """What the command line asks, in the order of the help."""
+
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.", autocompletion=candidates.nodes),
+    ] = None
+    details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False
+    selector: Annotated[
+        str,
+        typer.Option("--selector", "-l", metavar="SELECTOR", help="Only nodes with these labels: a=b,c in (d,e),!f."),
+    ] = ""
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            autocompletion=candidates.namespaces,
+            callback=namespaces.namespace,
+            help="The pods' namespace; others are not listed, amounts count all.",
+        ),
+    ] = ""
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+    ] = False
+    watch: Watch = False
+    cluster: ClusterFiles = None
+    output: Annotated[
+        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
+    ] = InspectFormat.TABLE
+    plain: Plain = False
+    config: Config = None
+    installed_in: InstalledIn = INSTALLED_IN
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT
+
+
+@takes(InspectOptions)
+def inspect(options: InspectOptions) -> None:
+    """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
+
+    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
+    """
+    from gputile.cli.output.answers import InspectAnswer
+    from gputile.cli.output.drawing import bars, draw
+    from gputile.tools.views import inspect as tables
+
+    view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
+    source = Source(
+        options.cluster or (),
+        options.config,
+        Reach(options.kubeconfig, options.context, options.request_timeout),
+        options.installed_in,
+    )
+    if options.watch and source.read_once is not None:
+        fail(f"--watch: {source.read_once} can be read only once; name a file")
+    state = read_state(source)
+
+    def show(found: _Shown) -> None:
+        nodes, unit = found.nodes, found.unit_mib
+        if options.output is InspectFormat.JSON:
+            write_json(InspectAnswer(unit, nodes))
+        elif options.output is InspectFormat.YAML:
+            write_yaml(InspectAnswer(unit, nodes))
+        elif options.output is InspectFormat.BARS:
+            from gputile.tools.views.gpu_bars import groups_of
+
+            drawn = bars(nodes, unit, found.pods)
+            draw(drawn, unit, groups_of(drawn), plain=options.plain)
+        elif options.details:
+            write(tables.details(nodes, unit))
+        else:
+            write(tables.summary(nodes, unit))
+
+        for name in found.missing:
+            note(f"{_nowhere(name)} any more")
+
+    first = view.of(state)
+    if first.missing:
+        fail(_nowhere(first.missing[0]))
+    if options.watch:
+        data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
+        watched(first, lambda: view.of(state.again(source)), show, redraw=not data)
+    else:
+        show(first)
+
+
+def _nowhere(name: str) -> str:
+    return f"no node with GPUs is called {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is shown: nodes, the memory unit to count in, MiB, and all pods of the cluster.
+
+    ``missing`` are names that were asked for, and that no node has.
+    """
+
+    nodes: "list[NodeSummary]"
+    unit_mib: int
+    missing: "list[str]"
+    pods: "list[Pod]" = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Which nodes are shown, and of which namespace the pods on them; "" for all of them."""
+
+    names: "Sequence[str]"
+    selector: str
+    namespace: str
+
+    def of(self, state: "ClusterObjects") -> _Shown:
+        """Return what is shown of a cluster."""
+        from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
+        from gputile.core.ledger.ledger import Ledger
+        from gputile.tools.views.inspect import unit_of
+        from gputile.tools.views.node_summaries import node_summaries, of_namespace
+
+        nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes
+        ledger = Ledger(state.configuration)
+        ledger.apply(TimePassed(time.time_ns()))
+        ledger.apply(NodesReplaced(state.nodes))
+        ledger.apply(PodsReplaced([pod for pod in state.pods if pod.spec.node_name or not pod.finished]))
+        selected = {node.metadata.name for node in nodes}
+        shown = [node for node in node_summaries(ledger) if node.name in selected]
+        missing = [name for name in self.names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
+        if self.names:
+            shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]
+        unit = unit_of(shown, state.configuration.unit_mib)
+        return _Shown([of_namespace(node, self.namespace) for node in shown], unit, missing, state.pods)
+
+
+def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
+    from gputile.tools.simulator.rules.values.label_selector import SelectorError, matches, parse_selector
+
+    try:
+        wanted = parse_selector(selector)
+    except SelectorError as error:
+        fail(f"--selector: {error}")
+    return [node for node in nodes if matches(wanted, node.metadata.labels)]

@@ -1,0 +1,222 @@
+"""Runs ``gputile nodepool``, which describes GPU node pools on EKS, AKS and GKE (G6)."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gputile.cli.options import candidates
+from gputile.cli.output.streams import NOT_PLACED, fail, note, write
+from gputile.cli.parsing.option_object import takes
+
+if TYPE_CHECKING:
+    from gputile.tools.nodepool.plan import File, PoolPlan
+    from gputile.tools.nodepool.pool import NodePool
+
+
+@dataclass(frozen=True, slots=True)
+class NodepoolOptions:
+    """What the command line asks, in the order of the help."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="Manifests to read; a gputile.io/v1alpha1 NodePool."),
+    ] = None
+    provider: Annotated[
+        str | None,
+        typer.Option("--provider", metavar="PROVIDER", autocompletion=candidates.providers, help="eks, aks or gke."),
+    ] = None
+    way: Annotated[
+        str | None,
+        typer.Option(
+            "--way",
+            metavar="WAY",
+            autocompletion=candidates.ways,
+            help="eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
+            "gke: managed-driver, own-driver.",
+        ),
+    ] = None
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The pool's name.")] = None
+    cluster_name: Annotated[str | None, typer.Option("--cluster-name", metavar="NAME", help="The cluster's name.")] = (
+        None
+    )
+    location: Annotated[
+        str | None, typer.Option("--location", metavar="NAME", help="EKS: the region; GKE: the location.")
+    ] = None
+    resource_group: Annotated[
+        str | None, typer.Option("--resource-group", metavar="NAME", help="AKS: the resource group.")
+    ] = None
+    instance_type: Annotated[
+        str | None, typer.Option("--instance-type", metavar="NAME", help="Instance, VM or machine type.")
+    ] = None
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="GKE: the GPU, as nvidia-l4.")
+    ] = None
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="NUMBER", help="GPUs of one node.")] = None
+    gpu_memory: Annotated[
+        str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of a GPU, as 23028MiB.")
+    ] = None
+    gpu_model: Annotated[str | None, typer.Option("--gpu-model", metavar="NAME", help="As nvidia-smi prints it.")] = (
+        None
+    )
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            autocompletion=candidates.modes,
+            help="default, cgpu, core_mem, share, mps, topology.",
+        ),
+    ] = None
+    unit: Annotated[
+        str | None, typer.Option("--unit", metavar="SIZE", help="The memory unit, as 128MiB; the cluster's.")
+    ] = None
+    autoscaler: Annotated[
+        str | None,
+        typer.Option(
+            "--autoscaler",
+            metavar="NAME",
+            autocompletion=candidates.autoscalers,
+            help="cluster-autoscaler or karpenter.",
+        ),
+    ] = None
+    min_nodes: Annotated[int | None, typer.Option("--min-nodes", metavar="NUMBER", help="The fewest nodes.")] = None
+    max_nodes: Annotated[int | None, typer.Option("--max-nodes", metavar="NUMBER", help="The most nodes.")] = None
+    pods: Annotated[
+        list[str] | None,
+        typer.Option("--pod", metavar="FILE", help="Workloads that the pool is for: say which can never run on it."),
+    ] = None
+
+
+@takes(NodepoolOptions)
+def nodepool(options: NodepoolOptions) -> None:
+    """Write the commands and manifests of a GPU node pool, with labels, taint and hints for the autoscaler.
+
+    Prints a shell script to read and run; nothing is sent anywhere. An option counts before what the file says.
+
+    Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
+    """
+    from gputile.tools.nodepool.description import DescriptionError, load_nodepool
+    from gputile.tools.nodepool.providers import plan_for
+
+    described = {
+        "provider": options.provider,
+        "way": options.way,
+        "name": options.name,
+        "cluster": options.cluster_name,
+        "location": options.location,
+        "resourceGroup": options.resource_group,
+        "instanceType": options.instance_type,
+        "accelerator": options.accelerator,
+        "mode": options.mode,
+        "gpuMemoryUnit": options.unit,
+        "autoscaler": options.autoscaler,
+        "minNodes": options.min_nodes,
+        "maxNodes": options.max_nodes,
+    }
+    group = {"count": options.gpus, "memory": options.gpu_memory, "model": options.gpu_model}
+    try:
+        pool = load_nodepool(_merged(_read(options.file), described, group))
+    except DescriptionError as error:
+        fail(f"{options.file or 'node pool'}: {error}")
+    never = _never(pool, options.pods or [])
+    write(script(plan_for(pool)))
+    for text in never:
+        note(text)
+    if never:
+        raise typer.Exit(NOT_PLACED)
+
+
+def script(plan: "PoolPlan") -> str:
+    """Return a plan as a shell script."""
+    from gputile.tools.nodepool.plan import File
+
+    lines = ["#!/bin/sh", "set -eu"]
+    for text in plan.notes:
+        lines += ["", *_comment(text)]
+    for step in plan.steps:
+        lines.append("")
+        if isinstance(step, File):
+            lines += [f"cat > {shlex.quote(step.name)} <<'YAML'", _yaml(step).rstrip("\n"), "YAML"]
+            continue
+        lines += [*_comment(step.why), step.text]
+    if plan.values:
+        settings = " ".join(f"--set {value}" for value in plan.values)
+        lines += ["", *_comment(f"The agents of these nodes need these values of the chart: {settings}")]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _yaml(file: "File") -> str:
+    from gputile.support.yaml_writer import yaml_text
+
+    return yaml_text(file.documents, width=80)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    from gputile.support.bounded_files import MIB, read_bounded
+    from gputile.support.yaml_loader import DocumentError, load_document
+
+    if path is None:
+        return {}
+    try:
+        data = load_document(read_bounded(path, MIB))
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except DocumentError as error:
+        fail(f"{path}: not YAML: {error}")
+    if not isinstance(data, dict):
+        fail(f"{path}: this is no description of a node pool")
+    return data
+
+
+def _merged(data: dict[str, Any], options: dict[str, Any], gpus: dict[str, Any]) -> dict[str, Any]:
+    data = data | {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in gpus.items() if value is not None}
+    described = data.get("gpus", {})
+    if given and isinstance(described, dict):
+        data["gpus"] = described | given
+    return data
+
+
+def _never(pool: "NodePool", files: list[str]) -> list[str]:
+    """Return why each workload that an empty node of the pool cannot take never runs there (U8)."""
+    import dataclasses
+
+    import msgspec
+
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.tools.nodepool.selection import decidable
+    from gputile.tools.nodepool.template import empty_node
+    from gputile.tools.simulator.cluster.scenario import load_scenario
+    from gputile.tools.simulator.documents.manifests import ManifestError
+    from gputile.tools.simulator.documents.notes import told_together
+    from gputile.tools.simulator.scheduling.simulation import Simulation
+
+    if not files:
+        return []
+    try:
+        scenario = load_scenario((), files, nodes=[empty_node(pool)])
+    except ManifestError as error:
+        fail(str(error))
+    if len(scenario.nodes) > 1:
+        fail("--pod: the files describe nodes too; leave these out: the pods are judged on an empty node of the pool")
+    for text in told_together(scenario.notes):
+        note(text)
+    if not scenario.pending:
+        fail("--pod: no file has a pod to be placed")
+    found = []
+    for waiting in scenario.pending:
+        # a gate is nothing that a node could lack
+        pod = msgspec.structs.replace(waiting, spec=msgspec.structs.replace(waiting.spec, scheduling_gates=[]))
+        alone = Simulation(Configuration(gpu_memory_unit=f"{pool.unit_mib}MiB"))
+        outcomes = alone.run(dataclasses.replace(scenario, pending=[decidable(pool, pod)]), lambda: 0)
+        found += [f"{o.pod.key} can never run on this pool: {o.reason}" for o in outcomes if o.node is None]
+    return found

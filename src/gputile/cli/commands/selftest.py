@@ -1,0 +1,185 @@
+"""Runs ``gputile selftest``, which proves on a machine that isolation holds.
+
+It also lists the functions of the driver that the library does not know.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.app import CONTEXT
+from gputile.cli.options.common import Printed
+from gputile.cli.output.exit_codes import ExitCode
+from gputile.cli.output.progress import Progress
+from gputile.cli.output.streams import Output, fail, write, write_json
+from gputile.cli.output.terminal import write_table
+from gputile.cli.running.interrupts import kill_children, tidy
+
+if TYPE_CHECKING:
+    from gputile.node.isolation.memory_check import MemoryRow
+    from gputile.node.isolation.time_check import TimeRow
+
+MISSED = ExitCode.FAILED
+SAY_AFTER_S = 1.0
+WORK = "taking memory and time of a GPU, which takes up to a minute"
+LIMIT_MIB = 2048
+LONGEST_S = 3600
+SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
+SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # of two allocations, one of half of it, each asks for twice the larger
+SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
+
+selftest = typer.Typer(
+    help="Prove on this machine that isolation holds.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
+)
+
+
+@selftest.command("isolation")
+def isolation(
+    fake_driver: Annotated[
+        bool, typer.Option("--fake-driver", help="On a simulated GPU: no driver and no GPU are needed.")
+    ] = False,
+    limit_mib: Annotated[
+        int | None,
+        typer.Option(
+            "--limit-mib",
+            min=64,
+            metavar="MIB",
+            help=f"The limit to hold; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            metavar="SECONDS",
+            min=0,
+            max=LONGEST_S,
+            help="How long a measurement of shares of time takes; 0: none.",
+        ),
+    ] = 4.0,
+    output: Printed = Output.TABLE,
+) -> None:
+    """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
+
+    Exit code: 0 when every bound held, 1 when one was missed.
+    """
+    from gputile.node.isolation.library import LibraryMissing
+
+    if math.isnan(seconds):
+        fail(f"--seconds {seconds}: not a number")
+    if fake_driver and limit_mib is not None and limit_mib > SIMULATED_MOST_MIB:
+        fail(
+            f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
+        )
+    try:
+        with _temporary_root(), tidy(kill_children), Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S):
+            if fake_driver:
+                memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
+            else:
+                memory, times = _real(limit_mib or LIMIT_MIB, seconds)
+    except LibraryMissing as error:
+        fail(str(error))
+    if output is Output.JSON:
+        from gputile.cli.output.selftest_answers import IsolationAnswer
+
+        write_json(IsolationAnswer(memory, times))
+    else:
+        _print(memory)
+        _print_times(times)
+    if not all([*(row.holds for row in memory), *(row.holds for row in times)]):
+        raise typer.Exit(MISSED)
+
+
+@selftest.command("symbols")
+def symbols(
+    driver: Annotated[Path, typer.Option("--driver", metavar="FILE", exists=True, help="The driver's libcuda.so.1.")],
+    output: Printed = Output.TABLE,
+) -> None:
+    """List the functions of a driver that gputile does not know, and so refuses to containers.
+
+    Exit code: 0 when there are none, 1 when there are some.
+    """
+    from gputile.node.isolation.driver_symbols import NotADriver, functions, unknown
+    from gputile.node.isolation.library import LibraryMissing
+
+    try:
+        known, refused = len(functions(driver)), unknown(driver)
+    except (NotADriver, LibraryMissing) as error:
+        fail(str(error))
+    if output is Output.JSON:
+        from gputile.cli.output.selftest_answers import SymbolsAnswer
+
+        write_json(SymbolsAnswer(known, refused))
+    else:
+        write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
+    if refused:
+        raise typer.Exit(MISSED)
+
+
+@contextmanager
+def _temporary_root() -> Iterator[None]:
+    """Make all temporary directories in one, and remove it at the end, even if an interrupt stopped a removal."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="gputile-") as root:
+        tempfile.tempdir = root
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
+    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.simulated_gpus import SimulatedDriver, SimulatedGpus, driver_directory
+    from gputile.node.isolation.time_check import time_rows
+
+    with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
+        sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
+        gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, SimulatedDriver(64, copy_bytes_per_us=rate))
+        uuid, environment = gpus.uuids[0], gpus.environment()
+        memory = list(memory_rows(uuid, limit_mib, environment, slack_mib=128))
+        return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
+
+
+def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
+    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.time_check import time_rows
+    from gputile.node.nvml.errors import NvmlError
+    from gputile.node.nvml.nvml_probe import open_real
+
+    try:
+        gpus = open_real().inventory().gpus
+    except NvmlError as error:
+        fail(f"no GPU is here ({error}): run it on a GPU node, or with --fake-driver")
+    if not gpus:
+        fail("no GPU is here: run it on a GPU node, or with --fake-driver")
+    uuid, environment = gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
+    memory = list(memory_rows(uuid, limit_mib, environment))
+    return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
+
+
+def _print(rows: "list[MemoryRow]") -> None:
+    lines: list[tuple[str, ...]] = [("MEMORY", "PROCESSES", "LIMIT MIB", "ASKED MIB", "GOT MIB", "")]
+    for row in rows:
+        verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
+        lines.append((row.way, *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)), verdict))
+    write_table(lines)
+
+
+def _print_times(rows: "list[TimeRow]") -> None:
+    lines: list[tuple[str, ...]] = [("TIME", "BOUND", "GOT", "RATIO WANTED", "RATIO GOT", "")]
+    for row in rows:
+        ratios = (f"{row.wanted_ratio:.2f}", f"{row.ratio:.2f}") if row.wanted_ratio else ("", "")
+        verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
+        lines.append((row.what, row.bound or "by ratio", f"{row.got:.1%}", *ratios, verdict))
+    if rows:
+        write("\n")
+        write_table(lines)

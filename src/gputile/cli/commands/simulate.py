@@ -1,0 +1,289 @@
+"""Runs ``gputile simulate``, which tells what would happen to workloads on a cluster."""
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from gputile.api.wording import shown
+from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options.simulation import Policy, SimulateOptions, Switch
+from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
+from gputile.cli.output.simulation import DecisionFormat, SimulationResult, write_result
+from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, fail, note
+from gputile.cli.parsing.option_object import takes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.api.core import Pod
+    from gputile.cli.options.configuration import GivenConfiguration
+    from gputile.cli.reads.live_cluster import Live
+    from gputile.cli.reads.namespace_rules import NamespaceRules
+    from gputile.tools.simulator.cluster.intake import Intake
+    from gputile.tools.simulator.cluster.scenario import Scenario
+    from gputile.tools.simulator.scheduling.simulation import Simulation
+    from gputile.tools.simulator.scheduling.whatif import Fit
+    from gputile.tools.simulator.updates.stored_objects import StoredObjects
+
+_NAMES_SHOWN = 5
+_REFUSED_SHOWN = 20
+
+
+@takes(SimulateOptions)
+def simulate(options: SimulateOptions) -> None:
+    """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
+
+    Draws each GPU with what is on it, and prints for each workload where its pods go, and for pods without a place why
+    not and what would help. Nothing is sent to any cluster.
+
+    Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
+    that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
+    """
+    from gputile.tools.simulator.documents.notes import told_together
+    from gputile.tools.simulator.scheduling.rolling_updates import hold_back
+
+    _check(options)
+    given = read_given(options.config)
+    live = _live(options, given) if options.from_cluster else None
+    if live is None:
+        options.reach.not_used()
+    else:
+        given = live.given
+    scenario = _read(options, live, given)
+    _note_other_namespaces(options, scenario)
+    configuration = _with_unit(_configuration(scenario, live, given), options.unit)
+    intake = _intake(options, configuration)
+    stored = _stored(options, scenario) if live is not None else None
+    if live is not None:
+        _refuse_unoffered(options, scenario, intake, live)
+    more = _make_pods(options, scenario, intake, live, stored)
+    _imagine(options, scenario, configuration)
+    hold_back(scenario, configuration, time.time_ns)
+    result, other = _simulated(configuration, scenario, more), None
+    if options.compare is not None:
+        other = _simulated(_with_policy(configuration, options.compare), scenario, more)
+    write_result(options.output, result, other, plain=options.plain)
+    for text in told_together(scenario.notes):
+        note(text)
+    if _is_unplaced(result):
+        raise typer.Exit(NOT_PLACED)
+
+
+def _check(options: SimulateOptions) -> None:
+    """Refuse options that do not go together."""
+    if not options.cluster and not options.from_cluster:
+        fail("give the cluster: --cluster FILE, or --from-cluster")
+    if options.compare is not None and options.output is DecisionFormat.INSPECT:
+        fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
+    if options.output is DecisionFormat.HTML and (options.compare is not None or options.fit):
+        fail("-o html shows one result: leave --compare and --fit out, or give another --output")
+
+
+def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
+    """Return what the cluster that kubectl talks to holds now."""
+    from gputile.cli.reads.live_cluster import read_cluster
+
+    live = read_cluster(options.reach, given, options.installed_in, groups=True)
+    if live.unread:
+        fail("\n".join([*live.unread, "what these hold is not known, so nothing can be judged"]))
+    return live
+
+
+def _stored(options: SimulateOptions, scenario: "Scenario") -> "StoredObjects":
+    """Return the objects of the manifests as they are in the cluster that kubectl talks to."""
+    from gputile.cli.reads.stored_objects import read_stored
+
+    return read_stored(options.reach, scenario.manifests)
+
+
+def _refuse_unoffered(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live") -> None:
+    """Leave the program where manifests are of kinds or namespaces that the cluster does not have."""
+    from gputile.cli.reads.offered import read_offer
+
+    judged = [manifest for manifest in scenario.manifests if intake.knows(manifest)]
+    if live.namespaces_unlisted is not None and judged:
+        note(
+            f"the cluster's namespaces are not known ({live.namespaces_unlisted}). Assumed: those of the objects exist"
+        )
+    if refused := list(read_offer(options.reach, judged, live.namespaces).refused(judged)):
+        more = [f"{len(refused) - _REFUSED_SHOWN:,} more objects cannot be stored"] if refused[_REFUSED_SHOWN:] else []
+        fail("\n".join([*map(str, refused[:_REFUSED_SHOWN]), *more]), BAD_INPUT)
+
+
+def _namespace_rules(options: SimulateOptions, scenario: "Scenario", live: "Live") -> "NamespaceRules":
+    """Return what the namespaces of the objects demand of their pods in the cluster."""
+    from gputile.cli.reads.namespace_rules import read_rules
+
+    new = [manifest for manifest in scenario.manifests if not manifest.stored]
+    return read_rules(options.reach, new, live.namespaces or ())
+
+
+def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":
+    import msgspec
+
+    return msgspec.structs.replace(configuration, placement=policy.value)
+
+
+def _is_unplaced(result: SimulationResult) -> bool:
+    """Return whether a pod has no place, or not even one copy fits."""
+    return result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies)
+
+
+def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> SimulationResult:
+    """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
+    from gputile.tools.simulator.scheduling.simulation import Simulation
+
+    simulation = Simulation(configuration)
+    outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
+    return SimulationResult(simulation, scenario, outcomes, _count(simulation, more) if more else None)
+
+
+def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
+    """Return what the files and the nodes of the live cluster hold together."""
+    from gputile.tools.simulator.cluster.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
+    from gputile.tools.simulator.documents.manifests import ManifestError
+
+    cluster, files = options.cluster or (), options.files or ()
+    try:
+        with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
+            return read_scenario(
+                ScenarioFiles(cluster, files),
+                nodes=live.nodes if live is not None else (),
+                groups=live.groups if live is not None else None,
+                configured_mib=given.unit_mib if given is not None else None,
+                namespace=options.namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),
+            )
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def _note_other_namespaces(options: SimulateOptions, scenario: "Scenario") -> None:
+    """Say which objects name another namespace than the command line: kubectl refuses them, Helm takes them."""
+    from gputile.tools.simulator.documents.notes import Note
+
+    for manifest in scenario.manifests if options.namespace else ():
+        metadata = manifest.body.get("metadata")
+        named = metadata.get("namespace") if isinstance(metadata, dict) else None
+        if isinstance(named, str) and named != options.namespace and not manifest.described:
+            said = f"kubectl apply -n {options.namespace} refuses it, as it is in the namespace {shown(named)}"
+            scenario.notes.append(Note(said, manifest.origin))
+
+
+def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
+    """Return how objects are taken in."""
+    from gputile.tools.simulator.admission.chain import Admission
+    from gputile.tools.simulator.cluster.intake import Intake
+    from gputile.tools.simulator.documents.manifests import ManifestError
+    from gputile.tools.simulator.rules.workloads.pod_kinds import known_kinds
+
+    try:
+        table = known_kinds(options.kinds or ())
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    enforced = options.admission is Switch.ON
+    admission = Admission(configuration, enforced=enforced, installed_in=options.installed_in)
+    return Intake(admission, table, options.validate, options.ignore_unknown)
+
+
+def _make_pods(
+    options: SimulateOptions,
+    scenario: "Scenario",
+    intake: "Intake",
+    live: "Live | None",
+    stored: "StoredObjects | None",
+) -> "list[Pod]":
+    """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
+    from gputile.tools.simulator.cluster.scenario import load_pods, make_pods
+    from gputile.tools.simulator.documents.manifests import ManifestError
+    from gputile.tools.simulator.documents.notes import Note
+    from gputile.tools.simulator.updates.running_pods import ImmutableObject, recognise
+
+    if live is not None:
+        from gputile.cli.reads.live_cluster import unsafe_namespaces
+
+        admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
+        if live.priority_classes is not None:
+            admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
+        rules = _namespace_rules(options, scenario, live)
+        intake = dataclasses.replace(intake, admission=admission.beside(rules.limit_ranges))
+        scenario.notes += rules.notes
+    try:
+        if stored is not None:
+            scenario.manifests, said = stored.merged(scenario.manifests)
+            scenario.notes += said
+        with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
+            expansion = make_pods(scenario, intake)
+            more = load_pods(options.fit, scenario, expansion) if options.fit else []
+        if options.files and not expansion.pods:
+            scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
+        if live is not None and stored is not None:
+            if refused := list(stored.refused(expansion.manifests)):
+                raise ManifestError("\n".join(map(str, refused)))
+            scenario.notes += stored.notes(expansion.manifests)
+            recognise(scenario, live.pods, expansion, stored.workloads(expansion.manifests))
+    except (ManifestError, ImmutableObject) as error:
+        fail(str(error), BAD_INPUT)
+    return more
+
+
+def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
+    """Return the configuration for the scenario; say what is assumed about a live cluster."""
+    from gputile.core.ledger.node_info import unit_in_force
+    from gputile.tools.simulator.cluster.scenario import switched_off
+
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if live is None and (why := switched_off(scenario.nodes, configuration.features)):
+        fail(f"{why}: its agent would offer none", BAD_INPUT)
+    if live is not None and isinstance(live.configuration, UnknownConfiguration):
+        configuration = assumed(configuration, live.configuration.why)
+    if live is not None and live.unlisted is not None and configuration.admission.gangs:
+        note(f"the cluster's PodGroups are not known ({live.unlisted}). Assumed: there are none but those of -f FILE")
+    if live is not None and live.classes_unlisted is not None:
+        said = f"the cluster's PriorityClasses are not known ({live.classes_unlisted})"
+        note(f"{said}. Assumed: those that pods name are there, and none is the default")
+    return configuration
+
+
+def _with_unit(configuration: "Configuration", unit: str | None) -> "Configuration":
+    """Return the configuration as if the memory unit were another one."""
+    import msgspec
+
+    from gputile.api.config.v1alpha1 import ConfigurationError
+
+    if unit is None:
+        return configuration
+    try:
+        return msgspec.structs.replace(configuration, gpu_memory_unit=unit)
+    except ConfigurationError as error:
+        fail(f"--unit {unit}: {error}", BAD_INPUT)
+
+
+def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
+    """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
+    from gputile.tools.simulator.rules.values.label_selector import SelectorError
+    from gputile.tools.simulator.scheduling.whatif import UnknownNode, selected, with_unit, without_nodes
+
+    selector = options.without_nodes
+    try:
+        leaving = {*(options.without_node or ()), *(selected(scenario.nodes, selector) if selector is not None else ())}
+        without_nodes(scenario, leaving)
+    except SelectorError as error:
+        fail(f"--without-nodes: {error}", BAD_INPUT)
+    except UnknownNode as error:
+        fail(f"{error}; the nodes are {_some([node.metadata.name for node in scenario.nodes])}", BAD_INPUT)
+    if options.unit is not None:
+        with_unit(scenario, configuration.unit_mib)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+
+
+def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
+    from gputile.tools.simulator.scheduling.whatif import fit_more
+
+    with Progress("Fitting copies:", piped=SAY_AFTER_PIPED_S) as progress:
+        return fit_more(simulation, pods, time.time_ns, progress.at)

@@ -1,0 +1,116 @@
+"""Runs ``gputile top``, which shows booked beside used for nodes, GPUs and pods, live."""
+
+import sys
+import time
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.output.streams import Output, note, write, write_json
+from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
+from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
+from gputile.cli.running.watching import watched
+from gputile.tools.web.usage.top_order import TopOrder
+
+if TYPE_CHECKING:
+    from gputile.cli.reads.agent_usage import UsageLooks
+    from gputile.cli.reads.cluster_objects import ClusterObjects
+    from gputile.tools.web.usage.top_rows import TopAnswer
+
+_LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
+
+
+class TopOf(StrEnum):
+    """What the rows are."""
+
+    NODES = "nodes"
+    GPUS = "gpus"
+    PODS = "pods"
+
+
+def top(
+    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES,
+    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once; what is no terminal gets it once in any case.")
+    ] = False,
+    cluster: ClusterFiles = None,
+    output: Printed = Output.TABLE,
+    config: Config = None,
+    installed_in: InstalledIn = INSTALLED_IN,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
+) -> None:
+    """Show nodes, GPUs or pods, those with most booked first, and again whenever that has changed.
+
+    Booked is what pods have by the ledger, used what the nodes' agents measure; they are asked through the API server,
+    for which you need the right to get pods/proxy. An interrupt ends it. -o json prints nodes, GPUs and pods once.
+    """
+    source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
+    once = once or source.read_once is not None
+    state = read_state(source)
+    live = output is not Output.JSON and not once and sys.stdout is not None and sys.stdout.isatty()
+    looks = _looks(source)
+    found = _answer(state, sort, looks, twice=not live)
+    if live:
+        again = partial(_look_again, state, source, sort, looks)
+        watched(found, again, lambda each: _show(each, of, looks, lines() if redraws() else None), redraw=True)
+    elif output is Output.JSON:
+        write_json(found)
+        _say_why(looks)
+    else:
+        _show(found, of, looks, None)
+
+
+def _looks(source: Source) -> "UsageLooks | None":
+    """Return how use is looked at, None where the cluster is one in files."""
+    if source.files:
+        return None
+    from gputile.cli.reads.agent_usage import UsageLooks
+
+    return UsageLooks(source.reach, source.installed_in)
+
+
+def _look_again(state: "ClusterObjects", source: Source, order: TopOrder, looks: "UsageLooks | None") -> "TopAnswer":
+    return _answer(state.again(source), order, looks, twice=False)
+
+
+def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
+    from gputile.tools.web.page.state import PageState
+    from gputile.tools.web.usage.top_rows import top_answer
+
+    page = PageState(state.configuration)
+    page.time_passed(time.time_ns())
+    page.nodes_replaced(state.nodes)
+    page.pods_replaced(state.pods)
+    page.difference()
+    tiles = list(page.page.nodes.values())
+    return top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
+
+
+def _say_why(looks: "UsageLooks | None") -> None:
+    if looks is not None and looks.why is not None:
+        note(looks.why)
+
+
+def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
+    """Print the rows, as many as there is room for on ``most`` lines; None: all."""
+    from gputile.tools.web.usage.top_rows import gpu_rows, node_rows, pod_rows
+
+    rows = {
+        TopOf.NODES: lambda: node_rows(found.nodes),
+        TopOf.GPUS: lambda: gpu_rows(found.gpus),
+        TopOf.PODS: lambda: pod_rows(found.pods),
+    }[of]()
+    if most is None:
+        write_table(rows)
+    else:
+        beside = _LINES_BESIDE + (lines_of_note(looks.why) if looks is not None and looks.why is not None else 0)
+        if left := write_first_rows(rows, most - beside):
+            write(f"... and {left} more {of.value}\n")
+    _say_why(looks)

@@ -1,0 +1,120 @@
+"""Runs ``gputile web``, which serves a page that shows the cluster's GPUs as tiles, live."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Reach, RequestTimeout
+from gputile.cli.options.configuration import (
+    INSTALLED_IN,
+    InstalledIn,
+    UnknownConfiguration,
+    assumed,
+    in_force,
+    read_given,
+)
+from gputile.cli.output.streams import fail, note, write
+from gputile.cli.parsing.option_object import takes
+
+if TYPE_CHECKING:
+    from gputile.kube.connection import Connection
+    from gputile.tools.web.serving.server import Beside
+
+PORT = 8420
+HEALTH_PORT = 8086
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """What the command line asks, in the order of the help."""
+
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port to listen on; of 127.0.0.1 alone, 0: any that is free.",
+        ),
+    ] = PORT
+    tls_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-dir",
+            metavar="DIR",
+            help="Serve in the cluster, by HTTPS on every address, with tls.crt and tls.key of DIR; viewers log in.",
+        ),
+    ] = None
+    health_port: Annotated[
+        int,
+        typer.Option(
+            "--health-port",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.",
+        ),
+    ] = HEALTH_PORT
+    config: Config = None
+    installed_in: InstalledIn = INSTALLED_IN
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT
+
+
+@takes(WebOptions)
+def web(options: WebOptions) -> None:
+    """Serve a page that shows the cluster's GPUs as tiles, live, and print its address.
+
+    It reads with your rights, as kubectl does, and changes nothing. It answers on loopback alone, and to whoever has
+    the address, which holds a secret that is new each time. Ends with an interrupt.
+
+    With --tls-dir it serves in the cluster: each viewer shows a token of the cluster, has to have the right to list
+    nodes, and sees the names of pods in namespaces whose pods it may list.
+    """
+    from gputile.cli.reads.bounded_reads import UNREACHABLE
+    from gputile.cli.reads.live_cluster import read_cluster
+    from gputile.cli.running.serving import run_service
+    from gputile.core.ledger.node_info import unit_in_force
+    from gputile.kube.errors import ConfigError, KubeError
+    from gputile.kube.kubeconfig import load_access
+    from gputile.support.logs import LogFormat, set_up_logging
+    from gputile.support.tls_files import UnusableTls
+    from gputile.tools.web.serving.server import LoginSettings, WebSettings, serve
+
+    reach = Reach(options.kubeconfig, options.context, options.request_timeout)
+    live = read_cluster(reach, read_given(options.config), options.installed_in)
+    configuration = in_force(live.given, None, unit_in_force(live.nodes))
+    if isinstance(live.configuration, UnknownConfiguration):
+        configuration = assumed(configuration, live.configuration.why)
+    set_up_logging(LogFormat.TEXT, verbose=False)
+    login = LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
+    settings = WebSettings(options.port, _ready if login is None else _serving, _beside, options.installed_in, login)
+    try:
+        run_service(
+            serve(load_access(options.kubeconfig, options.context), configuration, live.nodes, live.pods, settings)
+        )
+    except (ConfigError, UnusableTls) as error:
+        fail(str(error))
+    except KubeError as error:
+        fail(str(error), UNREACHABLE)
+
+
+def _ready(address: str) -> None:
+    write(f"{address}\n")
+    note("open this address in a browser; an interrupt (Ctrl-C) ends the page")
+
+
+def _serving(address: str) -> None:
+    note(f"serving at {address}; viewers log in with a token of the cluster")
+
+
+async def _beside(connection: "Connection") -> "Beside":
+    from gputile.cli.reads.live_cluster import read_groups, read_unsafe_namespaces
+    from gputile.tools.web.serving.server import Beside
+
+    groups, _ = await read_groups(connection)
+    return Beside(groups, await read_unsafe_namespaces(connection))

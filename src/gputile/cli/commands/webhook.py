@@ -1,0 +1,89 @@
+"""Runs ``gputile webhook``, which the API server asks before it stores a pod."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from gputile.cli.options.common import Context
+from gputile.cli.options.configuration import read_configuration
+from gputile.cli.options.namespaces import namespace
+from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
+from gputile.cli.parsing.option_object import takes
+from gputile.cli.running.serving import run_service
+from gputile.support.logs import LogFormat, set_up_logging
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """What the command line asks, in the order of the help."""
+
+    installed_in: Annotated[
+        str,
+        typer.Option(
+            "--installed-in",
+            metavar="NAMESPACE",
+            callback=namespace,
+            help="Where gputile is installed; its Service and Secret are there.",
+        ),
+    ]
+    service: Annotated[
+        str, typer.Option("--service", metavar="NAME", help="The Service that the API server reaches it by.")
+    ]
+    secret: Annotated[
+        str, typer.Option("--secret", metavar="NAME", help="The Secret that keeps its certificates; made if missing.")
+    ]
+    configuration: Annotated[
+        str,
+        typer.Option(
+            "--configuration", metavar="NAME", help="Name of both webhook configurations; their caBundle is kept."
+        ),
+    ]
+    config: FollowedConfig = None
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "0.0.0.0"  # noqa: S104
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port to listen on; HTTPS.")] = (
+        9443
+    )
+    health_port: Annotated[
+        int,
+        typer.Option(
+            "--health-port", metavar="PORT", min=1, max=65535, help="Port of /healthz, /readyz and /metrics; HTTP."
+        ),
+    ] = 8083
+    dns_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dns-name",
+            metavar="NAME",
+            help="A further DNS name or address in the certificate; may be given several times.",
+        ),
+    ] = None
+    kubeconfig: ServiceKubeconfig = None
+    context: Context = None
+    log_format: LogFormatOption = LogFormat.JSON
+    verbose: Verbose = False
+
+
+@takes(WebhookOptions)
+def webhook(options: WebhookOptions) -> None:
+    """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
+
+    Issues and renews its own certificates. Ends on SIGTERM, after the reviews that are still on their way.
+    """
+    from gputile.controlplane.webhook.server import WebhookSettings, serve
+
+    read_configuration(options.config)
+    access = access_to(options.kubeconfig, options.context)
+    set_up_logging(options.log_format, options.verbose)
+    settings = WebhookSettings(
+        namespace=options.installed_in,
+        service=options.service,
+        secret=options.secret,
+        configuration=options.configuration,
+        host=options.host,
+        port=options.port,
+        health_port=options.health_port,
+        names=tuple(options.dns_name or ()),
+        config=options.config,
+    )
+    run_service(serve(access, settings))

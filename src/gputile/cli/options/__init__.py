@@ -1,0 +1,1 @@
+"""Defines the options that several commands have, and completes their values."""

@@ -1,0 +1,47 @@
+"""Defines the options of the services, and connects them to the API server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.options.namespaces import namespace
+from gputile.cli.output.streams import fail
+from gputile.support.logs import LogFormat
+
+if TYPE_CHECKING:
+    from gputile.kube.kubeconfig import Access
+
+ServiceKubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's, then the pod's own."),
+]
+FollowedConfig = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
+]
+Identity = Annotated[
+    str | None,
+    typer.Option("--identity", metavar="NAME", help="Name of this replica in the Lease; default: the host's name."),
+]
+LeaseNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--lease-namespace",
+        metavar="NAMESPACE",
+        callback=namespace,
+        help="Where the Lease is; default: the context's namespace.",
+    ),
+]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
+    """Return how the API server is reached; leave the program where nothing says it."""
+    from gputile.kube.errors import ConfigError
+    from gputile.kube.kubeconfig import load_access
+
+    try:
+        return load_access(kubeconfig, context)
+    except ConfigError as error:
+        fail(str(error))

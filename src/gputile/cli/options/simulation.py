@@ -1,0 +1,173 @@
+"""Defines the options of ``gputile simulate``."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputile.cli.options import candidates, namespaces
+from gputile.cli.options.common import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
+from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.output.simulation import DecisionFormat
+from gputile.tools.simulator.rules.values.strictness import Validation
+
+
+class Switch(StrEnum):
+    """Whether a part of the cluster is simulated."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class Policy(StrEnum):
+    """The placement policies of the configuration."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    PACKING = "packing"
+
+
+ClusterFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints.",
+    ),
+]
+WorkloadFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help="Manifests to read; workloads: a file, a directory, or - for standard input.",
+    ),
+]
+FromCluster = Annotated[
+    bool,
+    typer.Option(
+        "--from-cluster", help="Start from the nodes, pods and PodGroups of the cluster that kubectl talks to."
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAMESPACE",
+        autocompletion=candidates.namespaces,
+        callback=namespaces.namespace,
+        help="The pods' namespace; where workloads name none: default, with --from-cluster the context's.",
+    ),
+]
+FitFiles = Annotated[
+    list[str] | None,
+    typer.Option("--fit", metavar="FILE", help="Say how many more times the pods of FILE fit, and why no more."),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(
+        "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this; running pods keep their bytes."
+    ),
+]
+WithoutNode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without-node",
+        metavar="NAME",
+        help="As if this node left: its pods look for another place.",
+        autocompletion=candidates.nodes,
+    ),
+]
+WithoutNodes = Annotated[
+    str | None,
+    typer.Option(
+        "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: a=b,c in (d,e),!f."
+    ),
+]
+AdmissionSwitch = Annotated[
+    Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
+]
+Validate = Annotated[
+    Validation,
+    typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note, nothing."),
+]
+KindFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kinds", metavar="FILE", help="A file of kind PodKinds; where other kinds have the templates of their pods."
+    ),
+]
+IgnoreUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-unknown",
+        help="Leave out, with a note, what cannot be judged because its kind or template is not known.",
+    ),
+]
+Compare = Annotated[
+    Policy | None, typer.Option("--compare", help="Decide with this placement policy too, and say what differs.")
+]
+Printed = Annotated[
+    DecisionFormat,
+    typer.Option(
+        "--output",
+        "-o",
+        help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: a page.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
+    ),
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; for --from-cluster, default: as kubectl's."),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="The kubeconfig's context; for --from-cluster.",
+        autocompletion=candidates.contexts,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """What the command line asks, in the order of the help."""
+
+    cluster: ClusterFiles = None
+    files: WorkloadFiles = None
+    from_cluster: FromCluster = False
+    namespace: Namespace = None
+    fit: FitFiles = None
+    unit: Unit = None
+    without_node: WithoutNode = None
+    without_nodes: WithoutNodes = None
+    admission: AdmissionSwitch = Switch.ON
+    validate: Validate = Validation.STRICT
+    kinds: KindFiles = None
+    ignore_unknown: IgnoreUnknown = False
+    compare: Compare = None
+    output: Printed = DecisionFormat.TABLE
+    plain: Plain = False
+    config: Config = None
+    installed_in: InstalledIn = INSTALLED_IN
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT
+
+    @property
+    def reach(self) -> Reach:
+        """How the live cluster is reached."""
+        return Reach(self.kubeconfig, self.context, self.request_timeout)

@@ -1,0 +1,1 @@
+"""Prints what commands have found, in every format."""

@@ -1,0 +1,250 @@
+"""Prints what ``gputile simulate`` found: GPUs, workloads, what does not fit, and a comparison."""
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from gputile.api.wording import first_of
+from gputile.cli.output.drawing import bars, draw
+from gputile.cli.output.remedies import write_remedies
+from gputile.cli.output.streams import write, write_json, write_yaml
+from gputile.cli.output.terminal import write_table, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gputile.api.core import Pod
+    from gputile.tools.simulator.cluster.scenario import Scenario
+    from gputile.tools.simulator.outcomes.unplaced import Advice
+    from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+    from gputile.tools.simulator.scheduling.whatif import Fit
+    from gputile.tools.views.gpu_bars import NodeBars
+    from gputile.tools.views.node_summaries import NodeSummary
+
+_NAMES_SHOWN = 3
+_REASONS_SHOWN = 10
+_ADVISED = 5  # for how many pods what would help is looked for
+_DRAWN = 200  # nodes
+
+
+class DecisionFormat(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    INSPECT = "inspect"
+    JSON = "json"
+    YAML = "yaml"
+    HTML = "html"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """A simulation that is over, with ``count`` copies of more pods where they were asked for."""
+
+    simulation: "Simulation"
+    scenario: "Scenario"
+    outcomes: "list[Outcome]"
+    count: "Fit | None" = None
+
+    @property
+    def placement(self) -> str:
+        """The placement policy that it was decided by."""
+        return self.simulation.configuration.placement
+
+    @property
+    def placed(self) -> int:
+        """How many of the pods have a place."""
+        return sum(outcome.node is not None for outcome in self.outcomes)
+
+    @property
+    def nodes(self) -> "list[NodeSummary]":
+        """The nodes with what is on their GPUs."""
+        from gputile.tools.views.node_summaries import node_summaries
+
+        return node_summaries(self.simulation.ledger)
+
+
+def write_result(
+    output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
+) -> None:
+    """Print a result, and how ``other``, by another placement policy, differs; ``plain`` asks for ASCII."""
+    from gputile.tools.views import inspect
+
+    if output in (DecisionFormat.JSON, DecisionFormat.YAML):
+        from gputile.cli.output.simulation_json import simulate_answer
+
+        (write_json if output is DecisionFormat.JSON else write_yaml)(simulate_answer(result, other))
+        return
+    if output is DecisionFormat.HTML:
+        from gputile.cli.output.simulation_html import simulate_html
+
+        write(simulate_html(result))
+        return
+    nodes = result.nodes
+    unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
+    if output is DecisionFormat.TABLE:
+        _Report(result, nodes, unit, plain).write(other)
+        return
+    if output is DecisionFormat.WIDE:
+        if result.outcomes or result.count is None:
+            _write_pods(result.outcomes)
+            write("\n")
+        if result.count is not None:
+            _write_count(result.count)
+            write("\n")
+    write(inspect.summary(nodes, unit))
+    if other is not None and output is DecisionFormat.WIDE:
+        write("\n")
+        _write_comparison(result, other)
+
+
+class _Report:
+    """The short form: everything once, pods by workload."""
+
+    def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
+        from gputile.tools.simulator.outcomes.workloads import workload_outcomes
+
+        self._result = result
+        self._nodes = nodes
+        self._unit_mib = unit_mib
+        self._plain = plain
+        self._workloads = workload_outcomes(result.outcomes)
+
+    def write(self, other: SimulationResult | None) -> None:
+        """Print all of it; ``other`` is what another placement policy makes of the same."""
+        from gputile.tools.views.gpu_bars import groups_of
+
+        drawn = self._bars(self._result, self._nodes[:_DRAWN])
+        others = self._bars(other, other.nodes[:_DRAWN]) if other is not None else []
+        before = {each.name: each for each in drawn}
+        moved = [each for each in others if each != before.get(each.name)]
+        groups = groups_of([*drawn, *others])
+        write_text(self._sentence())
+        write("\n")
+        draw(drawn, self._unit_mib, groups, plain=self._plain)
+        if len(self._nodes) > _DRAWN:
+            write(f"... and {len(self._nodes) - _DRAWN} more nodes, which -o wide shows too\n")
+        if self._workloads:
+            write("\n")
+            self._write_workloads()
+        self._write_refused()
+        if self._result.count is not None:
+            write("\n")
+            _write_count(self._result.count)
+        if other is not None:
+            write("\n")
+            _write_comparison(self._result, other)
+        if moved:
+            write("\nWhere it differs:\n")
+            draw(moved, self._unit_mib, groups, plain=self._plain)
+
+    def _bars(self, result: SimulationResult, nodes: "Sequence[NodeSummary]") -> "list[NodeBars]":
+        scenario = result.scenario
+        pods = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
+        return bars(nodes, self._unit_mib, pods)
+
+    def _sentence(self) -> str:
+        use, total = _use(self._nodes)
+        gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if 1 in (use, total) else 'are'} in use"
+        pods, count = len(self._result.outcomes), self._result.placed
+        verb = "has" if 1 in (pods, count) else "have"
+        placed = f"{count} of {pods} pod{'' if pods == 1 else 's'} {verb} a place; " if pods else ""
+        return f"{placed}{gpus}."
+
+    def _write_workloads(self) -> None:
+        from gputile.tools.simulator.outcomes.workloads import workload_name
+
+        rows = [("NAMESPACE", "WORKLOAD", "PLACED", "EACH POD GETS", "NODES")]
+        for workload in self._workloads:
+            nodes = [
+                name if count == workload.placed else f"{name} ({count})" for name, count in workload.nodes.items()
+            ]
+            rows.append(
+                (
+                    workload.owner[1],
+                    workload_name(workload.owner),
+                    f"{workload.placed}/{workload.pods}",
+                    " or ".join(workload.gets) or "-",
+                    first_of(nodes, _NAMES_SHOWN) or "-",
+                )
+            )
+        write_table(rows)
+
+    def _write_refused(self) -> None:
+        """Name the pods without a place, why they have none, and for the first of them what would help."""
+        found = [(reason, pods) for workload in self._workloads for reason, pods in workload.refused.items()]
+        advised = self._advice([pods[0] for _, pods in found[:_ADVISED]])
+        for reason, pods in found:
+            names = first_of([pod.key for pod in pods], _NAMES_SHOWN)
+            write("\n")
+            advice = advised.get(pods[0].metadata.uid)
+            if advice is None:
+                write_text(f"No place for {names}: {reason}")
+                continue
+            write_text(f"No place for {names}:")
+            _write_nodes(advice.nodes)
+            write_remedies(advice.remedies)
+
+    def _advice(self, pods: "Sequence[Pod]") -> "Mapping[str, Advice]":
+        from gputile.tools.simulator.outcomes.unplaced import advice
+
+        result = self._result
+        configuration = result.simulation.configuration
+        return advice(pods, result.scenario, result.outcomes, configuration, time.time_ns()) if pods else {}
+
+
+def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
+    """Print what nodes say to a pod; those that say the same in one row."""
+    rows = [("NODE", "WHY NOT")]
+    for why, names in list(nodes.items())[:_REASONS_SHOWN]:
+        rows.append((first_of(names, _NAMES_SHOWN), why))
+    if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
+        rows.append((f"{left} more", "they are further from fitting"))
+    write_table(rows)
+
+
+def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:
+    """Print what two placement policies make of the same pods."""
+    rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
+    for each in (result, other):
+        use, total = _use(each.nodes)
+        copies = [str(each.count.copies)] if each.count else []
+        rows.append((each.placement, f"{each.placed}/{len(each.outcomes)}", f"{use}/{total}", *copies))
+    write_table(rows)
+    pods, saved = other.placed - result.placed, _use(result.nodes)[0] - _use(other.nodes)[0]
+    told = []
+    if pods:
+        told.append(f"{abs(pods)} pod{'' if abs(pods) == 1 else 's'} {'more' if pods > 0 else 'fewer'} placed")
+    if saved:
+        told.append(f"{abs(saved)} GPU{'' if abs(saved) == 1 else 's'} {'fewer' if saved > 0 else 'more'} in use")
+    write(f"With {other.placement}: {', and '.join(told) or 'as many pods on as many GPUs'}.\n")
+
+
+def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
+    """Return how many GPUs have pods, and how many there are."""
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    return sum(gpu.pods > 0 for gpu in gpus), len(gpus)
+
+
+def _write_count(count: "Fit") -> None:
+    each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
+    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
+    if count.nodes:
+        write_table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))])
+    write_text(f"then no more: {count.stopped_by}" if count.stopped_by else "and the count ended there")
+
+
+def _write_pods(outcomes: "Sequence[Outcome]") -> None:
+    from gputile.tools.simulator.outcomes.grouping import together
+
+    rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
+    for told in together(outcomes):
+        outcome = told.outcome
+        shares = outcome.allocation.gpus if outcome.allocation else ()
+        gpus = ",".join(str(share.index) for share in shares) or "-"
+        meta = outcome.pod.metadata
+        name = meta.name + (f" and {len(told.others)} more" if told.others else "")
+        rows.append((meta.namespace, name, outcome.node or "<none>", gpus, outcome.reason))
+    write_table(rows)

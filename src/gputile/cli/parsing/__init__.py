@@ -1,0 +1,1 @@
+"""Parses command lines, and says in plain sentences what is wrong with one."""

@@ -1,0 +1,1 @@
+"""Reads a cluster for a command, within a time limit."""

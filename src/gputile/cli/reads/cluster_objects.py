@@ -1,0 +1,105 @@
+"""Reads the cluster that a command looks at: the live one, or one that files describe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
+from gputile.cli.output.streams import BAD_INPUT, fail, note
+
+if TYPE_CHECKING:
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.api.core import Node, Pod
+    from gputile.cli.options.common import Reach
+    from gputile.cli.options.configuration import GivenConfiguration
+
+ClusterFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a cluster is read, as the options say: ``files``, else the live one."""
+
+    files: Sequence[str]
+    config: Path | None
+    reach: "Reach"
+    installed_in: str
+
+    @property
+    def read_once(self) -> str | None:
+        """The first of the files that cannot be read again: the standard input, or a pipe; None where there is none."""
+        return next((file for file in self.files if file == "-" or Path(file).is_fifo()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """The nodes and pods of a cluster, and the configuration in force there."""
+
+    nodes: "list[Node]"
+    pods: "list[Pod]"
+    configuration: "Configuration"
+    namespace: str
+
+    def again(self, source: Source) -> "ClusterObjects":
+        """Return what the cluster has now, by the configuration that is known; leave where it cannot be read.
+
+        Raises:
+            Unreadable: instead, where files are read, or within ``looking_again``.
+        """
+        from gputile.cli.options.configuration import GivenConfiguration
+
+        return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
+
+
+def read_state(source: Source, given: "GivenConfiguration | None" = None) -> ClusterObjects:
+    """Return the state of a cluster; leave the program where it cannot be read.
+
+    ``given`` is the configuration where it is known already.
+    """
+    from gputile.core.ledger.node_info import unit_in_force
+
+    looked_before = given is not None
+    given = given or read_given(source.config)
+    if not source.files:
+        from gputile.cli.reads.live_cluster import read_cluster
+
+        live = read_cluster(source.reach, given, source.installed_in)
+        if not looked_before:
+            for each in live.unread:
+                note(each)
+        configuration = in_force(live.given, None, unit_in_force(live.nodes))
+        if isinstance(live.configuration, UnknownConfiguration):
+            configuration = assumed(configuration, live.configuration.why)
+        return ClusterObjects(live.nodes, live.pods, configuration, live.namespace)
+    if not looked_before:
+        source.reach.not_used()
+    from gputile.tools.simulator.cluster.scenario import load_scenario
+    from gputile.tools.simulator.documents.manifests import ManifestError
+    from gputile.tools.simulator.documents.notes import told_together
+
+    try:
+        with Progress(f"reading {', '.join(source.files)}", piped=SAY_AFTER_PIPED_S):
+            scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
+    except ManifestError as error:
+        if looked_before:  # it may be just being written
+            from gputile.cli.reads.bounded_reads import Unreadable
+
+            raise Unreadable(f"cannot read the cluster: {error}") from error
+        fail(str(error), BAD_INPUT)
+    for text in told_together(scenario.notes):
+        note(text)
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if given is None:
+        configuration = assumed(configuration, "no --config")
+    return ClusterObjects(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")

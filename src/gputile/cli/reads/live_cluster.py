@@ -1,0 +1,225 @@
+"""Reads a live cluster once, for commands that look and leave."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from gputile.api.core import Node, Pod
+from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.well_known import UNSAFE_ACCESS_LABEL
+from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
+from gputile.cli.options.common import Reach
+from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
+from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.kube.decoding import ObjectDecoder
+from gputile.kube.errors import Forbidden, NotFound
+from gputile.kube.listing import Reading, list_all, list_pages
+
+if TYPE_CHECKING:
+    from gputile.tools.simulator.admission.priority_classes import PriorityClasses
+    from gputile.tools.simulator.cluster.gangs import PodGroups
+
+_MOST_TOLD: Final = 20
+# Who reads a cluster may lack a right, or the kind be absent. Any other failure says nothing of what is there.
+_NOT_FOR_US: Final = (Forbidden, NotFound)
+_ALLOWED: Final = "allowed"
+_NAMESPACES: Final = "/api/v1/namespaces"
+_PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A cluster's nodes and pods, and the configuration of the gputile in it, or why that is not known.
+
+    ``groups`` are its PodGroups where they were asked for, else None; ``unlisted`` is why they are not known, None
+    where they are.
+    ``namespaces`` are its namespaces, None where they were not asked for or may not be read, and
+    ``namespaces_unlisted`` is why they may not.
+    ``priority_classes`` are its PriorityClasses, None where they were not asked for or may not be read, and
+    ``classes_unlisted`` is why they may not.
+    ``namespace`` is that of the kubeconfig's context. ``unread`` are sentences on nodes and pods that are there and
+    cannot be read: nobody knows what they hold.
+    """
+
+    nodes: list[Node]
+    pods: list[Pod]
+    configuration: GivenConfiguration | UnknownConfiguration
+    groups: "PodGroups | None" = None
+    unlisted: str | None = None
+    namespaces: list[Namespace] | None = None
+    namespaces_unlisted: str | None = None
+    priority_classes: "PriorityClasses | None" = None
+    classes_unlisted: str | None = None
+    namespace: str = "default"
+    unread: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> GivenConfiguration | None:
+        """The configuration, None where it is not known."""
+        return self.configuration if isinstance(self.configuration, GivenConfiguration) else None
+
+
+def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
+    """Return what the cluster has; leave the program where it cannot be read.
+
+    The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
+    ``groups`` asks for PodGroups too.
+    """
+
+    async def read() -> Live:
+        async with reads(reach) as connection:
+            (_, nodes), (_, pods), found = await asyncio.gather(
+                list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
+                list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
+                _configuration(connection, given, installed_in),
+            )
+            unread = (
+                *_told("nodes", [f"node {each.name} cannot be read: {each.why}" for each in nodes.unreadable]),
+                *_told(
+                    "pods",
+                    [f"pod {each.namespace}/{each.name} cannot be read: {each.why}" for each in pods.unreadable],
+                ),
+            )
+            read = Live(list(nodes.objects), list(pods.objects), found, namespace=connection.namespace, unread=unread)
+            if not groups:
+                return read
+            known, unlisted = await read_groups(connection)
+            namespaces, unlisted_namespaces = await _namespaces(connection)
+            classes, why = await _priority_classes(connection)
+            return replace(
+                read,
+                groups=known,
+                unlisted=unlisted,
+                namespaces=namespaces,
+                namespaces_unlisted=unlisted_namespaces,
+                priority_classes=classes,
+                classes_unlisted=why,
+            )
+
+    return read_or_leave(read())
+
+
+def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
+    """Return a namespace's events of pods that could not be created; none where they may not be read."""
+
+    async def read() -> list[Event]:
+        async with reads(reach) as connection:
+            failed = {"fieldSelector": "reason=FailedCreate"}
+            try:
+                return await list_all(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
+            except _NOT_FOR_US:
+                return []
+
+    return read_or_leave(read())
+
+
+def _told(what: str, sentences: list[str]) -> list[str]:
+    """Return the first of the sentences, and how many more of the kind there are."""
+    more = len(sentences) - _MOST_TOLD
+    return [*sentences[:_MOST_TOLD], *([f"{more:,} more {what} cannot be read"] if more > 0 else ())]
+
+
+async def _configuration(
+    connection: Reading, given: GivenConfiguration | None, namespace: str
+) -> GivenConfiguration | UnknownConfiguration:
+    """Return the configuration, read where none is ``given``; or why it is not there or may not be read.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    if given is not None:
+        return given
+    try:
+        maps = await list_all(connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED)
+    except _NOT_FOR_US as error:
+        return UnknownConfiguration(str(error))
+    found = installed_configuration(maps)
+    if isinstance(found, UnknownConfiguration):
+        return UnknownConfiguration(f"namespace {namespace}: {found.why}")
+    return found
+
+
+async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
+    """Return the PodGroups, none where their kind is not installed; and why they are not known, None where they are.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    from gputile.tools.simulator.cluster.gangs import PodGroups
+
+    try:
+        _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
+    except NotFound:
+        return PodGroups(), None
+    except Forbidden as error:
+        if not await _has_pod_group_api(connection):
+            return PodGroups(), None
+        return PodGroups(), str(error)
+    groups = PodGroups(absent="is neither in the cluster nor in the files")
+    for group in listed.objects:
+        groups.add(group)
+    for each in listed.unreadable:
+        groups.unreadable[each.namespace, each.name] = each.why
+    return groups, None
+
+
+async def _namespaces(connection: Reading) -> tuple[list[Namespace] | None, str | None]:
+    """Return the namespaces; None, and why, where they may not be listed; None alone where they are not served.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    try:
+        return await list_all(connection, _NAMESPACES, Namespace), None
+    except Forbidden as error:
+        return None, str(error)
+    except NotFound:
+        return None, None
+
+
+def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
+    """Return the names of those whose pods may reach GPUs past the ledger."""
+    labels = {each.metadata.name: each.metadata.labels for each in namespaces}
+    return frozenset(name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED)
+
+
+async def read_unsafe_namespaces(connection: Reading) -> frozenset[str]:
+    """Return the namespaces whose pods may reach GPUs past the ledger; none where they may not be listed.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}={_ALLOWED}"}
+    try:
+        return unsafe_namespaces(await list_all(connection, _NAMESPACES, Namespace, labelled))
+    except _NOT_FOR_US:
+        return frozenset()
+
+
+async def _priority_classes(connection: Reading) -> "tuple[PriorityClasses | None, str | None]":
+    """Return the PriorityClasses; None, and why, where they may not be listed; None alone where the kind is absent.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    from gputile.tools.simulator.admission.priority_classes import listed_classes
+
+    try:
+        return listed_classes(await list_all(connection, _PRIORITY_CLASSES, ListedPriorityClass)), None
+    except Forbidden as error:
+        return None, str(error)
+    except NotFound:
+        return None, None
+
+
+async def _has_pod_group_api(connection: Reading) -> bool:
+    """Return whether there may be PodGroups: who lacks the right gets a 403 for a kind that is not installed, too."""
+    try:
+        await connection.get(POD_GROUP_API_PATH)
+    except NotFound:
+        return False
+    except Forbidden:
+        pass
+    return True

@@ -1,0 +1,1 @@
+"""Keeps a command running until it is done or interrupted."""

@@ -1,0 +1,53 @@
+"""Repeats what a command shows whenever it has changed, for ``--watch``, until an interrupt."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from gputile.cli.output.streams import note, write
+from gputile.cli.output.terminal import note_line, redraws
+
+LOOK_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it again whenever it has changed; an interrupt ends it.")
+]
+T = TypeVar("T")
+
+
+def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
+    """Show ``first``, then what ``look`` returns as often as it differs. It does not return: an interrupt ends it.
+
+    ``redraw`` has a terminal show the latest alone; what is no terminal gets one after the other. While the cluster
+    cannot be read, one line below says so.
+    """
+    found, why, clear = first, "", redraw and redraws()
+    is_new = True
+    while True:
+        if clear:
+            write(_CLEAR)
+        if clear or is_new:
+            show(found)
+        if why:
+            (note_line if clear else note)(why)
+        before = found, why
+        while (found, why) == before:
+            time.sleep(LOOK_EVERY_S)
+            found, why = _looked(look, found)
+        is_new = found != before[0]
+        if before[1] and not why and not clear:
+            note("the cluster can be read again")
+
+
+def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
+    """Return what there is now and "", or what is known and why that is all."""
+    from gputile.cli.reads.bounded_reads import Unreadable, looking_again
+
+    try:
+        with looking_again():
+            return look(), ""
+    except Unreadable as error:
+        return known, str(error)

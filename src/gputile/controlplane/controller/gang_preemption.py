@@ -1,0 +1,286 @@
+"""Has pods of lower priority evicted for gangs, and keeps the places that they leave.
+
+First the places are kept: reservations of a plan that is not to start yet. When they are written, the pods are evicted
+that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
+It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
+the gang waits before it tries again. For a while others are chosen then than who was refused (``refused_evictions``).
+Who takes over as leader knows nothing of it: it finds the reservations, and the pods that leave, and plans anew.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gangs import Gang
+from gputile.controlplane.refused_evictions import RefusedEvictions
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.request import RequestError
+from gputile.core.ledger.booking import Booking
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangPlan
+from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules
+from gputile.kube.errors import KubeError
+
+_SECOND = 10**9
+_REST_NS = 10 * _SECOND  # between two searches for one gang
+STEPS_A_ROUND = 10_000  # beyond these no further search begins in a round: news wait while it goes on
+_RETRY_NS = 5 * _SECOND  # after an eviction that was refused
+_EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then is taken to have come to nothing
+_WAITING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
+
+
+class Eviction(NamedTuple):
+    """A pod that is to be evicted for a gang, and why."""
+
+    gang: GangName
+    uid: str
+    namespace: str
+    name: str
+    why: str
+
+
+class PlaceState(Enum):
+    """What has become of the places that pods leave for a gang."""
+
+    LEAVING = "pods have to leave yet"
+    FREE = "all are free"
+    LOST = "one is lost, or their time has ended"
+
+
+@dataclass(slots=True)
+class PreemptedPlaces:
+    """The places of a gang, and the pods that leave them. Times are Unix time in nanoseconds.
+
+    ``evicted`` has when the eviction of each pod was accepted. The places are kept for ``lasts_ns`` at most.
+    """
+
+    plan: GangPlan
+    victims: tuple[str, ...]
+    until_ns: int
+    lasts_ns: int
+    evicted: dict[str, int] = field(default_factory=dict)
+    retry_ns: int = 0
+    refused: str = ""
+
+
+class GangPreemption:
+    """What it remembers is of gangs that have unbound pods. Evictions are counted from the start."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self.evictions = 0
+        self.evictions_refused = 0
+        self._cluster_state = cluster_state
+        self._configuration = cluster_state.ledger.configuration
+        self._kept: dict[GangName, PreemptedPlaces] = {}
+        bound = cluster_state.bound_pods.facts
+        self._refused = RefusedEvictions(lambda: cluster_state.now_ns / _SECOND, lambda uid: uid in bound)
+        self._rests: dict[GangName, tuple[frozenset[str], int]] = {}
+        self._asking: set[GangName] = set()  # that asked for a search in this round
+        self._passed_over: set[GangName] = set()  # that had none in the last rounds: they come first
+        self._steps_left = 0
+
+    def begin(self, names: Collection[GangName]) -> None:
+        """Begin a round; ``names`` are the gangs that have unbound pods."""
+        self._passed_over &= self._asking
+        self._asking, self._steps_left = set(), STEPS_A_ROUND
+        for remembered in (self._kept, self._rests):
+            for name in remembered.keys() - names:
+                del remembered[name]
+
+    def kept(self, name: GangName) -> PreemptedPlaces | None:
+        """Return the places that pods leave for a gang, None where there are none."""
+        return self._kept.get(name)
+
+    # -- a new plan
+
+    def find(self, gang: Gang) -> Steps[GangVictims | None]:
+        """Return, in steps, places for the pods that start together, and who leaves; None where that is not to be."""
+        uids, now_ns = frozenset(pod.metadata.uid for pod in gang.unreserved), self._cluster_state.now_ns
+        rested, until_ns = self._rests.get(gang.name, (frozenset(), 0))
+        if rested == uids and 0 < until_ns - now_ns <= _REST_NS:
+            return None
+        if not self._may_preempt(gang) or not self._has_its_turn(gang.name):
+            return None
+        try:
+            engine = self._cluster_state.placement.engine
+            members = [GangCandidate(pod, engine.request(pod)) for pod in gang.unreserved]
+        except RequestError:
+            return None
+        self._rests[gang.name] = uids, now_ns + _REST_NS
+        steps = choose_gang_victims(members, gang.needed, self._cluster_state.ground(), self._rules(), now_ns)
+        try:
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    found: GangVictims | None = end.value
+                    return found
+                self._steps_left -= 1
+                yield
+        finally:
+            steps.close()
+
+    def _has_its_turn(self, name: GangName) -> bool:
+        """Return whether a gang's search is made in this round: others that were passed over come first."""
+        self._asking.add(name)
+        if self._steps_left > 0 and (not self._passed_over or name in self._passed_over):
+            self._passed_over.discard(name)
+            return True
+        self._passed_over.add(name)
+        return False
+
+    def keep(self, gang: Gang, found: GangVictims) -> GangPlan:
+        """Note that these places are kept for a gang; return the plan."""
+        facts = self._cluster_state.bound_pods.facts
+        graces = [facts[uid].grace_s for uid in found.evicted if uid in facts]
+        lasts = self._configuration.preemption.keep_seconds + max([0, *graces, *self._leaving_s(found)])
+        plan = GangPlan(found.places, True, True)
+        until_ns = self._cluster_state.now_ns + lasts * _SECOND
+        self._kept[gang.name] = PreemptedPlaces(plan, found.evicted, until_ns, lasts * _SECOND)
+        return plan
+
+    def _leaving_s(self, found: GangVictims) -> list[int]:
+        """Return in how many seconds the pods are to be gone that leave GPUs of these places already."""
+        state, now_s = self._cluster_state, self._cluster_state.now_ns / _SECOND
+        gpus = {chosen.gpu.uuid for place in found.places.values() for chosen in place.gpus}
+        return [
+            int(known.leaves_at - now_s)
+            for node in {place.node for place in found.places.values()}
+            for booking in state.ledger.on_node(node)
+            if (known := state.bound_pods.facts.get(booking.uid)) is not None
+            and known.leaves_at
+            and known.leaves_at - now_s <= SOON_S
+            and any(share.uuid in gpus for share in booking.gpus)
+        ]
+
+    def _may_preempt(self, gang: Gang) -> bool:
+        return (
+            self._configuration.preemption.enabled
+            and self._cluster_state.budgets_read
+            and gang.below_min_member
+            and not any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved)
+        )
+
+    def _rules(self) -> EvictionRules:
+        state, now_ns = self._cluster_state, self._cluster_state.now_ns
+        under_way = {
+            uid for kept in self._kept.values() for uid, at_ns in kept.evicted.items() if now_ns - at_ns < _EVICTED_NS
+        }
+        return EvictionRules(
+            state.bound_pods.facts,
+            state.bound_pods.gangs,
+            under_way,
+            self._not_evictable,
+            gang_size=self._size_of_group,
+        )
+
+    def _not_evictable(self, uids: Sequence[str]) -> list[str]:
+        """Return those of the pods that a budget forbids to evict, and those that were refused lately."""
+        return [*self._cluster_state.budgets.over_budget(uids), *self._refused.among(uids)]
+
+    def _size_of_group(self, name: GangName) -> int:
+        """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""
+        groups = self._cluster_state.groups or {}
+        return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
+
+    # -- places that are kept
+
+    def look(self, gang: Gang, kept: PreemptedPlaces) -> Steps[tuple[PlaceState, str]]:
+        """Return, in steps, what has become of the places of a gang, and why they are lost."""
+        now_ns = self._cluster_state.now_ns
+        if kept.refused and not kept.evicted:
+            return PlaceState.LOST, kept.refused
+        pods = {pod.metadata.uid: pod for pod in gang.unreserved}
+        if not kept.plan.places.keys() <= pods.keys():
+            return PlaceState.LOST, "its pods are others now"
+        if len(kept.plan.places) < gang.needed:
+            return PlaceState.LOST, f"it needs {gang.needed} places now"
+        bookings = self._bookings(kept)
+        if bookings is None:
+            return PlaceState.LOST, "a reservation of it is not there"
+        problems = [why for booking in bookings.values() if (why := lost_place(self._cluster_state.ledger, booking))]
+        if not problems:
+            return PlaceState.FREE, ""
+        for why in problems:
+            if why.rule not in _WAITING:
+                return PlaceState.LOST, why.text
+        if not 0 < kept.until_ns - now_ns <= kept.lasts_ns:
+            return PlaceState.LOST, "its time is over"
+        ground, rules = self._cluster_state.ground(), self._rules()
+        if not kept.evicted and rules.over_budget(kept.victims):
+            return PlaceState.LOST, "not all pods that have to leave may be evicted any more"
+        planned = [(pods[uid], place.node) for uid, place in kept.plan.places.items()]
+        if self.due(gang.name, kept) and not (
+            yield from is_enough(bookings, planned, frozenset(kept.victims), ground, rules, now_ns)
+        ):
+            return PlaceState.LOST, "what the pods that have to leave would free is not enough any more"
+        return PlaceState.LEAVING, ""
+
+    def due(self, name: GangName, kept: PreemptedPlaces) -> list[Eviction]:
+        """Return the evictions to ask for now."""
+        now_ns, facts = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts
+        if 0 < kept.retry_ns - now_ns <= _RETRY_NS:
+            return []
+        return [
+            Eviction(name, uid, known.namespace, known.name, f"preempted by gang {name}")
+            for uid in self._refused.first(kept.victims)
+            if (known := facts.get(uid)) is not None
+            and not known.leaves_at
+            and not 0 <= now_ns - kept.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
+        ]
+
+    def ends_soon(self, kept: PreemptedPlaces, margin_ns: int) -> bool:
+        """Return whether reservations of a plan end within ``margin_ns``."""
+        ends = (self._cluster_state.reservation_end(uid) for uid in kept.plan.places)
+        return min(ends) - self._cluster_state.now_ns <= margin_ns
+
+    def drop(self, gang: Gang) -> None:
+        """Keep no places for a gang any more; it waits before it tries again, unless its pods change."""
+        self._kept.pop(gang.name, None)
+        uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
+        self._rests[gang.name] = uids, self._cluster_state.now_ns + _REST_NS
+
+    def named(self, uids: Sequence[str], most: int = 5) -> str:
+        """Return the names of pods, the first ones of many."""
+        facts = self._cluster_state.bound_pods.facts
+        known: list[EvictionFacts] = [facts[uid] for uid in uids if uid in facts]
+        more = f" and {len(known) - most} more" if len(known) > most else ""
+        return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
+
+    # -- what came of evictions
+
+    def was_evicted(self, eviction: Eviction) -> None:
+        """Note that the API server has accepted an eviction, or may have."""
+        self.evictions += 1
+        if (kept := self._kept.get(eviction.gang)) is not None:
+            kept.evicted[eviction.uid] = self._cluster_state.now_ns
+
+    def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
+        """Note that the API server refuses an eviction."""
+        self.evictions_refused += 1
+        self._refused.refused(eviction.uid, error)
+        if (kept := self._kept.get(eviction.gang)) is not None:
+            kept.refused, kept.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
+
+    def _bookings(self, kept: PreemptedPlaces) -> dict[str, Booking] | None:
+        """Return the reservations of a plan by UID, None where one is not there."""
+        found: dict[str, Booking] = {}
+        plans: Counter[str] = Counter()
+        for uid, place in kept.plan.places.items():
+            booking = self._cluster_state.ledger.booking(uid)
+            if place.allocation is None:
+                continue
+            if booking is None or not booking.reserved or booking.node != place.node:
+                return None
+            if {share.uuid for share in booking.gpus} != {chosen.gpu.uuid for chosen in place.gpus}:
+                return None
+            found[uid] = booking
+            plans[booking.plan] += 1
+        return found if len(plans) == 1 else None

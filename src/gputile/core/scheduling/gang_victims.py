@@ -1,0 +1,384 @@
+"""Chooses the pods to evict so that a whole gang has room: all pods that start together, or nobody.
+
+The pods of the gang are placed one after the other, those first that are the hardest to place. Each gets a free place
+where there is one, and else the place that costs least (``victim_choice``) on top of what the pods before it cost.
+That is tried with victims up to one priority only; the lowest that is enough is found by halving. In the end those
+pods stay after all whose place nobody needs. All victims together are within the PodDisruptionBudgets.
+
+While the search goes on, pods are taken out of the ledger and those of the gang booked in it; before it returns, all is
+as it was. For each priority that is tried, at most ``victim_choice.MOST_NODES`` nodes are judged for each kind of pod,
+and after each pod only those again that have changed.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gputile.api.core import Pod
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.request import Request
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted
+from gputile.core.placement.steps import Steps, at_once
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
+from gputile.core.scheduling.gang_plan import hardness
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.reservation_refusal import lost_place
+from gputile.core.scheduling.victim_choice import (
+    MOST_NODES,
+    SEARCHED,
+    EvictionLosses,
+    EvictionRules,
+    Preemptor,
+    VictimChoice,
+    choose_victims,
+)
+from gputile.core.scheduling.victim_groups import NOTHING, Loss
+
+_SEARCHED_NODES = 8  # that are searched for a pod, the best of those judged by their largest pods
+_SEARCHED_A_NODE = 500  # sets of pods, at least
+_SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGround:
+    """The cluster that places are looked for in. ``pods`` are its bound pods by UID.
+
+    ``empty`` tells which nodes a pod could go to if no pod were there.
+    """
+
+    engine: PlacementEngine
+    predicates: Predicates
+    empty: Predicates
+    pods: Mapping[str, Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class GangVictims:
+    """The places of a gang's pods by UID, and the UIDs of the pods that have to be evicted for them."""
+
+    places: dict[str, Decision]
+    evicted: tuple[str, ...]
+    loss: Loss = NOTHING
+
+
+def choose_gang_victims(
+    members: Sequence[GangCandidate], needed: int, ground: PlacementGround, rules: EvictionRules, now_ns: int
+) -> Steps[GangVictims | None]:
+    """Return, in steps, places for ``needed`` of ``members``, the easiest to place, with the least loss that is found.
+
+    None where no evictions of pods of lower priority are enough. ``now_ns`` is Unix time in nanoseconds. A caller that
+    gives up half-way closes the steps: ledger and predicates are as before then.
+    """
+    chosen = sorted(members, key=hardness)[-needed:]
+    priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
+    aside = _WithoutPods(ground)
+    try:
+        for member in members:
+            aside.take_reservation(member.pod)
+            yield
+        for uid in [uid for uid in rules.facts if rules.is_leaving(uid, now_s)]:
+            aside.take(uid)
+            yield
+        levels = _levels(ground, rules, priority)
+        kinds = yield from kinds_of(chosen, ground.predicates.repelling())
+        best: GangVictims | None = None
+        low, high = 0, len(levels) - 1
+        middle = high  # the first attempt tells whether the eviction of all is enough
+        while low <= high:
+            attempt = _Attempt(chosen, kinds, ground, rules, levels[middle], now_ns)
+            found = yield from attempt.run()
+            if found is None:
+                low = middle + 1
+            else:
+                best, high = found, middle - 1
+            middle = (low + high) // 2
+        return best
+    finally:
+        aside.bring_back()
+
+
+def is_enough(
+    places: Mapping[str, Booking],
+    pods: Iterable[tuple[Pod, str]],
+    gone: Collection[str],
+    ground: PlacementGround,
+    rules: EvictionRules,
+    now_ns: int,
+) -> Steps[bool]:
+    """Return, in steps, whether the reserved ``places`` (by UID) are free once ``gone`` and who leaves have left.
+
+    ``pods`` are the pods of the plan with their nodes, which must take them then, too.
+    """
+    aside = _WithoutPods(ground)
+    try:
+        nodes = {booking.node for booking in places.values()}
+        on_nodes = [booking.uid for node in nodes for booking in ground.engine.ledger.on_node(node)]
+        for uid in on_nodes:
+            if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
+                aside.take(uid)
+                yield
+        enough = all(lost_place(ground.engine.ledger, booking) is None for booking in places.values())
+        for pod, node in pods:
+            enough = enough and (yield from _takes(ground.predicates, pod, node))
+        yield from aside.bring_back_in_steps()
+        return enough
+    finally:
+        aside.bring_back()
+
+
+def _takes(predicates: Predicates, pod: Pod, node: str) -> Steps[bool]:
+    """Return, in steps, whether a node has room for a pod beside all others, whether it is counted there or not."""
+    counted = predicates.remove(pod.metadata.uid)
+    try:
+        yield from predicates.prepare(pod)
+        return (yield from predicates.reason(pod, node)) is None
+    finally:
+        if counted:
+            predicates.place(pod, counted)
+
+
+def _levels(ground: PlacementGround, rules: EvictionRules, priority: int) -> list[int]:
+    """Return the priorities below which pods may have to leave, the lowest first; below the first one is nobody."""
+    below = {
+        booking.priority
+        for booking in ground.engine.ledger.bookings()
+        if booking.begun and booking.priority < priority and booking.uid in rules.facts
+    }
+    return [min(below, default=priority), *(level + 1 for level in sorted(below))]
+
+
+class _WithoutPods:
+    """Pods that are looked at as if they were gone, or had no reservation."""
+
+    def __init__(self, ground: PlacementGround) -> None:
+        self._ledger, self._predicates, self._pods = ground.engine.ledger, ground.predicates, ground.pods
+        self._reservations: list[tuple[Pod, Booking | None, str]] = []
+        self._gone: dict[str, tuple[Pod, str]] = {}
+
+    def take_reservation(self, pod: Pod) -> None:
+        """Look at a pod that waits as if nothing were kept for it."""
+        uid = pod.metadata.uid
+        self._reservations.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
+
+    def take(self, uid: str) -> None:
+        """Look at a bound pod as if it were gone."""
+        pod, booking = self._pods.get(uid), self._ledger.booking(uid)
+        if pod is None or booking is None or booking.reserved or uid in self._gone:
+            return
+        self._ledger.apply(PodDeleted(uid))
+        self._gone[uid] = (pod, self._predicates.remove(uid))
+
+    def leave(self, uid: str) -> None:
+        """Look at a bound pod as it is again."""
+        taken = self._gone.pop(uid, None)
+        if taken is not None:
+            pod, node = taken
+            self._ledger.apply(PodApplied(pod))
+            if node:
+                self._predicates.place(pod, node)
+
+    def bring_back_in_steps(self) -> Steps[None]:
+        """Look at all bound pods as they are again, in steps."""
+        for uid in list(self._gone):
+            self.leave(uid)
+            yield
+
+    def bring_back(self) -> None:
+        """Undo all."""
+        for uid in list(self._gone):
+            self.leave(uid)
+        while self._reservations:
+            pod, reservation, node = self._reservations.pop()
+            if reservation is not None:
+                self._ledger.bring_back(reservation)
+            if node:
+                self._predicates.place(pod, node)
+
+
+class _Attempt:
+    """One way through the pods of a gang, in which pods with a priority below ``below`` may have to leave."""
+
+    def __init__(
+        self,
+        members: Sequence[GangCandidate],
+        kinds: Kinds,
+        ground: PlacementGround,
+        rules: EvictionRules,
+        below: int,
+        now_ns: int,
+    ) -> None:
+        self._members, self._kinds, self._asking = members, kinds.number, kinds.asking
+        self._ground, self._engine, self._ledger = ground, ground.engine, ground.engine.ledger
+        self._predicates = ground.predicates
+        self._rules = replace(rules, over_budget=self._over_budget, withdraws=False)
+        self._forbidden: Callable[[Sequence[str]], Collection[str]] = rules.over_budget
+        self._below, self._now_ns = below, now_ns
+        self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
+        self._aside = _WithoutPods(ground)
+        self._victims: dict[str, Booking] = {}
+        self._places: dict[str, tuple[Pod, Decision]] = {}
+        self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node, by the largest pods
+        self._searched = max(_SEARCHED_A_NODE, SEARCHED // (_SEARCHED_NODES * len(members)))
+
+    def run(self) -> Steps[GangVictims | None]:
+        """Return the places of all pods and who has to leave, None where one pod has no place."""
+        try:
+            for member, kind in zip(self._members, self._kinds, strict=True):
+                yield from self._predicates.prepare(self._asking[kind].pod)
+                place = self._free(self._asking[kind]) or (yield from self._freed(self._asking[kind], kind))
+                if place is None:
+                    yield from self._take_back()
+                    return None
+                self._put(member, place)
+            yield
+            yield from self._spare()
+            loss = NOTHING
+            for booking in self._victims.values():
+                loss = loss.plus(self._losses.of(booking))
+            places = {uid: place for uid, (_, place) in self._places.items()}
+            yield from self._take_back()
+            return GangVictims(places, tuple(self._victims), loss)
+        finally:
+            for uid in self._places:
+                self._ledger.apply(Forgotten(uid))
+                self._predicates.remove(uid)
+            self._aside.bring_back()
+
+    def _take_back(self) -> Steps[None]:
+        """Look at the cluster as it is again, in steps."""
+        while self._places:
+            uid, _ = self._places.popitem()
+            self._ledger.apply(Forgotten(uid))
+            self._predicates.remove(uid)
+            yield
+        yield from self._aside.bring_back_in_steps()
+
+    # -- the place of one pod
+
+    def _free(self, asking: GangCandidate) -> Decision | None:
+        """Return the best place that nobody has to leave."""
+        names = [name for name, reason in self._predicates.reasons(asking.pod).items() if reason is None]
+        if asking.request is None:
+            return Decision(names[0], (), None) if names else None
+        for name in self._engine.best_first(asking.request, names):
+            decision = self._engine.decide(asking.request, name, self._now_ns)
+            if isinstance(decision, Decision):
+                return decision
+        return None
+
+    def _freed(self, asking: GangCandidate, kind: int) -> Steps[Decision | None]:
+        """Return the place whose victims cost least beside those that leave already; they are gone then."""
+        request = asking.request
+        if request is None:
+            return None
+        judged = yield from self._judge(asking, request, kind)
+        order = sorted(judged, key=lambda name: (self._added(judged[name].loss), name))
+        searched: list[tuple[Loss, str, VictimChoice]] = []
+        for name in order[:_SEARCHED_NODES]:
+            choice = yield from self._choice(request, [name], self._searched)
+            if choice is not None:
+                searched.append((self._added(choice.loss), name, choice))
+        yield
+        best = [choice for _, _, choice in sorted(searched, key=lambda each: each[:2])]
+        for choice in (*best, *(judged[name] for name in order[_SEARCHED_NODES:])):
+            bookings = [booking for uid in choice.evicted if (booking := self._ledger.booking(uid)) is not None]
+            for booking in bookings:
+                self._aside.take(booking.uid)
+            if (yield from self._predicates.reason(asking.pod, choice.node)) is None:
+                self._victims |= {booking.uid: booking for booking in bookings}
+                self._changed(booking.node for booking in self._with_their_gangs(bookings))
+                gpus, info = choice.gpus, self._ledger.node_info(self._ledger.row_of[choice.node])
+                return self._engine.decision(request, info, gpus, self._now_ns) if info is not None else None
+            for booking in bookings:
+                self._aside.leave(booking.uid)
+            yield
+        return None
+
+    def _judge(self, asking: GangCandidate, request: Request, kind: int) -> Steps[dict[str, VictimChoice]]:
+        """Return what the first look at each node finds for a kind of pods; nodes that have not changed stand."""
+        known = self._judged.setdefault(kind, {})
+        now, empty = self._predicates.reasons(asking.pod), self._ground.empty.reasons(asking.pod)
+        found: dict[str, VictimChoice] = {}
+        for name, reason in now.items():
+            if reason is not None and empty.get(name, reason) is not None:
+                continue
+            if name not in known:
+                known[name] = yield from self._choice(request, [name], 0)
+            if (choice := known[name]) is not None:
+                found[name] = choice
+            if len(found) >= MOST_NODES:
+                break
+        return found
+
+    def _choice(self, request: Request, names: Sequence[str], searched: int) -> Steps[VictimChoice | None]:
+        preemptor = Preemptor("", request, self._below, self._now_ns / _SECOND)
+        choice = yield from choose_victims(self._engine, preemptor, names, self._rules, searched=searched)
+        return choice
+
+    def _added(self, loss: Loss) -> Loss:
+        """Return a loss without the priority where pods that are as important leave anyway."""
+        most = max((booking.priority for booking in self._victims.values()), default=NOTHING.priority)
+        return loss._replace(priority=max(loss.priority, most))
+
+    def _over_budget(self, uids: Sequence[str]) -> Collection[str]:
+        """Return those of the pods whose eviction, after that of the victims so far, a budget forbids."""
+        forbidden = frozenset(self._forbidden((*self._victims, *uids)))
+        return [uid for uid in uids if uid in forbidden]
+
+    def _put(self, member: GangCandidate, place: Decision) -> None:
+        booking = place.booking(member.pod, member.request.shape.trust_group if member.request else "", 0.0)
+        if booking is not None:
+            self._ledger.apply(Assumed(booking))
+        self._predicates.place(member.pod, place.node)
+        self._places[member.pod.metadata.uid] = member.pod, place
+        self._changed([place.node])
+
+    def _with_their_gangs(self, bookings: Iterable[Booking]) -> Iterable[Booking]:
+        """Yield bookings, and those of the gangs of their pods: fewer of these may leave alone now."""
+        gangs = set[GangName]()
+        for booking in bookings:
+            yield booking
+            if (gang := self._rules.facts[booking.uid].gang) is not None:
+                gangs.add(gang)
+        for gang in gangs:
+            others = (self._ledger.booking(uid) for uid in self._rules.gangs.get(gang, ()))
+            yield from (other for other in others if other is not None)
+
+    def _changed(self, nodes: Iterable[str]) -> None:
+        for name in set(nodes):
+            for known in self._judged.values():
+                known.pop(name, None)
+
+    # -- who may stay after all
+
+    def _spare(self) -> Steps[None]:
+        """Let those victims stay whose leaving no place needs, the dearest first; of a gang that leaves whole all."""
+        together: dict[object, list[Booking]] = {}
+        for uid, booking in self._victims.items():
+            gang = self._rules.facts[uid].gang
+            key = gang if gang is not None and self._leaves_whole(gang) else uid
+            together.setdefault(key, []).append(booking)
+        for bookings in sorted(together.values(), key=lambda each: self._losses.of(each[0]), reverse=True):
+            for booking in bookings:
+                self._aside.leave(booking.uid)
+            nodes = {booking.node for booking in bookings}
+            if all(self._stands(pod, place) for pod, place in self._places.values() if place.node in nodes):
+                for booking in bookings:
+                    del self._victims[booking.uid]
+            else:
+                for booking in bookings:
+                    self._aside.take(booking.uid)
+            yield
+
+    def _leaves_whole(self, gang: GangName) -> bool:
+        """Return whether no pod of a gang stays."""
+        return all(self._ledger.booking(uid) is None for uid in self._rules.gangs.get(gang, ()))
+
+    def _stands(self, pod: Pod, place: Decision) -> bool:
+        """Return whether a pod of the gang could still have its place."""
+        booking = self._ledger.booking(pod.metadata.uid)
+        if booking is not None and lost_place(self._ledger, booking) is not None:
+            return False
+        return at_once(_takes(self._predicates, pod, place.node))

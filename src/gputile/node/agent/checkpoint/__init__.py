@@ -1,1 +1,0 @@
-"""What the agent remembers through its own death."""

@@ -1,0 +1,1 @@
+"""Talks to the API server: what the agent reads there and writes."""

@@ -1,0 +1,62 @@
+"""Keeps the agent informed of its node, its pods and the configuration by watches."""
+
+import asyncio
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod, unversioned
+from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.pod_cache import apply_pod, read_again, remove_pod, replace_pods
+from gputile.node.agent.wakeup import Wakeups
+
+
+class NodeInformer:
+    """Takes in watch events and configurations, and wakes the loops that act on them.
+
+    ``pods_listed`` and ``node_seen`` are set once the API server has told the pods of the node, and the node.
+    """
+
+    def __init__(self, state: AllocationState, wakeups: Wakeups, node_name: str) -> None:
+        self.pods_listed, self.node_seen = asyncio.Event(), asyncio.Event()
+        self._state = state
+        self._wakeups = wakeups
+        self._node_name = node_name
+
+    def on_pods(self, event: WatchEvent[Pod]) -> None:
+        """Take in news of the pods that are bound to this node."""
+        pod_cache, configuration = self._state.pods, self._state.configuration
+        match event:
+            case Applied(pod):
+                if not apply_pod(pod_cache, pod, configuration):
+                    return
+            case Deleted(pod):
+                remove_pod(pod_cache, pod)
+            case Replaced(pods):
+                replace_pods(pod_cache, pods, configuration)
+                self.pods_listed.set()
+            case _:
+                return
+        self._wakeups.compare.wish()
+
+    def on_node(self, event: WatchEvent[Node]) -> None:
+        """Take in news of this node."""
+        match event:
+            case Applied(node):
+                before, self._state.node = self._state.node, node
+                if before is not None and unversioned(before) == unversioned(node):
+                    return
+            case Replaced(nodes):
+                self._state.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
+            case _:
+                return
+        if self._state.node is not None:
+            self.node_seen.set()
+        self._wakeups.compare.wish()
+        self._wakeups.publish.wish()
+
+    def configure(self, configuration: Configuration) -> None:
+        """Take in a new configuration."""
+        self._state.configuration = configuration
+        read_again(self._state.pods, configuration)
+        self._state.regroup()
+        self._wakeups.compare.wish()

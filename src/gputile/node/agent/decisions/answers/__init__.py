@@ -1,0 +1,1 @@
+"""Describes what a container is given with its devices."""

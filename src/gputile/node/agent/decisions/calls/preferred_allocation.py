@@ -1,0 +1,182 @@
+"""Prefers for a container the GPUs its pod is on already, then the booked ones, then where it fits.
+
+The booking can be out of date: the GPU may have failed, or the kubelet may have put another pod there. A pod
+can have no booking at all: a static pod, or one whose node was named by hand. Then the very rules that the scheduler
+follows choose from what is free now, and the annotation is written afterwards.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, Mode
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES, rules_of
+from gputile.node.agent.decisions.devices.device_lists import displaced
+from gputile.node.agent.decisions.devices.free_capacity import FreeCapacity, node_info
+from gputile.node.agent.decisions.devices.id_sets import (
+    Slots,
+    booked_indices,
+    on_some_gpu,
+    replicas,
+    spread_evenly,
+)
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.pod_devices import PodDevices
+
+Servable = Callable[[tuple[str, ...]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceQuestion:
+    """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
+
+    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows. It
+    goes ``near`` the GPUs of the last answer then, which may have been its own for another resource.
+    """
+
+    pod_devices: PodDevices
+    candidate: ContainerCandidate | None
+    resource: str
+    available: Slots
+    must: Slots
+    size: int
+    near: tuple[int, ...] = ()
+
+    @property
+    def pod(self) -> KnownPod | None:
+        """The pod that asks, where it is known."""
+        return self.candidate.pod if self.candidate else None
+
+    @property
+    def booked(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that are booked for the container."""
+        shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
+        return tuple(share.uuid for share in shares)
+
+
+class PreferredAllocation:
+    """One choice of device IDs, on the state of the node at this moment."""
+
+    def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
+        self._state = state
+        self._asked = asked
+        gpus = state.node_config.inventory.gpus
+        self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.device_table)]
+
+    def choose(self, servable: Servable) -> tuple[str, ...]:
+        """Return the IDs for the container that asks.
+
+        The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few GPUs as possible, and
+        the check at ``Allocate`` says what is wrong with them.
+        """
+        asked = self._asked
+        if asked.resource.startswith(MIG_PREFIX):
+            return on_some_gpu(asked.size, asked.available, asked.must)
+        if self._state.node_config.replicated:
+            return self._replicas(servable)
+        for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
+            ids = spread_evenly(asked.size, indices, asked.available, asked.must)
+            if ids is not None and servable(ids):
+                return ids
+        usable = {i: asked.available[i] for i in self._usable if i in asked.available}
+        return on_some_gpu(asked.size, usable, asked.must)
+
+    def _ids_of_the_pod(self) -> int:
+        """Return how many IDs of a GPU the whole pod needs, where this is the first of its containers; else 0.
+
+        The kubelet gives the IDs of an init container to the containers after it, and fills up what they lack. So a
+        GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
+        """
+        asked, pod = self._asked, self._asked.pod
+        if asked.pod_devices.indices or pod is None or pod.request is None:
+            return 0
+        shape, unit = pod.request.shape, asked.pod_devices.unit_mib
+        if asked.resource == GPU_MEMORY:
+            return -(-shape.mib // unit) if unit else 0
+        return shape.percent
+
+    def _replicas(self, servable: Servable) -> tuple[str, ...]:
+        asked, node_config, rules = self._asked, self._state.node_config, rules_of(self._state)
+        friendly = [i for i in self._usable if rules.stranger_on(asked.pod_devices, i) is None]
+        booked = booked_indices(node_config, asked.booked)
+        if set(booked) <= set(friendly):
+            ids = spread_evenly(asked.size, booked, asked.available, asked.must)
+            if ids is not None and servable(ids):
+                return ids
+        return replicas(asked.size, asked.available, asked.must, self._free_capacity(""), friendly)
+
+    def _whole_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the booked GPUs, then the best of those that are free."""
+        asked = self._asked
+        yield booked_indices(self._state.node_config, asked.booked)
+        free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
+        kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
+        lacking = asked.size - len(asked.must)
+        chosen = (
+            self._free_capacity(asked.pod_devices.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        )
+        if chosen is not None:
+            yield tuple(sorted((*asked.must, *chosen)))
+
+    def _shared_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the GPUs that the pod is on, the booked ones of the container and the pod, then what fits now.
+
+        GPUs with enough IDs and room for the whole pod come first.
+        """
+        for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
+            for indices in self._shared_options_with(least):
+                if all(self._has(i, least) and (not least or self._has_room(i)) for i in indices):
+                    yield indices
+
+    def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
+        asked = self._asked
+        yield tuple(sorted(asked.pod_devices.indices)) or asked.near
+        yield booked_indices(self._state.node_config, asked.booked)
+        if asked.pod and asked.pod.allocation:
+            yield booked_indices(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
+        free_capacity = self._free_capacity(asked.pod_devices.uid)
+        for shape in self._shapes():
+            each = max(least, -(-asked.size // shape.gpus))
+            chosen = free_capacity.choose(
+                shape, asked.pod_devices.trust_group, [i for i in self._usable if self._has(i, each)]
+            )
+            if chosen is not None:
+                yield chosen
+
+    def _has(self, index: int, ids: int) -> bool:
+        return len(self._asked.available.get(index, ())) >= ids
+
+    def _has_room(self, index: int) -> bool:
+        """Return whether a GPU has memory and compute left for the whole pod.
+
+        The kubelet asks for the two one after the other. Where the first has settled the GPU, the second has no choice.
+        """
+        pod = self._asked.pod
+        if pod is None or pod.request is None:
+            return True
+        mib, percent = rules_of(self._state).left(index, pod.uid)
+        return mib >= pod.request.shape.mib and percent >= pod.request.shape.percent
+
+    def _shapes(self) -> Iterator[Shape]:
+        """Yield what is looked for: room for the whole pod, then for this container alone."""
+        asked, pod, gpus = self._asked, self._asked.pod, 1
+        if pod and pod.request:
+            yield pod.request.shape
+            gpus = pod.request.shape.gpus
+        memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
+        mib = asked.size * unit // gpus if memory else 0
+        percent = 0 if memory else asked.size // gpus
+        request = asked.candidate.request if asked.candidate else None
+        if request is not None:
+            mib, percent = request.units * unit // gpus, request.percent // gpus
+        # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
+        if self._state.node_config.mode is Mode.CORE_MEM:
+            percent = max(1, percent)
+        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.pod_devices.trust_group)
+
+    def _free_capacity(self, without: str) -> FreeCapacity:
+        state = self._state
+        node = node_info(state.node_config.inventory, state.node_config.mode, state.labels, state.configuration)
+        return FreeCapacity(node, state.device_table, state.pods.values(), without)

@@ -1,0 +1,174 @@
+"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+
+Nothing is done here: the result is a list of corrections, and one that could not be carried out turns up again the next
+time. A pod is judged once all its containers have their devices, an init container's being known from the device table.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.api.reasons import EventReason
+from gputile.api.well_known import GPUSHARE_ASSIGNED
+from gputile.core.devices.allocation import GpuShare
+from gputile.core.devices.request import Phase
+from gputile.node.agent.decisions.comparison.allocation_annotations import allocation_of, annotations_of
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.state.pod_devices import PodDevices
+
+Annotations = Mapping[str, str | None]
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The pod is gone or has ended, and the kubelet no longer keeps its devices."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """The pod is on other GPUs than its annotation says, or has none: write what is true.
+
+    ``booked`` and ``found`` are the GPUs, for people: the same where only the parts of containers differ.
+    """
+
+    pod: KnownPod
+    annotations: Annotations
+    booked: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The devices were given as booked: say so in the annotation that existing tools read (B9)."""
+
+    pod: KnownPod
+    annotations: Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Something that cannot be put right from here; ``message`` names the remedy."""
+
+    pod: KnownPod
+    reason: EventReason
+    message: str
+
+
+Correction = Release | Correct | Confirm | Complain
+
+
+def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
+    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone.
+
+    The API server's list may be an old one. So while the kubelet, too, has not listed its pods again, only what is said
+    to be gone is.
+    """
+    known = {pod.uid: pod for pod in state.pods.values()}
+    found: list[Correction] = []
+    if synced:
+        found += [
+            Release(pod_devices.uid)
+            for pod_devices in state.device_table
+            if (state.kubelet.settled or pod_devices.uid in known or pod_devices.uid in state.pods.gone)
+            and (pod_devices.identified or not 0 <= now_ns - pod_devices.since_ns <= UNKNOWN_FOR_NS)
+            and _gone(pod_devices, known.get(pod_devices.uid), listing)
+        ]
+    for pod in known.values():
+        if pod.alive and pod.request is not None:
+            found += _judge(state, pod, listing, now_ns)
+    return found
+
+
+def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
+    """Return whether a pod's devices are free: the kubelet lists them no more, and the API server has no such pod."""
+    if pod is not None and pod.alive:
+        return False
+    listed = listing.get(pod_devices.key)
+    if listed is None:
+        return True
+    shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
+    if any((devices.resource, device_id) in shown for devices in pod_devices.devices for device_id in devices.ids):
+        return False
+    # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
+    return pod is not None or (pod_devices.identified and bool(shown))
+
+
+def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
+    found, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
+    if pod_devices is not None and _complete(pod, pod_devices):
+        return _corrected(pod, pod_devices, state.node_config, now_ns) + found
+    return found or _missing(pod, listing)
+
+
+def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, pod_devices, node_config, now_ns)
+    if truth is None:
+        return []
+    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
+            return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
+        return []
+    booked = _gpus_text(pod.allocation.gpus if pod.allocation else ())
+    return [
+        Correct(
+            pod,
+            annotations_of(truth, node_config, pod.pod),
+            booked=booked,
+            found=_gpus_text(truth.gpus),
+        )
+    ]
+
+
+def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
+    containers = pod.request.containers if pod.request else ()
+    resources = {devices.resource for devices in pod_devices.devices}
+    return all(
+        pod_devices.container_devices(container.name, resource) is not None
+        for container in containers
+        for resource in resources
+        if container.phase is not Phase.INIT and pod.demand(container, resource)
+    )
+
+
+def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
+    """Complain of containers that run on with devices that the kubelet has forgotten.
+
+    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
+    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    """
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+        return []
+    names = [
+        container.name
+        for container in pod.request.containers
+        if container.phase is not Phase.INIT
+        and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
+        and device_table.stage_of(pod.uid, container.name).may_run
+    ]
+    if not names:
+        return []
+    message = (
+        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
+        "delete the pod when it suits you, so that it is admitted anew"
+    )
+    return [Complain(pod, EventReason.GPU_FORGOTTEN, message)]
+
+
+def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+        return []
+    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    return [Complain(pod, EventReason.GPU_MISSING, message)]
+
+
+def _gpus_text(gpus: Iterable[GpuShare]) -> str:
+    return ", ".join(f"GPU {gpu.index}" for gpu in gpus) or "no GPU"

@@ -1,0 +1,1 @@
+"""Computes device IDs: what there is, what is taken, and which ones to prefer."""

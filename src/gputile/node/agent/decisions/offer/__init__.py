@@ -1,0 +1,1 @@
+"""Decides what the node offers: mode, unit, devices, and what is in the way."""

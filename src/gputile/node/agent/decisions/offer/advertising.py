@@ -1,0 +1,135 @@
+"""Decides what the node offers: what is in force, and what the kubelet is told of it."""
+
+from dataclasses import replace
+
+import msgspec
+
+from gputile.api.core import Node
+from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.node.agent.decisions.answers.mps_clients import GpuUuids
+from gputile.node.agent.decisions.devices.device_lists import devices
+from gputile.node.agent.decisions.devices.expected_memory import expected_memory
+from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.instructions import Instruction, OfferDevices, RunDaemons, SaveCheckpoint, WriteCdi
+from gputile.node.agent.decisions.offer.mode_and_unit import plan
+from gputile.node.agent.decisions.offer.node_offer import closed, node_config_of, published
+from gputile.node.agent.decisions.offer.other_plugin import other_plugin_evidence
+from gputile.node.agent.state.advertised import ExpectedMemory, ModePlan
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.nvml.probe import inventory_of
+
+
+def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
+    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known."""
+    told = state.advertised
+    if state.node is None and told.effective_mode is not None:
+        return
+    told.plan = _planned(state, seen)
+    if state.node is not None:
+        told.effective_mode = told.plan.effective_mode
+
+
+def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -> list[Instruction]:
+    """Work out anew what the node offers with what is in force.
+
+    Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them away
+    at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
+    """
+    told, node, before = state.advertised, state.node, state.node_config
+    told.other_plugin = _find_other_plugin(state, around)
+    config = node_config_of(seen.machine, seen.health, told.plan.effective_mode, told.other_plugin, around.mps_problem)
+    instructions: list[Instruction] = [RunDaemons(_daemons(state, config))]
+    if node is None and told.effective_mode is None:
+        config = replace(config, withheld="the labels of the node are not known yet")
+    state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
+    changed, resources = config != before, _resources(state)
+    if changed:
+        instructions.append(WriteCdi(seen.machine))
+        told.unsaved = True
+    if changed or resources != told.resources or _expected(state) != told.expected:
+        told.resources = resources
+        instructions.append(offer(state))
+    if told.unsaved:
+        instructions.append(SaveCheckpoint())
+    return instructions
+
+
+def allocated(state: AllocationState) -> list[Instruction]:
+    """Return what follows where pods got devices. With one unit the list of IDs stays as it is, whoever holds them."""
+    told, unit = state.advertised, state.node_config.effective_mode.unit_mib
+    mixed, told.mixed = told.mixed, any(pod_devices.unit_mib != unit for pod_devices in state.device_table)
+    return [offer(state)] if mixed or told.mixed or told.expected else []
+
+
+def offer(state: AllocationState) -> OfferDevices:
+    """Return what the kubelet is to be told of devices."""
+    told = state.advertised
+    told.expected = _expected(state)
+    return OfferDevices(
+        {each: devices(state.node_config, state.device_table, told.expected, each) for each in told.resources}
+    )
+
+
+def enlarges(state: AllocationState) -> bool:
+    """Return whether a larger memory unit is asked for than the one in force."""
+    return state.configuration.unit_mib > state.advertised.plan.effective_mode.unit_mib
+
+
+def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
+    """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
+    inventory = published(state.node_config, state.advertised.other_plugin)
+    return closed(state.node_config) if inventory is not None and state.advertised.plan.closing else inventory
+
+
+def is_shut(state: AllocationState, node: Node) -> bool:
+    """Return whether the scheduler binds no more pods here, by what ``node`` says."""
+    if published(state.node_config, state.advertised.other_plugin) is None:
+        return True  # kube-scheduler goes by what the kubelet offers; nothing can be said beforehand
+    return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
+
+
+def _planned(state: AllocationState, seen: MachineSeen) -> ModePlan:
+    holders = {pod_devices.key for pod_devices in state.device_table}
+    gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
+    gpus = inventory_of(seen.machine, seen.health).gpus
+    labels = state.node.metadata.labels if state.node is not None else {}
+    before, configuration = state.advertised.effective_mode, state.configuration
+    if seen.keep_unit and before is not None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
+    return plan(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)
+
+
+def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
+    """Return the sets of GPUs that need an MPS control daemon: each healthy GPU, and those that one pod is on."""
+    if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
+        return set()
+    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
+    several = {
+        tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
+        for pod_devices in state.device_table
+        if len(pod_devices.gpus) > 1
+    }
+    return single | several
+
+
+def _resources(state: AllocationState) -> tuple[str, ...]:
+    """Return each resource that is to be known here, be it with 0."""
+    wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
+    if state.advertised.other_plugin is not None:
+        wanted.discard(WHOLE_GPU)
+    return tuple(sorted(wanted))
+
+
+def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
+    return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
+
+
+def _find_other_plugin(state: AllocationState, around: SurroundingsSeen) -> str | None:
+    told, node = state.advertised, state.node
+    served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
+    if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
+        served = True
+    pods = (known.pod for known in state.pods.values())
+    return other_plugin_evidence(around.sockets, pods, node, served_before=served)

@@ -1,0 +1,1 @@
+"""Decides who has devices and who loses them, by what the kubelet says."""

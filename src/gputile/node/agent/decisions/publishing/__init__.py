@@ -1,0 +1,1 @@
+"""Decides what the agent writes on its node, and how containers share time."""

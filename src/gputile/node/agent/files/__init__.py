@@ -1,0 +1,1 @@
+"""Keeps files: the checkpoint, and what containers mount."""

@@ -1,0 +1,209 @@
+"""Writes the agent's files: its checkpoint, and the directory of each allocation.
+
+Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
+one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
+checkpoint is there to recover from.
+
+While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
+older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable, Set
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gputile.api.well_known import Mode
+from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
+from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
+from gputile.support.files import read_whole, write_whole
+
+log = logging.getLogger(__name__)
+
+BOOT_FILE = "boot"
+"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
+_PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
+_MOST_BYTES = 64 * 1024 * 1024  # of a file that is read; a node of many pods has some hundred thousand
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StateError(Exception):
+    """The agent has no place for its files; the text says which, and why."""
+
+
+class _BootFile(NamedTuple):
+    """One version of an allocation's mark (inode, size in bytes, times in ns), and whether it names this boot."""
+
+    version: tuple[int, int, int, int]
+    of_this_boot: bool
+
+
+class NodeFiles:
+    """Files under one directory on the host, which no pod but the agent can write.
+
+    What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
+    allocation's directory mounted, whose mode lets any user of theirs in.
+
+    Raises:
+        StateError: the directory cannot be used.
+    """
+
+    def __init__(self, directory: Path, node_lock: NodeLock, usage: UsageFiles) -> None:
+        self.directory = directory
+        self.usage = usage
+        self._file = directory / "checkpoint.json"
+        self._node_lock = node_lock
+        self._boot = _boot_id()
+        self._boot_files: dict[str, _BootFile] = {}  # by directory: of those that there were at the last look
+        self.allocations = directory / "allocations"
+        try:
+            close_to_others(directory, _PASSED)
+            close_to_others(self.allocations)
+        except OSError as error:
+            raise StateError(f"the directory of the agent's state cannot be used: {error}") from error
+
+    @property
+    def mine(self) -> bool:
+        """Whether no younger agent has claimed the node."""
+        return self._node_lock.mine
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint, None where there is none that can be read; what else is in its place is put aside."""
+        try:
+            return decode_checkpoint(read_whole(self._file, _MOST_BYTES))
+        except FileNotFoundError:
+            return None
+        except (CheckpointError, OSError) as error:
+            log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
+            self._put_aside()
+            return None
+
+    def _put_aside(self) -> None:
+        """Make room for a checkpoint. Where that fails, none can be written, which says so itself."""
+        aside = self._file.with_suffix(".damaged")
+        try:
+            if aside.is_dir() and not aside.is_symlink():
+                shutil.rmtree(aside)
+            elif self._file.is_dir():
+                aside.unlink(missing_ok=True)
+            self._file.replace(aside)
+        except OSError as error:
+            log.error("checkpoint %s cannot be put aside: %s", self._file, error)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint, unless that is another's business by now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self.mine:
+            return
+        content = encode_checkpoint(checkpoint)
+        try:
+            write_whole(self._file, content)
+        except IsADirectoryError:
+            if not self._file.is_dir():  # the directory is where the new one is written first
+                raise
+            self._put_aside()
+            write_whole(self._file, content)
+
+    def prepare(self, directory: str) -> Path:
+        """Make an allocation's directory, which must be there before the container is created; return its path."""
+        path = self.allocations / directory
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+        return path
+
+    def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
+        """Write what is enforced into an allocation's directory: for the library, and for people and tools.
+
+        The container's ``usage`` file, which it has mounted, is set to zero: the container is about to be created.
+        """
+        path = self.prepare(directory)
+        if usage is not None:
+            self.usage.make(usage)
+        self._write_limits(path, limits)
+        write_whole(path / BOOT_FILE, self._boot.encode())
+
+    def correct_limits(self, directory: str, limits: Limits) -> bool:
+        """Write what a container that has started may have of its GPUs, if it is not that; return whether it was not.
+
+        Programs that have begun to use a GPU keep to what they read then. Which GPUs it has is not changed any more.
+        """
+        written = self.limits(directory)
+        if written is None or written == limits:
+            return False
+        if {gpu.uuid for gpu in written.gpus} != {gpu.uuid for gpu in limits.gpus}:
+            return False
+        self._write_limits(self.allocations / directory, limits)
+        return True
+
+    def limits(self, directory: str) -> Limits | None:
+        """Return what was last written for a container, None where that cannot be read."""
+        try:
+            return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
+        except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+
+    def _write_limits(self, path: Path, limits: Limits) -> None:
+        write_whole(path / LIMITS_FILE, limits.encode())
+        if Mode(limits.mode) in ISOLATED:
+            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
+            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
+
+    def started(self) -> frozenset[str]:
+        """Return the allocation directories with which a container was let start since the machine did."""
+        read = {path.name: self._boot_file(path) for path in self.allocations.iterdir()}
+        self._boot_files = {name: file for name, file in read.items() if file is not None}
+        without = (name for name, file in read.items() if file is None)  # of an agent that wrote no such file
+        unmarked = {name for name in without if (self.allocations / name / LIMITS_FILE).exists()}
+        return frozenset(name for name, file in self._boot_files.items() if file.of_this_boot) | unmarked
+
+    def _boot_file(self, directory: Path) -> _BootFile | None:
+        """Return what an allocation's mark says, None where none can be read; one that has not changed is not read."""
+        path, before = directory / BOOT_FILE, self._boot_files.get(directory.name)
+        try:
+            now = path.stat()
+            version = (now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+            if before is not None and before.version == version:
+                return before
+            return _BootFile(version, of_this_boot=read_whole(path, _MOST_BYTES) == self._boot.encode())
+        except OSError:
+            return None
+
+    def write_share(self, directory: str, content: bytes) -> bool:
+        """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
+        path = self.allocations / directory
+        if not path.is_dir():
+            return False
+        write_whole(path / SHARE_FILE, content)
+        return True
+
+    def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> None:
+        """Remove the directories of allocations that are gone, and whose processes are.
+
+        What a container of one of ``pods``, by their UIDs, was let start with stays, even if no checkpoint tells of it.
+        """
+        kept = {*directories, *(name for name in self.usage.names() if self.usage.is_held(name))}
+        others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
+        kept |= {name for name in others if (limits := self.limits(name)) is not None and limits.uid in pods}
+        for path in self.allocations.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+        self.usage.keep_only(kept)
+        self.usage.cut_back()
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:  # a sandbox that hides it: then all is taken for one boot
+        return ""

@@ -1,0 +1,197 @@
+"""Keeps the files in which containers count the memory they hold: all of the node they can write.
+
+Whoever is root in a container may change the mode of such a file, and so could leave a program there that runs as root
+for every user of the node. So the files are on a file system that is mounted ``nosuid`` (mount(8)), below directories
+that are closed to the node's other users. They are in memory and full from the start: making one longer takes room of
+that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
+
+Where the node has places (``usage_mount``), each file is in one of its own, and the directory has a link to it.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from gputile.node.agent.files.nosuid import is_nosuid, mount_points
+from gputile.node.agent.files.usage_mount import PLACES
+from gputile.node.isolation.library import remove_placeholder
+from gputile.node.isolation.limits_format import USAGE
+from gputile.node.isolation.usage_file_reader import TO_THE_END, slots_listed, slots_locked
+from gputile.node.native_layouts import USAGE_BYTES
+from gputile.support.files import write_whole
+
+log = logging.getLogger(__name__)
+
+CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
+_OPEN: Final = 0o666  # the container's user can be anybody
+
+
+def close_to_others(directory: Path, mode: int = CLOSED) -> None:
+    """Make a directory where there is none, and give the node's other users no more than ``mode`` says.
+
+    Raises:
+        OSError: it cannot be made, is no directory, or is another user's.
+    """
+    directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(f"{directory} is no directory of the agent's own user")
+    if stat.S_IMODE(found.st_mode) != mode:
+        directory.chmod(mode)
+
+
+class UsageFiles:
+    """The files of all containers on the node, by the names of their allocations' directories.
+
+    ``directory`` has the same path on the host: the answers to ``Allocate`` name it. Nobody else has files there, since
+    those that are no container's are removed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, name: str) -> Path:
+        """Return where the file of an allocation is, or a link to it."""
+        return self.directory / name
+
+    def file(self, name: str) -> Path:
+        """Return the file of an allocation."""
+        return Path(os.path.realpath(self.path(name)))
+
+    def problem(self) -> str | None:
+        """Return why no container may be given a file here, None if one may."""
+        try:
+            close_to_others(self.directory)
+            safe = is_nosuid(self.directory)
+        except OSError as error:
+            return f"the directory for what containers write cannot be used: {error}"
+        if safe:
+            return None
+        return (
+            f"the file system of {self.directory} is not mounted nosuid, so a container could leave a program there "
+            "that runs as root for any user of the node: name a directory on one that is, such as /run/gputile "
+            "(--usage-dir), or have one mounted there (agent.usageMiB in the chart)"
+        )
+
+    def make(self, path: Path) -> None:
+        """Make the file of a container that is about to be created: one that says that nothing is held.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.cut_back()
+        remove_placeholder(path)
+        place = None
+        if path.parent == self.directory:
+            close_to_others(self.directory)
+            place = self._place(path)
+        if place is None:
+            write_whole(path, bytes(USAGE_BYTES), _OPEN)
+            return
+        file = place / USAGE
+        file.unlink(missing_ok=True)
+        write_whole(file, bytes(USAGE_BYTES), _OPEN)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(self._target(place))
+        beside.replace(path)
+
+    def _place(self, path: Path) -> Path | None:
+        """Return the place of a container's file: its own, or one that is free; None where the node has no places.
+
+        Raises:
+            OSError: all are taken.
+        """
+        places = self._places()
+        if not places:
+            return None
+        if path in places.values():
+            return next(place for place, link in places.items() if link == path)
+        for place in self._unused(places):
+            inodes = os.statvfs(place)
+            # The directory alone. A file without a name is there as long as somebody has it mounted or open.
+            if inodes.f_files - inodes.f_ffree == 1:
+                return place
+        text = f"all {len(places)} places for the files of containers are taken: have more mounted (agent.usageMiB)"
+        raise OSError(errno.ENOSPC, text)
+
+    def _places(self) -> dict[Path, Path | None]:
+        """Return each place, and the link of the container that it is for."""
+        links = {str(path.readlink()): path for path in self._files() if path.is_symlink()}
+        above = f"{self.directory.parent / PLACES}/"
+        places = sorted(each for each in mount_points() if each.startswith(above))
+        return {Path(each): links.get(self._target(Path(each))) for each in places}
+
+    def _target(self, place: Path) -> str:
+        """Return what the link of the container has that a place is for."""
+        return f"../{PLACES}/{place.name}/{USAGE}"
+
+    @staticmethod
+    def _unused(places: Mapping[Path, Path | None]) -> Iterator[Path]:
+        """Yield the places that are for no container, without the files that others had there."""
+        for place, link in places.items():
+            if link is None:
+                for left in place.iterdir():
+                    left.unlink()
+                yield place
+
+    def cut_back(self) -> None:
+        """Take back what containers have made their files longer by. What is in a place of its own ends there."""
+        for path in self._files():
+            if path.is_symlink():
+                continue
+            try:
+                if path.lstat().st_size > USAGE_BYTES:
+                    os.truncate(path, USAGE_BYTES)
+                    log.warning("%s had been made longer, and is cut back: its container gains nothing by that", path)
+            except OSError as error:
+                log.error("%s cannot be cut back: %s", path, error)
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return [path.name for path in self._files()]
+
+    def is_held(self, name: str) -> bool:
+        """Return whether a process of the container uses a GPU.
+
+        It has then locked its slot in the file, as long as it holds the driver's files too
+        (native/accounting/shared_usage.c). Root of the container can make the file one that the agent may not read.
+        """
+        path = self.file(name)
+        try:
+            return self._is_locked(path)
+        except PermissionError:
+            with contextlib.suppress(OSError):
+                return slots_listed(path)
+        except OSError:
+            pass
+        return False
+
+    @staticmethod
+    def _is_locked(path: Path) -> bool:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return slots_locked(file, 0, TO_THE_END)
+        finally:
+            os.close(file)
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Remove the files of allocations that are gone."""
+        kept = set(names)
+        for path in self._files():
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+        for _ in self._unused(self._places()):
+            pass
+
+    def _files(self) -> list[Path]:
+        try:
+            with os.scandir(self.directory) as found:
+                return [self.path(each.name) for each in found if each.is_symlink() or each.is_file()]
+        except OSError:
+            return []

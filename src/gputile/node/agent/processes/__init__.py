@@ -1,0 +1,1 @@
+"""Runs the processes beside the agent: MPS control daemons, and the arbiter of GPU time."""

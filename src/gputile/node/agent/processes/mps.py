@@ -1,0 +1,157 @@
+"""Runs NVIDIA's MPS control daemons of a node in mode ``mps`` (M7).
+
+There is one for each GPU, and one for each set of GPUs in use.
+
+A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a GPU, a failing
+client takes down those of its own GPU only. A client has one daemon, so a pod on several GPUs gets one that serves
+them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment (``mps_clients``).
+A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
+
+Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
+``nosuid``: see ``usage_files``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
+Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
+"""
+
+import asyncio
+import logging
+import shutil
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gputile.node.agent.decisions.answers.mps_clients import PIPE_ENV, GpuUuids, daemon_name
+from gputile.node.agent.files.nosuid import is_nosuid
+from gputile.node.agent.processes.daemon_process import DaemonProcess
+from gputile.support.process_supervision import Restarts, end
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+STEADY_AFTER_S = 0.5
+STOP_WITHIN_S = 3.0
+LOGS: Final = "mps-logs"  # beside the daemons' directory: they grow, and containers do not see them
+_PASSED = 0o711
+_PROCESS = "process"  # the file that names the daemon's process
+
+
+class MpsDaemons:
+    """Keeps the daemons of the wanted GPUs running; ``problem`` says what is in the way, None if nothing is."""
+
+    def __init__(self, directory: Path, program: str = PROGRAM) -> None:
+        self._directory = directory
+        self._program = program
+        self._tasks: dict[GpuUuids, asyncio.Task[None]] = {}
+        self._up: defaultdict[GpuUuids, asyncio.Event] = defaultdict(asyncio.Event)
+        self._down: dict[GpuUuids, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
+        if shutil.which(self._program) is None:
+            return (
+                f"{self._program} is not installed on this node: set agent.mps in the chart, install NVIDIA's MPS, or "
+                "choose another mode"
+            )
+        if (unsafe := self._unsafe()) is not None:
+            return unsafe
+        if self._down and not any(up.is_set() for up in self._up.values()):
+            gpus, why = next(iter(self._down.items()))
+            return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
+        return None
+
+    @property
+    def without_daemon(self) -> dict[str, str]:
+        """Why the daemon of a GPU alone does not run, by the GPU's UUID, of those that have ended."""
+        return {gpus[0]: why for gpus, why in self._down.items() if len(gpus) == 1}
+
+    def pipes(self, gpus: GpuUuids) -> Path:
+        """Return the pipe directory of the daemon that serves ``gpus``."""
+        return self._directory / daemon_name(gpus) / "pipe"
+
+    async def until_up(self, gpus: GpuUuids) -> None:
+        """Return when the daemon that serves ``gpus`` runs."""
+        await self._up[gpus].wait()
+
+    def want(self, sets: Iterable[GpuUuids]) -> None:
+        """Run the daemons of just these sets of GPUs."""
+        able = shutil.which(self._program) is not None and not self._unsafe()
+        wanted = set(sets) if able else set()
+        for gpus in self._tasks.keys() - wanted:
+            self._tasks.pop(gpus).cancel()
+            self._down.pop(gpus, None)
+        for gpus in wanted - self._tasks.keys():
+            self._tasks[gpus] = asyncio.get_running_loop().create_task(self._supervise(gpus))
+
+    async def stop(self) -> None:
+        """Stop all daemons."""
+        tasks = list(self._tasks.values())
+        self.want(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _supervise(self, gpus: GpuUuids) -> None:
+        name = f"the MPS control daemon of {', '.join(gpus)}:"
+        restarts = Restarts(name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S)
+
+        async def run() -> str:
+            try:
+                self._down[gpus] = await self._run(gpus)
+            except OSError as error:
+                self._down[gpus] = str(error)
+            return self._down[gpus]
+
+        await restarts.keep(run)
+
+    async def _run(self, gpus: GpuUuids) -> str:
+        """Run one daemon until it ends; return how it ended."""
+        logs = self._directory.with_name(LOGS) / daemon_name(gpus)
+        for directory in (self.pipes(gpus), logs):
+            directory.mkdir(parents=True, exist_ok=True)
+        file = self._directory / daemon_name(gpus) / _PROCESS
+        daemon = DaemonProcess.left(file)
+        if daemon is None:
+            daemon = await DaemonProcess.start(
+                (shutil.which(self._program) or self._program, "-f"), self._environment(gpus, logs), file
+            )
+        else:
+            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid)
+        ending = asyncio.get_running_loop().create_task(daemon.wait())
+        try:
+            await asyncio.wait((ending,), timeout=STEADY_AFTER_S)
+            if not ending.done():
+                self._up[gpus].set()
+                self._down.pop(gpus, None)
+            await asyncio.wait((ending,))
+            return ending.result()
+        finally:
+            self._up[gpus].clear()
+            ending.cancel()
+            if daemon.alive:
+                await end(daemon, daemon.terminate, STOP_WITHIN_S)
+
+    def _unsafe(self) -> str | None:
+        """Return why containers must not be given what is in the directory, None if they may."""
+        try:
+            self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
+            if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
+                self._directory.chmod(_PASSED)
+            safe = is_nosuid(self._directory)
+        except OSError as error:
+            return f"the directory for the pipes of MPS cannot be used: {error}"
+        if safe:
+            return None
+        return (
+            f"the file system of {self._directory} is not mounted nosuid, so a container could leave a program there "
+            "that runs as root for any user of the node: have one mounted there (agent.mps and agent.usageMiB in the "
+            "chart)"
+        )
+
+    def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
+        return {
+            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            PIPE_ENV: str(self.pipes(gpus)),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }

@@ -1,1 +1,0 @@
-"""Compares what the kubelet lists with what the ledger says, and corrects the ledger."""

@@ -1,0 +1,147 @@
+"""Answers the kubelet: looks up what a decision needs, lets ``allocation`` decide, writes it down."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from gputile.node.agent.decisions.answers.allocate import AllocateAnswer
+from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, answered
+from gputile.node.agent.decisions.calls.container_start import NotYet, Start, only_for, prestart, shown_for, unmatched
+from gputile.node.agent.decisions.calls.validation import AllocationConflict
+from gputile.node.agent.decisions.offer.advertising import allocated
+from gputile.node.agent.files.isolation_mounts import NotIsolated
+from gputile.node.agent.files.kubelet_checkpoint import mounts_of
+from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
+from gputile.node.agent.shell.container_preparation import ContainerPreparation
+from gputile.node.agent.shell.executor import Executor
+from gputile.node.agent.shell.lookup import NEEDED_WITHIN_S, Lookup
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.pod_devices import PodDevices
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.wakeup import Wakeup
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class AllocationHandler:
+    """Answers the calls on all device plugins of one node. ``compare`` wakes the loop that compares."""
+
+    def __init__(
+        self,
+        state: AllocationState,
+        lookup: Lookup,
+        files: ContainerPreparation,
+        executor: Executor,
+        compare: Wakeup,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._state = state
+        self._lookup = lookup
+        self._files = files
+        self._executor = executor
+        self._compare = compare
+        self._metrics = metrics
+
+    async def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+        with self._metrics.seconds.labels("GetPreferredAllocation").time():
+            listing = await self._lookup.look(resource, size)
+            allocator = DeviceAllocator(self._state, listing, time.monotonic())
+            return allocator.preferred(resource, available, must, size)
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
+        """Return what a container gets.
+
+        Raises:
+            AllocationConflict: the IDs cannot be served.
+        """
+        with self._metrics.seconds.labels("Allocate").time():
+            try:
+                grant, pod_devices = await self._grant(resource, ids, time.monotonic())
+            except AllocationConflict as error:
+                self._metrics.contradictions.inc()
+                log.error("refused %d of %s: %s", len(ids), resource, error)
+                raise
+            if not pod_devices.identified:
+                self._metrics.unidentified.inc()
+                log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+            response = self._files.response(self._state.node_config.mode, grant)
+            answered(self._state, pod_devices.uid, resource, grant.directory, mounts_of(response.mounts))
+            self._write(grant)
+            self._executor.execute(allocated(self._state))
+            self._compare.wish()
+            return response
+
+    async def _grant(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[AllocateAnswer, PodDevices]:
+        """Take the IDs as given; look at the kubelet's list (again) before they are refused, since that is for good.
+
+        What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
+        say, named a pod that had just ended, and it was taken for one that runs.
+        """
+        expected = self._follows(resource, ids, now)
+        listing = None if expected else await self._lookup.look(resource, len(ids))
+        written = None if expected else self._lookup.records.owners(resource, ids)
+        try:
+            return DeviceAllocator(self._state, listing, now, time.time_ns(), written).allocate(resource, ids)
+        except AllocationConflict as error:
+            if expected:
+                listing = await self._lookup.look(resource, len(ids))
+            allocator = DeviceAllocator(self._state, listing, now, time.time_ns(), written)
+            granted = allocator.allocate(resource, ids, may_wait=True)
+            log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
+            return granted
+
+    def _follows(self, resource: str, ids: tuple[str, ...], now: float) -> bool:
+        """Return whether the kubelet asks for what was preferred last, so that its pod is known already."""
+        expected = self._state.admission.expected
+        return expected is not None and expected.is_for(resource, ids, now)
+
+    def _write(self, grant: AllocateAnswer) -> None:
+        """Write down what was granted; what fails here is made good before the container starts, or recovered."""
+        try:
+            self._files.prepare(grant)
+            self._lookup.records.save(self._state)
+        except OSError as error:
+            log.error("the agent's state cannot be written, and is written again later: %s", error)
+
+    async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Write the limits of a container that is about to start.
+
+        Raises:
+            AgentNotReady: it must not start yet.
+        """
+        with self._metrics.seconds.labels("PreStartContainer").time():
+            listing: Listing | None = self._lookup.latest
+            holders = {pod_devices.key for pod_devices in self._state.device_table.holders(resource, ids)}
+            if holders.isdisjoint(shown_for(self._lookup.latest, resource, frozenset(ids))):
+                listing = await self._lookup.list(NEEDED_WITHIN_S)
+            try:
+                before = tuple(self._state.device_table)
+                starting = self._starting(resource, ids, listing)
+                if tuple(self._state.device_table) != before:
+                    self._lookup.records.save(self._state)  # the next agent must know whose the container is, too
+                for start in starting:
+                    await self._files.start(start, self._state)
+            except NotYet as error:
+                self._compare.wish()
+                self._executor.execute(allocated(self._state))
+                raise AgentNotReady(str(error)) from error
+            except NotIsolated as error:
+                pod = f"{start.limits.namespace}/{start.limits.pod}"
+                raise AgentNotReady(
+                    f"container {start.limits.container} of pod {pod} does not start: {error}"
+                ) from error
+            except (OSError, ValueError) as error:
+                raise AgentNotReady(f"the limits cannot be written: {error}") from error
+
+    def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
+        owners = self._lookup.records.owners(resource, ids) or frozenset()
+        found = prestart(self._state, resource, ids, listing, time.time_ns())
+        if any(start.mounts is None for start in found) or unmatched(self._state, found, owners):
+            self._lookup.records.recover(self._state)
+            found = prestart(self._state, resource, ids, listing, time.time_ns())
+        return only_for(self._state, found, owners)

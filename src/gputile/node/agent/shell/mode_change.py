@@ -1,0 +1,88 @@
+"""Brings what the node offers up to date, and changes its mode once no pod can be on its way to it."""
+
+import asyncio
+import logging
+
+from gputile.kube.errors import KubeError
+from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.offer.advertising import enlarges, is_shut, put_in_force, renew
+from gputile.node.agent.shell.executor import Executor
+from gputile.node.agent.shell.surroundings import Surroundings
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.pod_cache import answered_pod
+from gputile.node.agent.wakeup import Wakeups
+
+log = logging.getLogger(__name__)
+
+
+class ModeChange:
+    """The steps of a change of mode: closed to new pods for ``closed_for`` seconds, then changed."""
+
+    def __init__(
+        self,
+        state: AllocationState,
+        surroundings: Surroundings,
+        executor: Executor,
+        cluster: NodeApi,
+        wakeups: Wakeups,
+        closed_for: float,
+    ) -> None:
+        self.closed_for = closed_for
+        self._state = state
+        self._surroundings = surroundings
+        self._executor = executor
+        self._cluster = cluster
+        self._wakeups = wakeups
+        self._closed_since: float | None = None
+
+    async def renew(self) -> None:
+        """Bring the offer up to date; change the mode when the node has been closed for long enough.
+
+        A larger unit comes into force when the API server has said which pods are bound here: their device IDs stay on
+        offer.
+
+        Raises:
+            KubeError: the API server does not say which pods are bound here.
+        """
+        keep_unit = False
+        if enlarges(self._state):
+            try:
+                await self._hear_of_bound_pods()
+            except KubeError as error:
+                log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
+                keep_unit = True
+        self._renew(self._surroundings.machine(keep_unit=keep_unit))
+        if await self._emptied():
+            self._renew(self._surroundings.machine(free=True))
+        self._wakeups.publish.wish()
+
+    def _renew(self, seen: MachineSeen) -> None:
+        put_in_force(self._state, seen)
+        around = self._surroundings.around(self._state.advertised.plan.effective_mode.mode)
+        self._executor.execute(renew(self._state, seen, around))
+
+    async def _emptied(self) -> bool:
+        """Return whether no pod can be on its way to a node that is closing."""
+        state = self._state
+        if not state.advertised.plan.closing or state.node is None or not is_shut(state, state.node):
+            self._closed_since = None
+            return False
+        loop = asyncio.get_running_loop()
+        if self._closed_since is None:
+            self._closed_since = loop.time()
+            loop.call_later(self.closed_for, self._wakeups.compare.wish)
+        if loop.time() - self._closed_since < self.closed_for:
+            return False
+        await self._hear_of_bound_pods()
+        return True
+
+    async def _hear_of_bound_pods(self) -> None:
+        """Take in what was bound so far: the watch may lag behind.
+
+        Raises:
+            KubeError: the API server does not say it.
+        """
+        state = self._state
+        for pod in await self._cluster.bound_pods():
+            answered_pod(state.pods, pod, state.configuration)

@@ -1,0 +1,182 @@
+"""Describes which device IDs went to which pod, as far as the kubelet still stands by it.
+
+The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
+here and in a checkpoint. What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import msgspec
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.state.device_ids import by_gpu
+from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.node_config import NodeConfig
+
+EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
+
+
+_STATIC, _UNKNOWN = "static:", "unknown:"
+
+
+def static_uid(key: str) -> str:
+    """Return what stands for the UID of a pod that the API server does not know: a static pod."""
+    return _STATIC + key
+
+
+def unknown_uid(device_id: str, at_ns: int) -> str:
+    """Return what stands for the UID of a pod that nobody knows, which was given ``device_id`` at this Unix time in
+    nanoseconds: an init container's IDs are given again to the containers after it.
+    """
+    return f"{_UNKNOWN}{device_id}:{at_ns}"
+
+
+def stand_in(uid: str) -> bool:
+    """Return whether ``uid`` is no pod's."""
+    return uid.startswith((_STATIC, _UNKNOWN))
+
+
+class ContainerDevices(msgspec.Struct, frozen=True):
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+
+    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
+    start. None where nobody knows. ``guessed``: the kubelet did not say who asked, so it may be another container that
+    mounts the directory.
+    """
+
+    container: str
+    phase: Phase
+    resource: str
+    ids: tuple[str, ...]
+    directory: str = ""
+    mounts: tuple[tuple[str, str], ...] | None = None
+    guessed: bool = False
+
+
+class PodDevices(msgspec.Struct, frozen=True, dict=True):
+    """All that one pod got.
+
+    ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
+    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    unit_mib: int
+    mode: str
+    trust_group: str
+    since_ns: int
+    devices: tuple[ContainerDevices, ...] = msgspec.field(name="parts", default=())
+    gpus: dict[int, str] = msgspec.field(name="cards", default_factory=dict)
+    identified: bool = True
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def slots(self) -> dict[str, dict[int, frozenset[int]]]:
+        """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""
+        ids: dict[str, set[str]] = {}
+        for devices in self.devices:
+            ids.setdefault(devices.resource, set()).update(devices.ids)
+        return {resource: by_gpu(held) for resource, held in ids.items()}
+
+    @cached_property
+    def indices(self) -> frozenset[int]:
+        """The indices of the GPUs that the pod is on."""
+        return frozenset(index for gpus in self.slots.values() for index in gpus)
+
+    @cached_property
+    def container_indices(self) -> dict[str, frozenset[int]]:
+        """The indices of the GPUs that each container has IDs of, those of all resources together."""
+        found: dict[str, frozenset[int]] = {}
+        for devices in self.devices:
+            found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
+        return found
+
+    def mib(self, index: int) -> int:
+        """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
+        return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
+
+    def percent(self, index: int) -> int:
+        """Return the percent of a GPU's compute that the pod holds; 0 for whole GPUs."""
+        return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
+
+    def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
+        """Return the slots of each GPU that a container has of a resource."""
+        devices = self.container_devices(container, resource)
+        return by_gpu(devices.ids) if devices else EMPTY
+
+    def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
+        """Return what a container got of a resource."""
+        return next((p for p in self.devices if p.container == container and p.resource == resource), None)
+
+    def replaced(self, devices: ContainerDevices) -> "PodDevices":
+        """Return the pod with ``devices`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
+        return self.only((*others, devices))
+
+    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
+        """Return the pod with just these devices."""
+        return msgspec.structs.replace(self, devices=devices)
+
+
+def has_any(resource: str, ids: Collection[str], devices: ContainerDevices) -> bool:
+    """Return whether one of a container's devices of a resource is among ``ids``."""
+    return devices.resource == resource and not set(ids).isdisjoint(devices.ids)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceOwner:
+    """A container for which the kubelet's checkpoint has devices, by the UID that the kubelet has for its pod.
+
+    ``directory`` is the name of the allocation directory that it mounts, "" where the answer cannot be read.
+    """
+
+    uid: str
+    container: str
+    directory: str = ""
+
+
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
+
+
+def pod_devices_for(
+    uid: str, pod: KnownPod | None, key: str, node_config: NodeConfig, trust_group: str, now_ns: int
+) -> PodDevices:
+    """Return a pod without devices yet, or for the stand-in ``uid`` where ``pod`` is None."""
+    namespace, _, name = key.partition("/")
+    unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
+    mode, identified = node_config.mode.value, bool(key)
+    return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
+
+
+def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:
+    """Return ``pod_devices`` with ``devices``, and the UUIDs of the GPUs that it is on."""
+    pod_devices = pod_devices.replaced(devices)
+    gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
+    return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)
+
+
+def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
+    """Return the indices of the GPUs that a container is on.
+
+    ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
+    """
+    held = pod_devices.container_indices.get(container, frozenset())
+    if gpus and len(held) != gpus:
+        return tuple(sorted(pod_devices.indices))[:gpus]
+    return tuple(sorted(held))

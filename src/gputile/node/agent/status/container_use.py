@@ -1,0 +1,60 @@
+"""Measures each container's GPU memory, as its library counts it or as NVML tells of its processes."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.status.node_snapshot import MonitoredContainer
+from gputile.node.agent.status.process_owners import PROC, owner_of
+from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
+from gputile.node.nvml.probe import GpuReading
+
+_BY_PROCESS = Mapping[tuple[str, str, str], int]
+
+
+class ContainerUse:
+    """Reads the files in which libraries count; ``proc`` is where processes are looked up that NVML names."""
+
+    def __init__(self, usage: UsageFiles, proc: Path = PROC) -> None:
+        self._usage = usage
+        self._proc = proc
+
+    def read(
+        self, containers: tuple[MonitoredContainer, ...], readings: tuple[GpuReading, ...]
+    ) -> Iterator[tuple[MonitoredContainer, list[GpuUsage | None]]]:
+        """Yield each container with what is known of its use of each of its GPUs.
+
+        A container may write anything to its file, so amounts may be more than there is.
+        """
+        by_process = self._by_process(containers, readings)
+        for container in containers:
+            yield container, self._counted(container, by_process)
+
+    def _counted(self, container: MonitoredContainer, by_process: _BY_PROCESS) -> list[GpuUsage | None]:
+        """Return what is known of the container's use of each of its GPUs."""
+        if container.directory:
+            found = read_usage(self._usage.file(container.directory), len(container.gpus))
+            return [None] * len(container.gpus) if found is None else list(found)
+        if not by_process:
+            return [None] * len(container.gpus)
+        ids = [container.container_id] if container.container_id else []
+        if container.alone:
+            ids = [key for uid, key, _ in by_process if uid == container.uid]
+        used = (
+            sum(by_process.get((container.uid, each, uuid), 0) for each in set(ids) for uuid in part.uuids)
+            for part in container.gpus
+        )
+        return [GpuUsage(each, None, None) for each in used]
+
+    def _by_process(
+        self, containers: tuple[MonitoredContainer, ...], readings: tuple[GpuReading, ...]
+    ) -> dict[tuple[str, str, str], int]:
+        """Return the bytes that processes use, by the UID of the pod, the ID of the container and the GPU's UUID."""
+        pods = {container.uid for container in containers if not container.directory}
+        found: dict[tuple[str, str, str], int] = {}
+        for process in (each for reading in readings for each in reading.processes) if pods else ():
+            owner = owner_of(process.pid, pods, self._proc)
+            if owner is not None:
+                key = (*owner, process.uuid)
+                found[key] = found.get(key, 0) + process.used
+        return found

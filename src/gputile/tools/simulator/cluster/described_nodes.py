@@ -1,0 +1,266 @@
+"""Expands ``kind: Cluster`` into the Node objects that its nodes and agents would publish."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
+from gputile.api.quantity import QuantityError, parse_mib, parse_quantity
+from gputile.api.well_known import (
+    DEFAULT_UNIT_MIB,
+    GPU_COUNT,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    SMALLEST_UNIT_MIB,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.api.wording import unsupported
+from gputile.core.devices.advertised import model_labels, resources_for_mode
+from gputile.core.devices.inventory import (
+    MOST_GPUS,
+    MOST_MIB,
+    Gpu,
+    Inventory,
+    InventoryError,
+    check_inventory,
+    encode_inventory,
+)
+from gputile.tools.simulator.documents.cluster_description import (
+    API_VERSION,
+    MOST_NODES,
+    ClusterDescription,
+    DescribedNode,
+    GpuGroup,
+)
+from gputile.tools.simulator.documents.generated_names import make_gpu_uuid, make_uid
+from gputile.tools.simulator.documents.manifests import Manifest, Origin
+from gputile.tools.simulator.rules.objects.taints import broken_taints
+from gputile.tools.simulator.rules.values.names import broken_labels, check_name
+
+# GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
+LINKS = {"nvlink": 300, "pcie": 32}
+# NVIDIA's GPUs are shared on Linux alone.
+_KUBELET_LABELS = {"kubernetes.io/os": "linux"}
+_GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
+
+
+def described_unit(manifest: Manifest) -> int | None:
+    """Return the memory unit in MiB that a ``kind: Cluster`` names, or None where it names none.
+
+    Raises:
+        ManifestError: the description, or the unit, is not valid.
+    """
+    text = _decode(manifest).gpu_memory_unit
+    if text is None:
+        return None
+    unit = _mib(manifest.origin, "gpuMemoryUnit", text)
+    if unit < SMALLEST_UNIT_MIB:
+        raise manifest.origin.error(
+            "gpuMemoryUnit", f"{text} is smaller than {SMALLEST_UNIT_MIB}MiB, the smallest unit"
+        )
+    return unit
+
+
+def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB where it names none.
+
+    Raises:
+        ManifestError: a field is not known, or not valid; the valid values are named.
+    """
+    cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
+    total = sum(node.count or 1 for node in cluster.nodes)
+    if total > MOST_NODES:
+        raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")
+    for i, node in enumerate(cluster.nodes):
+        yield from _Describer(manifest.origin, f"nodes[{i}]", unit).nodes(node)
+
+
+def written_node(manifest: Manifest) -> Node:
+    """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
+
+    Raises:
+        ManifestError: a field has the wrong type, or a name, label, taint or amount is not one.
+    """
+    node = manifest.decode(Node)
+    check_name(manifest.origin, "metadata.name", node.metadata.name)
+    _check_labels(manifest.origin, "metadata", node.metadata.labels)
+    for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+        for name, amount in amounts.items():
+            if why := _broken_amount(amount):
+                raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
+    for field, rule in broken_taints("spec.taints", node.spec.taints):
+        raise manifest.origin.error(field, rule)
+    uid = node.metadata.uid or make_uid("Node", "", node.metadata.name)
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid=uid))
+
+
+def _decode(manifest: Manifest) -> ClusterDescription:
+    if manifest.api_version != API_VERSION:
+        raise manifest.origin.error("apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}")
+    return manifest.decode(ClusterDescription)
+
+
+def _mib(origin: Origin, path: str, text: str) -> int:
+    try:
+        return parse_mib(text)
+    except QuantityError as error:
+        raise origin.error(path, str(error)) from error
+
+
+class _Describer:
+    """Makes the Node objects of one entry; every error names the entry."""
+
+    def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
+        self._origin = origin
+        self._path = path
+        self._unit = unit_mib
+
+    def nodes(self, described: DescribedNode) -> Iterator[Node]:
+        """Yield the entry's nodes."""
+        _check_labels(self._origin, self._path, described.labels)
+        label = described.labels.get(MODE_LABEL)
+        written = label if label is not None else Mode.EXCLUSIVE.value
+        mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
+        if label not in (None, mode.value):
+            raise self._error(f'labels["{MODE_LABEL}"]', f"{label[:40]!r} contradicts mode {mode.value}: remove one")
+        names = [described.name]
+        if described.count is not None:
+            names = [f"{described.name}-{i}" for i in range(1, described.count + 1)]
+        for name in names:
+            check_name(self._origin, f"{self._path}.name", name)
+            yield self._node(described, name, mode)
+
+    def _node(self, described: DescribedNode, name: str, mode: Mode) -> Node:
+        inventory = self._inventory(described, name, mode)
+        gpus = inventory.gpus
+        annotations, gpu_labels = dict(described.annotations), dict[str, str]()
+        if gpus:
+            annotations[INVENTORY_ANNOTATION] = encode_inventory(inventory)
+            gpu_labels = model_labels(gpus)
+        if described.mode is not None:
+            gpu_labels[MODE_LABEL] = mode.value
+        if described.placement is not None:
+            gpu_labels[PLACEMENT_LABEL] = described.placement
+        labels = {"kubernetes.io/hostname": name, **_KUBELET_LABELS} | gpu_labels | described.labels
+        non_gpu = self._non_gpu(described)
+        capacity: ResourceList = dict(non_gpu)
+        allocatable: ResourceList = dict(non_gpu)
+        if gpus:
+            capacity |= _texts(resources_for_mode(mode, gpus, self._unit, count_unhealthy=True))
+            allocatable |= _texts(resources_for_mode(mode, gpus, self._unit))
+            if mode.shared:
+                capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
+        addresses = [NodeAddress(type="Hostname", address=name)]
+        if described.address:
+            addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
+        return Node(
+            metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
+            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(gpus))),
+            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
+        )
+
+    def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
+        groups = [described.gpus] if isinstance(described.gpus, GpuGroup) else described.gpus
+        if sum(group.count for group in groups) > MOST_GPUS:
+            raise self._error("gpus", f"a node has at most {MOST_GPUS} GPUs")
+        gpus: list[Gpu] = []
+        for i, group in enumerate(groups):
+            path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
+            unhealthy = set(group.unhealthy)
+            if not unhealthy <= set(range(group.count)):
+                raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
+            mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
+            for position in range(group.count):
+                number = len(gpus)
+                uuid = make_gpu_uuid(name, number)
+                try:
+                    gpu = convert(
+                        {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
+                        | ({"healthy": False} if position in unhealthy else {}),
+                        Gpu,
+                    )
+                except ConversionError as error:
+                    rule = f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
+                    raise self._error(f"{path}.memory", rule) from error
+                gpus.append(gpu)
+        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
+        try:
+            return check_inventory(inventory)
+        except InventoryError as error:
+            raise self._error("gpus", str(error)) from error
+
+    def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
+        """Return the matrix of the whole node: what the groups say within them, PCIe between them."""
+        if not any(group.bandwidth for group in groups):
+            return ()
+        size = sum(group.count for group in groups)
+        matrix: list[list[float]] = [[LINKS["pcie"]] * size for _ in range(size)]
+        start = 0
+        for group in groups:
+            for i, row in enumerate(self._group_bandwidth(group)):
+                matrix[start + i][start : start + group.count] = row
+            start += group.count
+        for i in range(size):
+            matrix[i][i] = 0
+        return tuple(map(tuple, matrix))
+
+    def _group_bandwidth(self, group: GpuGroup) -> list[list[float]]:
+        given, count = group.bandwidth, group.count
+        if isinstance(given, str):
+            link = LINKS[given or "pcie"]
+            return [[link] * count for _ in range(count)]
+        if len(given) != count or any(len(row) != count for row in given):
+            raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
+        return given
+
+    def _non_gpu(self, described: DescribedNode) -> ResourceList:
+        """Return the resources that are not GPUs'. Memory may be written as people do, "128GiB"."""
+        memory = described.memory
+        if isinstance(memory, str) and memory.endswith("iB"):
+            memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
+        non_gpu: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        non_gpu |= described.resources
+        for name, amount in non_gpu.items():
+            path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
+            if why := _broken_amount(amount):
+                raise self._error(path, why)
+        return non_gpu
+
+    def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
+        if described.taints is None:
+            return (_GPU_TAINT,) if has_gpus else ()
+        taints = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints)
+        for field, rule in broken_taints("taints", taints):
+            raise self._error(field, rule)
+        return taints
+
+    def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
+        if value not in valid:
+            raise self._error(field, unsupported(value, valid))
+        return value
+
+    def _error(self, field: str, rule: str) -> Exception:
+        return self._origin.error(f"{self._path}.{field}", rule)
+
+
+def _check_labels(origin: Origin, path: str, labels: Mapping[str, str]) -> None:
+    """Raise the error that a label is not one; no pod could ask for it."""
+    for field, why in broken_labels(f"{path}.labels", labels):
+        raise origin.error(field, why)
+
+
+def _broken_amount(amount: str | int | float) -> str | None:
+    """Return why an amount of a resource is none, None where it is one."""
+    try:
+        value = parse_quantity(amount)
+    except QuantityError as error:
+        return str(error)
+    return f"{amount} is negative" if value < 0 else None
+
+
+def _texts(counts: dict[str, int]) -> ResourceList:
+    return {name: str(count) for name, count in counts.items()}

@@ -1,0 +1,81 @@
+"""Decides which pods go together and when a gang may start, by the controller's rules."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gputile.api.core import Pod
+from gputile.api.pod_groups import PodGroup
+from gputile.core.devices.gang_membership import GangName, gang_of
+from gputile.core.scheduling.gang_rules import held_by_others, needed_members, queue_priority, started, too_few_text
+
+
+@dataclass(slots=True)
+class PodGroups:
+    """What is known of PodGroups, by namespace and name.
+
+    ``sizes`` are their values of minMember; ``unreadable`` says what is wrong with PodGroups of the cluster that have
+    none. ``absent`` says of any other name where no PodGroup was found.
+    """
+
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
+    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)
+    absent: str = "is in none of the files"
+
+    def add(self, group: PodGroup) -> None:
+        """Take a PodGroup in place of the one that had its namespace and name."""
+        key = group.metadata.namespace or "default", group.metadata.name
+        self.sizes[key] = group.spec.min_member
+        self.unreadable.pop(key, None)
+
+    def why_unknown(self, gang: GangName) -> str:
+        """Return why the size of a gang that names a PodGroup is unknown."""
+        wrong = self.unreadable.get((gang.namespace, gang.name))
+        if wrong is not None:
+            return f"the cluster's PodGroup {gang}: {wrong}"
+        return f"PodGroup {gang} {self.absent}, or its spec.minMember is not 1 or more"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Pods that are decided at once: those of a gang, or one pod."""
+
+    gang: GangName | None
+    pods: list[Pod]
+
+
+def turns(pods: Iterable[Pod], *, gangs: bool) -> list[Turn]:
+    """Return the turns in their order: by priority, then by creation. A gang's turn comes with its last pod.
+
+    ``gangs`` says whether pods of gangs are decided together.
+    """
+    found: dict[GangName | int, Turn] = {}
+    last: dict[GangName | int, int] = {}
+    for i, pod in enumerate(pods):
+        gang = gang_of(pod) if gangs and not held_by_others(pod) else None
+        key = gang if gang is not None else i
+        found.setdefault(key, Turn(gang, [])).pods.append(pod)
+        last[key] = i
+    ordered = sorted(found, key=lambda key: (-queue_priority(found[key].pods), last[key]))
+    return [found[key] for key in ordered]
+
+
+def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
+    """Return how many pods of each gang have started, of those that are bound."""
+    members: dict[GangName, list[Pod]] = {}
+    for pod in pods:
+        gang = gang_of(pod)
+        if gang is not None:
+            members.setdefault(gang, []).append(pod)
+    return {gang: len(started(bound)) for gang, bound in members.items()}
+
+
+def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str | None:
+    """Return why a gang cannot start yet even with enough GPUs, None if it can.
+
+    ``size`` pods start together; ``running`` have started, and ``waiting`` could.
+    """
+    if not size:
+        return f"gang {gang.name}: {groups.why_unknown(gang)}"
+    if waiting < needed_members(size, running):
+        return too_few_text(gang, size, running + waiting)
+    return None

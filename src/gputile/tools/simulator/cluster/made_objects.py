@@ -1,0 +1,79 @@
+"""Lists what controllers make of objects beside their pods: claims, ReplicaSets, Jobs and revisions.
+
+A ResourceQuota counts these. An ephemeral volume's claim is called POD-VOLUME, and one of a StatefulSet TEMPLATE-POD; a
+claim of the set's that is there already is used, and an ephemeral volume only has a claim that was made for its pod.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gputile.api.core import Pod
+from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
+
+Json = Mapping[str, Any]
+Made = tuple[Manifest, int]  # an object of a kind, and how many there are of it
+Places = Mapping[tuple[str, str], Manifest]  # by namespace and name
+_CLAIM: Final = "PersistentVolumeClaim"
+# What a kind's controller makes of one object, whatever pods it has.
+_ONE_EACH: Final = {
+    "CronJob": ("batch/v1", "Job"),
+    "DaemonSet": ("apps/v1", "ControllerRevision"),
+    "Deployment": ("apps/v1", "ReplicaSet"),
+    "StatefulSet": ("apps/v1", "ControllerRevision"),
+}
+
+
+def written_claims(manifests: Iterable[Manifest]) -> Places:
+    """Return the claims among ``manifests``."""
+    found = (each for each in manifests if (each.kind, each.api_version) == (_CLAIM, "v1"))
+    places = ((each, each.body.get("metadata")) for each in found)
+    named = ((each, metadata) for each, metadata in places if isinstance(metadata, dict))
+    return {(metadata.get("namespace") or "default", str(metadata.get("name"))): each for each, metadata in named}
+
+
+def made_once(owner: Manifest, namespace: str) -> Iterator[Made]:
+    """Yield what is made of an object of one of Kubernetes' kinds, beside its pods and their claims."""
+    made = _ONE_EACH.get(owner.kind)
+    if made is not None and not (owner.kind == "CronJob" and owner.body.get("spec", {}).get("suspend")):
+        yield _made(owner, *made, namespace), 1
+
+
+def made_jobs(owner: Manifest, namespace: str, count: int) -> Made:
+    """Return the Jobs that an object of another kind makes."""
+    return _made(owner, "batch/v1", "Job", namespace), count
+
+
+def made_claims(owner: Manifest, namespace: str, pods: Sequence[Pod], claims: Places) -> Iterator[Made]:
+    """Yield the claims of a StatefulSet's ``pods`` that are not among ``claims``."""
+    templates = owner.body.get("spec", {}).get("volumeClaimTemplates", ()) if owner.kind == "StatefulSet" else ()
+    for each in templates:
+        name = each.get("metadata", {}).get("name", "")
+        there = sum((namespace, f"{name}-{pod.metadata.name}") in claims for pod in pods) if claims else 0
+        yield _made(owner, "v1", _CLAIM, namespace, each.get("spec", {})), len(pods) - there
+
+
+def ephemeral_claims(owner: Manifest, spec: Json, pods: Sequence[Pod]) -> Iterator[Made]:
+    """Yield the claims of ephemeral volumes; ``spec`` is that of the ``pods``, as it is written."""
+    namespace = pods[0].metadata.namespace if pods else ""
+    for each in spec.get("volumes", ()) if pods else ():
+        if "ephemeral" in each:
+            claim = each["ephemeral"].get("volumeClaimTemplate", {}).get("spec", {})
+            yield _made(owner, "v1", _CLAIM, namespace, claim), len(pods)
+
+
+def taken_claims(
+    owner: Manifest, path: str, spec: Json, pods: Sequence[Pod], claims: Places
+) -> Iterator[ManifestError]:
+    """Yield which ephemeral volumes find a claim of their name that is not theirs, so that their pods wait for ever."""
+    for i, each in enumerate(spec.get("volumes", ()) if claims else ()):
+        for pod in pods if "ephemeral" in each else ():
+            name = f"{pod.metadata.name}-{each['name']}"
+            other = claims.get((pod.metadata.namespace, name))
+            if other is not None:
+                why = f"the pod {pod.key} waits for ever, since the claim {name} of {other.origin} is not its own"
+                yield owner.origin.error(f"{path}.volumes[{i}].name", f"{why}: rename the volume or the claim")
+
+
+def _made(owner: Manifest, api_version: str, kind: str, namespace: str, spec: Json | None = None) -> Manifest:
+    body = {"metadata": {"namespace": namespace}, "spec": dict(spec or {})}
+    return Manifest(owner.origin, api_version, kind, body)

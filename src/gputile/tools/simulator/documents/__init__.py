@@ -1,0 +1,1 @@
+"""Reads files, and names the objects in them."""

@@ -1,0 +1,50 @@
+"""Derives names and UIDs that a cluster would choose at random, so that every run gives the same."""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+_SUFFIXES = len(_ALPHABET) ** 5
+_LONGEST_PREFIX = 58  # characters of a generateName that the API server keeps
+_UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
+
+
+def make_uid(kind: str, namespace: str, name: str) -> str:
+    """Return the UID of an object that has none: the same for the same name."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
+def suffixes(seed: str) -> Callable[[int], str]:
+    """Return a function from a pod's number to five characters, distinct for distinct numbers."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
+    offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
+    step += step % 3 == 0  # no common factor with 27**5: every number gets its own suffix
+
+    def suffix(number: int) -> str:
+        value, text = (offset + number * step) % _SUFFIXES, ""
+        for _ in range(5):
+            value, digit = divmod(value, len(_ALPHABET))
+            text += _ALPHABET[digit]
+        return text
+
+    return suffix
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """Return the name that an object without one gets from its ``generateName``."""
+    return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
+
+
+def revision(content: bytes) -> str:
+    """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
+    number, text = int.from_bytes(hashlib.sha256(content).digest()[:16], "big"), ""
+    for _ in range(10):
+        number, digit = divmod(number, len(_ALPHABET))
+        text += _ALPHABET[digit]
+    return text
+
+
+def make_gpu_uuid(node: str, index: int) -> str:
+    """Return the UUID of a described node's GPU, in NVIDIA's form: the same for the same node and index."""
+    return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"

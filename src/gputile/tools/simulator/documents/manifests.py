@@ -1,0 +1,307 @@
+"""Reads manifests from files, with errors that name the place of a mistake and the broken rule."""
+
+import codecs
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, TypeVar
+
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.wording import below, kind_of
+from gputile.support.bounded_files import MIB, read_bounded
+from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
+from gputile.tools.simulator.documents.object_count import MOST_OBJECTS, excess, too_many
+
+MOST_BYTES = 64 * MIB
+STDIN_NAME = "standard input"
+STDIN_TWICE = "the standard input is named twice, and can be read once"
+SUFFIXES = (".yaml", ".yml", ".json")
+# Where null is an amount of 0, as for the API server: in every kind, and in some.
+_AMOUNTS = frozenset({"limits", "requests"})
+_AMOUNTS_OF_KINDS = {
+    "LimitRange": frozenset({"default", "defaultRequest", "max", "maxLimitRequestRatio", "min"}),
+    "ResourceQuota": frozenset({"hard"}),
+    "RuntimeClass": frozenset({"podFixed"}),
+}
+_OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
+_STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+# Maps of strings that are called so in these kinds only, with the place of what they are in.
+_STRING_MAPS_OF_KINDS = frozenset(
+    {
+        ("ConfigMap", "", "binaryData"),
+        ("ConfigMap", "", "data"),
+        ("ReplicationController", ".spec", "selector"),
+        ("Secret", "", "data"),
+        ("Secret", "", "stringData"),
+    }
+)
+
+T = TypeVar("T")
+
+
+class ManifestError(ValueError):
+    """A manifest cannot be used; the text names file, document, object and field, and the rule it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an object was written. ``item`` counts within a List, from 1; 0 outside of one."""
+
+    file: str
+    document: int = 0
+    item: int = 0
+    kind: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        item = f", item {self.item}" if self.item else ""
+        place = f"{self.file}, document {self.document}{item}" if self.document else self.file
+        return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
+
+    def error(self, path: str, rule: str) -> ManifestError:
+        """Return the error that the field at ``path`` breaks ``rule``; an empty path means the object itself."""
+        return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object, nulls left out. ``described`` says that its file describes the state of a cluster.
+
+    ``nulls`` is the object with its nulls, as its file has it; {} where there are none.
+    """
+
+    origin: Origin
+    api_version: str
+    kind: str
+    body: dict[str, Any]
+    described: bool = False
+    nulls: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The API group; "" for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def stored(self) -> bool:
+        """Whether an API server has stored the object already, or it is described as what runs in a cluster."""
+        metadata, spec = self.body.get("metadata"), self.body.get("spec")
+        if isinstance(metadata, dict) and metadata.get("uid"):
+            return True
+        return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    def within(self, namespace: str) -> "Manifest":
+        """Return the object in ``namespace`` where it names none."""
+        metadata = self.body.get("metadata", {})
+        if not isinstance(metadata, dict) or metadata.get("namespace") or (self.kind, self.group) in _OF_NO_NAMESPACE:
+            return self
+        return replace(self, body=self.body | {"metadata": metadata | {"namespace": namespace}})
+
+    def decode(self, type_: type[T]) -> T:
+        """Return the object as ``type_``.
+
+        Raises:
+            ManifestError: a field has the wrong type, or is not one of the type's where it allows no others.
+        """
+        return decode(self.origin, "", self.body, type_)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What the files hold."""
+
+    manifests: list[Manifest] = field(default_factory=list)
+
+
+def load_manifests(
+    paths: Iterable[str], stdin: BinaryIO | None = None, *, described: bool = False, stdin_name: str = STDIN_NAME
+) -> Loaded:
+    """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
+
+    ``described`` says that the files describe the state of a cluster. Errors call the standard input ``stdin_name``.
+
+    Raises:
+        ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.
+    """
+    named, loaded = list(paths), Loaded()
+    if "" in named:
+        raise ManifestError("a file's name is empty; name a file, a directory, or - for the standard input")
+    if named.count("-") > 1:
+        raise ManifestError(STDIN_TWICE)
+    for path in named:
+        before = len(loaded.manifests)
+        given = [(stdin_name, _standard_input(stdin, stdin_name))] if path == "-" else _files(path)
+        for file, data in given:
+            _read(file, data, loaded, described)
+        if len(loaded.manifests) == before:
+            place = stdin_name if path == "-" else path
+            raise ManifestError(f"{place}: it holds no object, so there is nothing to judge")
+    return loaded
+
+
+def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
+    """Return ``body``, which stands at ``path`` of the object, as ``type_``.
+
+    Raises:
+        ManifestError: it does not fit the type.
+    """
+    try:
+        return convert(body, type_)
+    except ConversionError as error:
+        found = [origin.error(below(path, mistake.path), mistake.rule) for mistake in error.mistakes]
+        raise ManifestError("\n".join(map(str, found))) from error
+
+
+def _files(path: str) -> Iterator[tuple[str, bytes]]:
+    reading = path
+    try:
+        for file in _of_directory(Path(path)) if Path(path).is_dir() else [Path(path)]:
+            reading = str(file)
+            yield reading, read_bounded(file, MOST_BYTES, patient=True)
+    except FileNotFoundError as error:
+        if "://" in path:
+            rule = "an address is not read: save what is there to a file, or pipe it in and name -"
+            raise ManifestError(f"{path}: {rule}") from error
+        raise ManifestError(f"{error.filename or reading}: {error.strerror}") from error
+    except OSError as error:
+        raise ManifestError(f"{error.filename or reading}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise error if isinstance(error, ManifestError) else ManifestError(f"{path!r}: {error}") from error
+
+
+def _of_directory(directory: Path) -> list[Path]:
+    """Return what has a manifest's name in a directory, as kubectl does: all but directories, whatever it leads to."""
+    named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
+    files = [each for each in named if each.is_symlink() or not each.is_dir()]
+    if not files:
+        raise ManifestError(f"{directory}: the directory holds no {', '.join(SUFFIXES)} file")
+    return files
+
+
+def _standard_input(stdin: BinaryIO | None, name: str) -> bytes:
+    given: TextIO | None = sys.stdin
+    if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
+        raise ManifestError(f"{name}: it is closed")
+    try:
+        data = (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{name}: {error.strerror or error}") from error
+    if len(data) > MOST_BYTES:
+        raise ManifestError(f"{name}: it is larger than {MOST_BYTES // MIB} MiB")
+    return data
+
+
+def _read(file: str, data: bytes, loaded: Loaded, described: bool) -> None:
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = "UTF-16" if wide else "UTF-8"
+        raise ManifestError(f"{file}: it is not {what} text: {error.reason} at byte {error.start}") from error
+    if excessive := excess(text):
+        raise ManifestError(f"{file}: {excessive}")
+    document = 0
+    try:
+        for document, body in enumerate(load_documents(text), 1):
+            if document > MOST_OBJECTS:
+                raise ManifestError(f"{file}: it holds more than {MOST_OBJECTS:,} documents")
+            if body is not None:
+                _take(Origin(file, document), body, loaded, described)
+    except DocumentError as error:
+        raise ManifestError(f"{file}, document {document + 1}: {error}") from error
+
+
+def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
+    if not isinstance(body, dict):
+        raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}")
+    kind = body.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise origin.error("kind", "must be there, as a string")
+    origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
+    api_version = body.get("apiVersion")
+    if not isinstance(api_version, str) or not api_version:
+        raise origin.error("apiVersion", "must be there, as a string")
+    if kind.endswith("List") and "items" in body:
+        for item, place in _items(origin, api_version, kind, body):
+            _take(place, item, loaded, described)
+        return
+    cleaner = _Cleaner(origin)
+    clean = cleaner.clean(body)
+    loaded.manifests.append(Manifest(origin, api_version, kind, clean, described, body if cleaner.found_nulls else {}))
+
+
+def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
+    """Yield the objects of a list, each with its place."""
+    items = body["items"] if body["items"] is not None else []
+    if not isinstance(items, list):
+        raise origin.error("items", f"must be a list, is {kind_of(items)}")
+    if excessive := too_many(len(items)):
+        raise origin.error("", excessive)
+    implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for number, item in enumerate(items, 1):
+        place = Origin(origin.file, origin.document, number)
+        if isinstance(item, dict) and isinstance(item.get("kind"), str) and item["kind"].lower().endswith("list"):
+            raise place.error("kind", "a list holds objects, not another list")
+        yield implied | item if isinstance(item, dict) else item, place
+
+
+def _display_name(body: dict[str, Any]) -> str:
+    metadata = body.get("metadata")
+    meta = metadata if isinstance(metadata, dict) else body
+    name = meta.get("name") or meta.get("generateName")
+    return name[:80] if isinstance(name, str) and name.isprintable() else ""
+
+
+class _Cleaner:
+    """Copies an object without its nulls, which mean absent, and checks that label-like maps hold strings."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._path: list[str] = []
+        self.found_nulls = False
+
+    def clean(self, value: Any) -> Any:
+        """Return the copy.
+
+        Raises:
+            ManifestError: too deep, or a label-like value that is not a string.
+        """
+        if not isinstance(value, dict | list):
+            return value
+        if len(self._path) > DEEPEST:
+            raise self._origin.error("", f"it is nested deeper than {DEEPEST} levels")
+        if isinstance(value, list):
+            return [self._clean_at(f"[{i}]", item) for i, item in enumerate(value)]
+        self.found_nulls = self.found_nulls or None in value.values()
+        return {
+            key: self._clean_strings(key, item) if self._is_of_strings(key) else self._clean_at(f".{key}", item)
+            for key, item in self._present(value)
+            if item is not None
+        }
+
+    def _is_of_strings(self, key: str) -> bool:
+        return key in _STRING_MAPS or (self._origin.kind, "".join(self._path), key) in _STRING_MAPS_OF_KINDS
+
+    def _present(self, value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+        step = self._path[-1].lstrip(".") if self._path else ""
+        if step in _AMOUNTS or step in _AMOUNTS_OF_KINDS.get(self._origin.kind, ()):
+            return ((key, 0 if item is None else item) for key, item in value.items())
+        return value.items()
+
+    def _clean_at(self, step: str, value: Any) -> Any:
+        self._path.append(step)
+        clean = self.clean(value)
+        self._path.pop()
+        return clean
+
+    def _clean_strings(self, name: str, value: Any) -> Any:
+        """Copy a map of strings; a null in it is an empty string, as for the API server."""
+        if not isinstance(value, dict):
+            return self._clean_at(f".{name}", value)
+        for key, item in value.items():
+            if item is not None and not isinstance(item, str):
+                where = "".join([*self._path, f'.{name}["{key[:80]}"]']).lstrip(".")
+                hint = "" if isinstance(item, dict | list) else ": write it in quotes"
+                raise self._origin.error(where, f"must be a string, is {kind_of(item)}{hint}")
+        return {key: self._clean_at(f".{key}", item or "") for key, item in value.items()}

@@ -1,0 +1,1 @@
+"""Sums up what a simulation found, by workload and by reason."""

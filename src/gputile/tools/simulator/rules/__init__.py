@@ -1,0 +1,1 @@
+"""Repeats the API server's checks of objects."""

@@ -1,0 +1,1 @@
+"""Checks the objects that make no pods, kind by kind."""

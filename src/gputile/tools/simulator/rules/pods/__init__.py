@@ -1,0 +1,1 @@
+"""Checks pods and the parts of their templates."""

@@ -1,0 +1,1 @@
+"""Checks single values: fields by their types, names, numbers, addresses, schedules."""

@@ -1,0 +1,77 @@
+"""Tells when a CronJob makes a Job, by its schedule and time zone (as github.com/robfig/cron)."""
+
+import re
+import zoneinfo
+from typing import Final
+
+_DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_DURATION: Final = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+_NUMBER: Final = re.compile(r"\+?\d+", re.ASCII)
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+# Each field's name, its least and largest number, and the numbers' names.
+_FIELDS: Final[tuple[tuple[str, int, int, dict[str, int]], ...]] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day of month", 1, 31, {}),
+    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
+    ("day of week", 0, 6, {name: number for number, name in enumerate(_DAYS)}),
+)
+
+
+def broken_schedule(schedule: str) -> str | None:
+    """Return the rule that a schedule breaks; None where it breaks none."""
+    if schedule.startswith("@"):
+        if schedule in _DESCRIPTORS:
+            return None
+        if schedule.startswith("@every "):
+            duration = schedule.removeprefix("@every ")
+            return None if _DURATION.fullmatch(duration) else "@every needs a duration such as 1h30m"
+        return f"expected one of {', '.join(_DESCRIPTORS)}, @every DURATION, or 5 fields"
+    parts = schedule.split()
+    if len(parts) != len(_FIELDS):
+        return "expected exactly 5 fields: minute, hour, day of month, month, day of week"
+    found = (_broken_field(part, *field) for part, field in zip(parts, _FIELDS, strict=True))
+    return next(filter(None, found), None)
+
+
+def broken_time_zone(name: str) -> str | None:
+    """Return the rule that a time zone's name breaks; None where it breaks none."""
+    if not name or name.lower() == "local":
+        return "must be a name of the IANA time zone database, such as Europe/Berlin"
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return "unknown time zone" if _has_zones() else None
+    return None
+
+
+def _has_zones() -> bool:
+    """Return whether this machine has time zones at all."""
+    try:
+        zoneinfo.ZoneInfo("Europe/Berlin")
+    except zoneinfo.ZoneInfoNotFoundError:
+        return False
+    return True
+
+
+def _broken_field(text: str, name: str, least: int, largest: int, names: dict[str, int]) -> str | None:
+    return next(filter(None, (_broken_range(part, name, least, largest, names) for part in text.split(","))), None)
+
+
+def _broken_range(text: str, name: str, least: int, largest: int, names: dict[str, int]) -> str | None:
+    if not text:
+        return None  # an empty item between two commas is skipped
+    bounds, slash, step = text.partition("/")
+    if slash and (not _NUMBER.fullmatch(step) or int(step) == 0):
+        return f"the step of the {name} must be a number of 1 or more, is {step[:20]!r}"
+    if bounds.count("-") < 2 and bounds.partition("-")[0] in ("*", "?"):
+        return None  # what stands behind "*-" is not read
+    ends = [names.get(end.lower(), end) for end in bounds.split("-")]
+    if len(ends) > 2 or any(isinstance(end, str) and not _NUMBER.fullmatch(end) for end in ends):
+        words = f" or a name as {next(iter(names))}" if names else ""
+        return f"the {name} must be *, a number{words}, or a range of them, is {text[:20]!r}"
+    first, last = int(ends[0]), int(ends[-1])
+    if not least <= first <= largest or not least <= last <= largest:
+        return f"the {name} must be {least} to {largest}, is {text[:20]!r}"
+    return f"the {name} {text[:20]!r} begins after its end" if first > last else None

@@ -1,0 +1,1 @@
+"""Checks the kinds that make pods, Kubernetes' own and others."""

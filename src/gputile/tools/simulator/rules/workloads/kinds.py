@@ -1,0 +1,312 @@
+"""Checks the kinds that make pods (k8s.io/kubernetes, pkg/apis/apps and batch, validation)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from gputile.api.names import broken_label_name
+from gputile.api.wording import shown
+from gputile.tools.simulator.documents.generated_names import generated_name
+from gputile.tools.simulator.documents.manifests import Manifest
+from gputile.tools.simulator.rules.objects.kinds import broken_values
+from gputile.tools.simulator.rules.pods.affinity import broken_label_selector, broken_own_labels
+from gputile.tools.simulator.rules.pods.annotations import broken_pod_annotations
+from gputile.tools.simulator.rules.pods.claims import broken_claim
+from gputile.tools.simulator.rules.pods.pod import broken_metadata, broken_pod_spec
+from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
+from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
+from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain
+from gputile.tools.simulator.rules.values.numbers import broken_least
+from gputile.tools.simulator.rules.workloads.jobs import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
+from gputile.tools.simulator.rules.workloads.rollouts import (
+    broken_daemon_set_rollout,
+    broken_deployment_rollout,
+    broken_revision,
+    broken_stateful_set_rollout,
+)
+
+Json = Mapping[str, Any]
+TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
+TEMPLATE: Final = ("spec", "template")
+_OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget", "Role", "RoleBinding")
+_OF_PLAIN_FINALIZERS: Final = ("PodDisruptionBudget", "RuntimeClass")
+_OF_ANY_PREFIX: Final = ("PodDisruptionBudget", "ReplicationController")
+_NAMED_BY_ITSELF: Final = ("LimitRange",)  # the API server names one that has no name
+_NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
+_NAMES: Final = {
+    **dict.fromkeys(_OF_ANY_NAME, broken_path_segment),
+    **dict.fromkeys(_NAMED_BY_LABELS, broken_label_name),
+}
+_LONGEST_CRON_JOB: Final = 52
+# The API server takes longer names of these kinds, and refuses what their controllers then make.
+_LONGEST_OF_OWNER: Final = {
+    "Deployment": (242, "its ReplicaSet adds up to 11 characters, and a name has no more than 253"),
+    "StatefulSet": (52, "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"),
+}
+_ALWAYS: Final = ("Always",)
+_OF_JOB: Final = ("OnFailure", "Never")
+_GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
+
+
+def template_path(kind: str) -> tuple[str, ...]:
+    """Return where a kind of Kubernetes keeps the template of its pods; () for a Pod, which is one itself."""
+    return () if kind == "Pod" else TEMPLATES.get(kind, TEMPLATE)
+
+
+def broken_object(manifest: Manifest) -> Iterator[Broken]:
+    """Yield what is wrong with an object of a kind that makes pods, whose fields are right."""
+    body = manifest.body
+    yield from broken_identity(manifest.kind, body.get("metadata", {}))
+    if not body.get("spec"):
+        yield ("spec.containers" if manifest.kind == "Pod" else "spec"), "Required value"
+    elif manifest.kind == "Pod":
+        yield from broken_pod_spec("spec", body["spec"])
+        yield from broken_claim_names("spec.volumes", body.get("metadata", {}).get("name", ""), body["spec"])
+        yield from _of_both("", body)
+    else:
+        if manifest.kind == "Job":
+            metadata = body.get("metadata", {})
+            yield from broken_job_name(_stored_name(metadata), body["spec"])
+            yield from _generated(metadata.get("name", ""), body["spec"])
+        yield from broken_revision(manifest.kind, body.get("metadata", {}).get("annotations", {}))
+        yield from _KINDS[manifest.kind](body["spec"])
+
+
+def broken_beside(manifest: Manifest) -> Iterator[Broken]:
+    """Yield what is wrong with an object of a kind that makes no pods, as it stands beside those that do."""
+    yield from broken_identity(manifest.kind, manifest.body.get("metadata", {}))
+    if manifest.kind == "PodTemplate":
+        yield from broken_template("template", manifest.body.get("template", {}))
+    else:
+        yield from broken_values(manifest.kind, manifest.body)
+
+
+def broken_template(path: str, template: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the template of pods that stands at ``path``."""
+    if not template.get("spec"):
+        yield f"{path}.spec.containers", "Required value"
+    yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
+    yield from broken_pod_spec(f"{path}.spec", template.get("spec", {}))
+    yield from _of_both(f"{path}.", template)
+
+
+def broken_job_template(path: str, template: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the template of Jobs that stands at ``path``."""
+    job = template.get("spec")
+    if job is None:
+        yield f"{path}.spec", "Required value"
+    else:
+        yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
+        yield from _job(job, f"{path}.spec")
+
+
+def _of_both(prefix: str, pod: Json) -> Iterator[Broken]:
+    """Yield where the metadata and the spec of a pod or a template do not go together."""
+    metadata, spec = pod.get("metadata", {}), pod.get("spec", {})
+    yield from broken_pod_annotations(f"{prefix}metadata.annotations", metadata.get("annotations", {}), spec)
+    yield from broken_own_labels(f"{prefix}spec", metadata.get("labels", {}), spec)
+
+
+def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the metadata of an object; some kinds allow every name that a URL path allows."""
+    name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
+    if not name and not prefix and kind not in _NAMED_BY_ITSELF:
+        yield "metadata.name", "Required value: name or generateName is required"
+    where, stored = ("metadata.name", name) if name else ("metadata.generateName", _stored_name(metadata))
+    if prefix and (why := _broken_prefix(kind, prefix)):
+        yield "metadata.generateName", why
+    elif stored and (why := _NAMES.get(kind, broken_subdomain)(stored)):
+        yield where, why
+    if kind == "CronJob" and len(stored) > _LONGEST_CRON_JOB:
+        rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
+        yield where, f"Invalid value: {shown(stored)}: {rule}"
+    most, why = _LONGEST_OF_OWNER.get(kind, (len(stored), ""))
+    if len(stored) > most:
+        said = f"a {kind} whose name has more than {most} characters never makes a pod: {why}"
+        yield where, f"Invalid value: {shown(stored)}: {said}"
+    if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
+        yield "metadata.namespace", why
+    yield from broken_least("metadata", metadata, 0, "generation")
+    version = metadata.get("resourceVersion", "")
+    if version.isdecimal() and int(version):
+        yield "metadata.resourceVersion", "Forbidden: should not be set on objects to be created: leave it out"
+    yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
+
+
+def _stored_name(metadata: Json) -> str:
+    """Return the name under which an object is stored; "" where it has neither a name nor a part of one."""
+    name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
+    return str(name or (generated_name(prefix, "") if prefix else ""))
+
+
+def _broken_prefix(kind: str, prefix: str) -> str | None:
+    """Return why names of a kind cannot begin with ``prefix``; None where they can."""
+    if kind in _OF_ANY_PREFIX:
+        return broken_path_segment(f"{prefix}x")
+    return _NAMES.get(kind, broken_subdomain)(prefix.rstrip("-") or prefix)
+
+
+def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[Broken]:
+    """Yield what is wrong with the template of a spec; ``policies`` are the restartPolicies that its kind allows."""
+    template = spec.get("template")
+    if template is None:
+        yield f"{path}.template", "Required value"
+        return
+    yield from broken_template(f"{path}.template", template)
+    if not template.get("spec"):
+        return
+    if policies == _ALWAYS and "activeDeadlineSeconds" in template["spec"]:
+        where = f"{path}.template.spec.activeDeadlineSeconds"
+        yield where, "Forbidden: pods that are always started again have no deadline; a Job's may have one"
+    policy = template["spec"].get("restartPolicy", "")
+    where = f"{path}.template.spec.restartPolicy"
+    if policies == _OF_JOB and policy in ("", "Always"):
+        said = f"Unsupported value: {shown(policy)}: supported values" if policy else "Required value: valid values"
+        yield where, f'{said}: "OnFailure", "Never"'
+    elif policies == _ALWAYS and policy not in ("", "Always"):
+        yield where, f'Unsupported value: {shown(policy)}: supported values: "Always"'
+
+
+def _selected(spec: Json, kind: str) -> Iterator[Broken]:
+    """Yield what is wrong with a selector, and whether it selects the pods of the template."""
+    selector = spec["selector"]
+    broken = list(broken_label_selector("spec.selector", selector))
+    yield from broken
+    if kind != "job" and not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        yield "spec.selector", f"Invalid value: {{}}: empty selector is invalid for {kind}"
+    elif not broken:
+        labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
+        if not _selects(selector, labels):
+            yield "spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"
+
+
+def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
+    matches: dict[str, Callable[[str | None, Any], bool]] = {
+        "In": lambda value, values: value in values,
+        "NotIn": lambda value, values: value not in values,
+        "Exists": lambda value, _: value is not None,
+        "DoesNotExist": lambda value, _: value is None,
+    }
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        matches[each["operator"]](labels.get(each["key"]), each.get("values", ()))
+        for each in selector.get("matchExpressions", ())
+    )
+
+
+def _deployment(spec: Json) -> Iterator[Broken]:
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    yield from _selected(spec, "deployment")
+    yield from broken_deployment_rollout(spec)
+    yield from _template_of("spec", spec, _ALWAYS)
+
+
+def _replica_set(spec: Json) -> Iterator[Broken]:
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
+    yield from _selected(spec, "replicaset")
+    yield from _template_of("spec", spec, _ALWAYS)
+
+
+def _replication_controller(spec: Json) -> Iterator[Broken]:
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
+    labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
+    selector = spec.get("selector") or labels  # the API server's default
+    if not selector:
+        yield "spec.selector", "Required value"
+    elif any(labels.get(key) != value for key, value in selector.items()):
+        yield "spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"
+    yield from _template_of("spec", spec, _ALWAYS)
+
+
+def _stateful_set(spec: Json) -> Iterator[Broken]:
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
+    yield from broken_least("spec.ordinals", spec.get("ordinals", {}), 0, "start")
+    if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
+        yield "spec.serviceName", why
+    yield from _selected(spec, "statefulset")
+    yield from broken_stateful_set_rollout(spec)
+    for i, claim in enumerate(spec.get("volumeClaimTemplates", ())):
+        where, name = f"spec.volumeClaimTemplates[{i}]", claim.get("metadata", {}).get("name", "")
+        if why := broken_label_name(name) if name else "Required value":
+            yield f"{where}.metadata.name", why
+        yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
+    yield from _template_of("spec", _as_its_controller_makes(spec), _ALWAYS)
+
+
+def _as_its_controller_makes(spec: Json) -> Json:
+    """Return a StatefulSet's spec with the volumes that its controller adds to each pod: one for each claim template.
+
+    They come after the template's own volumes, so that the paths of these stay right. The pods' names in DNS are the
+    controller's own, whatever the template says.
+    """
+    pod = (spec.get("template") or {}).get("spec")
+    if not pod:
+        return spec
+    own = pod.get("volumes", ())
+    claims = {each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", ())}
+    added = sorted(claims - {each["name"] for each in own} - {""})
+    volumes = [*own, *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in added)]
+    kept = {field: value for field, value in pod.items() if field not in ("hostname", "subdomain")}
+    return {**spec, "template": {**spec["template"], "spec": {**kept, "volumes": volumes}}}
+
+
+def _daemon_set(spec: Json) -> Iterator[Broken]:
+    yield from broken_least("spec", spec, 0, "minReadySeconds", "revisionHistoryLimit")
+    yield from _selected(spec, "daemonset")
+    yield from broken_daemon_set_rollout(spec)
+    yield from _template_of("spec", spec, _ALWAYS)
+
+
+def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
+    yield from broken_job_spec(path, spec)
+    counted = "parallelism" in spec or path != "spec"  # a Job that names neither has one of each
+    if spec.get("completionMode") == "Indexed" and "completions" not in spec and counted:
+        yield f"{path}.completions", "Required value: when completion mode is Indexed"
+    if path != "spec" and spec.get("manualSelector"):
+        yield f"{path}.manualSelector", 'Unsupported value: true: supported values: "false"'
+    elif path != "spec" and "selector" in spec:
+        yield f"{path}.selector", "Invalid value: `selector` will be auto-generated: leave it out"
+    elif spec.get("manualSelector"):
+        if "selector" not in spec:
+            yield f"{path}.selector", "Required value: when manualSelector is true"
+        else:
+            yield from _selected(spec, "job")
+    yield from _template_of(path, spec, _OF_JOB)
+
+
+def _generated(name: str, spec: Json) -> Iterator[Broken]:
+    """Yield why a Job's selector does not select the pods that get the labels of the Job ``name``."""
+    if spec.get("manualSelector") or "selector" not in spec:
+        return
+    own = dict.fromkeys(JOB_UIDS, _GENERATED) | dict.fromkeys(JOB_NAMES, name or _GENERATED)
+    broken = list(broken_label_selector("spec.selector", spec["selector"]))
+    if not broken and not _selects(spec["selector"], own):
+        yield "spec.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
+    else:
+        yield from _selected({**spec, "template": _labelled(spec.get("template", {}), own)}, "job")
+
+
+def _labelled(template: Json, more: Mapping[str, str]) -> Json:
+    """Return a template whose pods have the labels ``more`` beside their own."""
+    metadata = template.get("metadata", {})
+    return {**template, "metadata": {**metadata, "labels": {**more, **metadata.get("labels", {})}}}
+
+
+def _cron_job(spec: Json) -> Iterator[Broken]:
+    if why := broken_schedule(spec["schedule"]):
+        yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {why}"
+    if "timeZone" in spec and (why := broken_time_zone(spec["timeZone"])):
+        yield "spec.timeZone", f"Invalid value: {shown(spec['timeZone'])}: {why}"
+    limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    yield from broken_least("spec", spec, 0, *limits)
+    yield from broken_job_template("spec.jobTemplate", spec["jobTemplate"])
+
+
+_KINDS: Final[dict[str, Callable[[Json], Iterator[Broken]]]] = {
+    "CronJob": _cron_job,
+    "DaemonSet": _daemon_set,
+    "Deployment": _deployment,
+    "Job": _job,
+    "ReplicaSet": _replica_set,
+    "ReplicationController": _replication_controller,
+    "StatefulSet": _stateful_set,
+}

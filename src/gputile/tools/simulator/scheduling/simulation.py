@@ -1,0 +1,300 @@
+"""Decides a scenario pod by pod, with the ledger and the placement that decide live.
+
+Each pod goes the way of a live one: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
+GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
+decided by the search that plans them live.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.request import Request, RequestError
+from gputile.core.kube_predicates.inter_pod import may_follow
+from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.placement.node_reasons import some, told_of
+from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import plan_gang
+from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
+from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
+from gputile.tools.simulator.cluster.gangs import PodGroups, Turn, incomplete, started_by_gang, turns
+from gputile.tools.simulator.cluster.scenario import Scenario
+from gputile.tools.simulator.explanation.node_reports import waiting_for
+from gputile.tools.simulator.scheduling.binding import bind, settle
+from gputile.tools.simulator.scheduling.equal_pods import EqualPods, Likeness, NodeStates, likeness
+from gputile.tools.simulator.scheduling.refusals import Refusals
+
+# The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
+RANK_WEIGHT = 2000
+_SHOWN = 10
+_LIKENESSES_KEPT = 64
+_MOST_ROUNDS = 32  # so long may a chain of pods be, each with affinity to one that comes later
+_NOBODY: Mapping[GangName, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod: its node and allocation, or None and why."""
+
+    pod: Pod
+    node: str | None
+    allocation: Allocation | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A pod without a place, and how many pods had been placed when it was decided."""
+
+    turn: Turn
+    outcome: Outcome
+    asked_at: int
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A cluster, and the pods decided so far."""
+
+    configuration: Configuration
+    ledger: Ledger = field(init=False)
+    engine: PlacementEngine = field(init=False)
+    _predicates: Predicates = field(init=False)
+    _groups: PodGroups = field(init=False, default_factory=PodGroups)
+    _placed_on: list[str] = field(init=False, default_factory=list)
+    _states: NodeStates = field(init=False)
+    _refusals: Refusals = field(init=False)
+    _equal: OrderedDict[Likeness, EqualPods] = field(init=False, default_factory=OrderedDict)
+    _refused: tuple[Likeness, Pod, int, str] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.configuration)
+        self.engine = PlacementEngine(self.ledger)
+        self._predicates = Predicates(())
+        self._states = NodeStates(self.engine)
+        self._refusals = Refusals(self.engine, self._states)
+
+    def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
+        """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
+
+        That is by priority, then by creation; a gang's pods are decided together, when the last of them is there.
+        ``clock_ns`` gives the time of each decision (ns since the epoch).
+        """
+        self._predicates = Predicates(scenario.nodes)
+        self._equal.clear()
+        self._groups = scenario.groups
+        self.ledger.apply(TimePassed(clock_ns()))
+        for node in scenario.nodes:
+            self.ledger.apply(NodeApplied(node))
+        for pod in scenario.bound:
+            self.ledger.apply(PodApplied(pod))
+            self._predicates.place(pod, pod.spec.node_name)
+        for pod in scenario.waiting:
+            self.ledger.apply(PodApplied(pod))
+        yield from self.decide(scenario.pending, clock_ns, started_by_gang(scenario.bound))
+
+    def decide(
+        self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
+    ) -> Iterator[Outcome]:
+        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
+        waiting: list[_Waiting] = []
+        for turn in turns(pods, gangs=self.configuration.admission.gangs):
+            for outcome in self._decide_turn(turn, running, clock_ns()):
+                if outcome.node is None and turn.gang is None and may_follow(outcome.pod):
+                    waiting.append(_Waiting(turn, outcome, len(self._placed_on)))
+                else:
+                    yield outcome
+        yield from self._decide_again(waiting, running, clock_ns)
+
+    def _decide_turn(self, turn: Turn, running: Mapping[GangName, int], now_ns: int) -> Iterator[Outcome]:
+        """Decide the pods of a turn, and place those that fit."""
+        if turn.gang is not None:
+            outcomes = self._decide_gang(turn.gang, turn.pods, running.get(turn.gang, 0), now_ns)
+        else:
+            outcomes = [self._decide(pod, now_ns) for pod in turn.pods]
+        for outcome in outcomes:
+            if outcome.node is not None:
+                self._predicates.place(outcome.pod, outcome.node)
+                self._placed_on.append(outcome.node)
+            yield outcome
+
+    def _decide_again(
+        self, waiting: list[_Waiting], running: Mapping[GangName, int], clock_ns: Callable[[], int]
+    ) -> Iterator[Outcome]:
+        """Decide pods again that may follow others which were placed after them, as kube-scheduler's queue does."""
+        for _ in range(_MOST_ROUNDS):
+            still: list[_Waiting] = []
+            refused: dict[Hashable, _Waiting] = {}
+            for each in waiting:
+                came, alike = len(self._placed_on), _whole_likeness(each.outcome.pod)
+                if each.asked_at == came:
+                    still.append(each)
+                elif alike in refused and refused[alike].asked_at == came:
+                    reason = refused[alike].outcome.reason
+                    still.append(_Waiting(each.turn, replace(each.outcome, reason=reason), came))
+                else:
+                    for outcome in self._decide_turn(each.turn, running, clock_ns()):
+                        if outcome.node is not None:
+                            yield outcome
+                        else:
+                            refused[alike] = _Waiting(each.turn, outcome, came)
+                            still.append(refused[alike])
+            found, waiting = len(still) < len(waiting), still
+            if not found:
+                break
+        yield from (each.outcome for each in waiting)
+
+    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
+        """Place the pods of a gang that start together and as many more of it as fit, or none at all."""
+        size = gang_size(gang, pods, self._groups.sizes)
+        if (why := incomplete(gang, size, running, len(pods), self._groups)) is not None:
+            return [Outcome(pod, None, None, why) for pod in pods]
+        try:
+            members = [GangCandidate(pod, self.engine.request(pod)) for pod in pods]
+        except RequestError as error:
+            return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
+        for member in members:
+            self._learn(member.pod, member.request)
+        needed = needed_members(size, running)
+        plan = at_once(plan_gang(members, needed, self.engine, self._predicates, now_ns))
+        together = together_text(gang, needed)
+        if not plan.fits:
+            return [Outcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
+        outcomes = []
+        for member in members:
+            place = plan.places.get(member.pod.metadata.uid)
+            if place is None:
+                outcomes.append(Outcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
+            elif member.request is None:
+                settle(self.ledger, member.pod, place.node)
+                outcomes.append(Outcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
+            else:
+                outcomes.append(self._placed(member.pod, place, together))
+        return outcomes
+
+    def _decide(self, pod: Pod, now_ns: int) -> Outcome:
+        """Decide one pod. A pod equal to the last refused one is refused too, as long as no other pod is placed."""
+        if self._predicates.concerns_others(pod):
+            return self._decide_alone(pod, now_ns)
+        like = likeness(pod)
+        if self._refused is not None and self._refused[0] == like and self._refused[2] == len(self._placed_on):
+            return Outcome(pod, None, None, self._refused[3])
+        equal = self._equal_pods(like, pod)
+        if isinstance(equal, str):
+            outcome = Outcome(pod, None, None, equal)
+        elif equal is None:
+            outcome = self._decide_alone(pod, now_ns)
+        elif (node := equal.best()) is None:
+            outcome = Outcome(pod, None, None, self._why_nowhere(equal.request, self._predicates.reasons(pod)))
+        else:
+            reason = f"fits {equal.feasible} of {len(self._predicates.alone(pod))} node(s)"
+            return self._told(pod, equal.place(pod, node, now_ns), reason)
+        if outcome.node is None:
+            self._refused = like, pod, len(self._placed_on), outcome.reason
+        return outcome
+
+    def _equal_pods(self, like: Likeness, pod: Pod) -> EqualPods | str | None:
+        """Return what places pods that share a key, None if each is decided alone; and why none ever gets a place."""
+        if self.engine.demand is not None:
+            return None  # with the policy packing, every pod changes the value of all nodes
+        known = self._equal.get(like)
+        if known is not None:
+            self._equal.move_to_end(like)
+            return known
+        if (waiting := waiting_for(pod)) is not None:
+            return waiting
+        try:
+            request = self.engine.request(pod)
+        except RequestError as error:
+            return str(error)
+        if request is None:
+            return None
+        equal = EqualPods(pod, request, self.engine, self._predicates, self._states, self._placed_on)
+        self._equal[like] = equal
+        if len(self._equal) > _LIKENESSES_KEPT:
+            self._equal.popitem(last=False)
+        return equal
+
+    def _decide_alone(self, pod: Pod, now_ns: int) -> Outcome:
+        predicates = self._predicates
+        if (waiting := waiting_for(pod)) is not None:
+            return Outcome(pod, None, None, waiting)
+        try:
+            request = self.engine.request(pod)
+        except RequestError as error:
+            return Outcome(pod, None, None, str(error))
+        self._learn(pod, request)
+        in_tree = predicates.reasons(pod)
+        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        feasible = self.engine.filter(request, open_to_pod).feasible if request else open_to_pod
+        if not feasible:
+            return Outcome(pod, None, None, self._why_nowhere(request, in_tree))
+        scores = predicates.scores(pod, feasible)
+        ranks = self.engine.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
+        total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
+        node = max(feasible, key=lambda name: total[name])
+        reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
+        if request is None:
+            settle(self.ledger, pod, node)
+            return Outcome(pod, node, None, f"{reason}; asks for no GPU")
+        decision = self.engine.decide(request, node, now_ns)
+        if isinstance(decision, FitRefusal):
+            raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
+        return self._placed(pod, decision, reason)
+
+    def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+        bind(self.ledger, pod, decision)
+        return self._told(pod, decision, reason)
+
+    def _told(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+        row = self.ledger.row_of.get(decision.node)
+        info = self.ledger.node_info(row) if row is not None else None
+        policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
+        text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
+        return Outcome(pod, decision.node, decision.allocation, text)
+
+    def _learn(self, pod: Pod, request: Request | None) -> None:
+        """Learn prices as the live extender does beside its decisions, if the policy is packing."""
+        demand = self.engine.demand
+        if demand is not None:
+            demand.observe(pod, request)
+            if demand.due():
+                self.engine.reprice(prices(demand.demand()))
+
+    def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
+        """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons."""
+        by_gpu: dict[str, list[str]] = {}
+        rule_of: dict[str, int] = {}
+        others: dict[str, list[str]] = {}
+        question = self._refusals.question(request) if request else None
+        for name, reason in in_tree.items():
+            gpu_is_short = reason is None or reason in INSUFFICIENT_GPU
+            refused = question.refusal(name) if question and gpu_is_short else None
+            if refused is not None:
+                by_gpu.setdefault(refused.text, []).append(name)
+                rule_of[refused.text] = refused.rule
+            else:
+                others.setdefault(reason or "did not fit", []).append(name)
+        texts = sorted(by_gpu, key=lambda text: -rule_of[text])
+        parts = [told_of(by_gpu[text], text) for text in texts[:_SHOWN]]
+        if more := sum(len(by_gpu[text]) for text in texts[_SHOWN:]):
+            parts.append(f"and {more} more nodes for want of GPUs")
+        for reason, names in others.items():
+            parts.append(f"{len(names)} {reason} ({some(names)})")
+        return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)
+
+
+def _whole_likeness(pod: Pod) -> Hashable:
+    """Return a key that pods share which no rule about other pods tells apart."""
+    meta = pod.metadata
+    return likeness(pod), frozenset(meta.labels.items()), frozenset(meta.annotations.items())

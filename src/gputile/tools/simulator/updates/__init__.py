@@ -1,0 +1,1 @@
+"""Compares manifests with the cluster that they are applied to."""

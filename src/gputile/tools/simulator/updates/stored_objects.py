@@ -1,0 +1,101 @@
+"""Compares manifests with the objects in the cluster: what cannot change, and whose pods are replaced."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.tools.simulator.cluster.workload_pods import Owner, place_of
+from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
+from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.updates.immutable_fields import broken_changes, path_of, template_changes
+from gputile.tools.simulator.updates.merging import merged
+from gputile.tools.simulator.updates.running_pods import KnownWorkloads
+
+Json = Mapping[str, Any]
+_ENDED: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")  # conditions of a Job
+
+
+@dataclass(slots=True)
+class StoredObjects:
+    """Objects by their paths at the API server. ``unread`` says why others are not known."""
+
+    bodies: dict[str, Json] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    def merged(self, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Note]]:
+        """Return ``manifests`` with what stays of the objects in the cluster, and what is to say of that."""
+        found, notes = [], []
+        for manifest in manifests:
+            stored = None if manifest.stored else self.bodies.get(where(manifest))
+            both = manifest if stored is None else merged(manifest, stored)
+            found.append(both)
+            before, now = (each.body.get("spec") or {} for each in (manifest, both))
+            if both is not manifest and "replicas" in now and "replicas" not in before:
+                notes.append(Note(f"spec.replicas stays {now['replicas']}, as in the cluster", manifest.origin))
+        return found, notes
+
+    def refused(self, manifests: Iterable[Manifest]) -> Iterator[ManifestError]:
+        """Yield each field of valid ``manifests`` that cannot be changed to what they say."""
+        for manifest, stored in self._known(manifests):
+            for path, rule in broken_changes(manifest.kind, manifest.body, stored):
+                yield manifest.origin.error(path, rule)
+
+    def workloads(self, manifests: Iterable[Manifest]) -> KnownWorkloads:
+        """Return of the objects that are known what becomes of their pods."""
+        changed, left = dict[Owner, bool](), dict[Owner, int]()
+        for manifest, stored in self._known(manifests):
+            owner = manifest.kind, *place_of(manifest)
+            changed[owner] = template_changes(manifest.kind, manifest.body, stored)
+            if manifest.kind == "Job" and (more := _left(manifest.body, stored)) is not None:
+                left[owner] = more
+        return KnownWorkloads(changed, left)
+
+    def notes(self, manifests: Iterable[Manifest]) -> Iterator[Note]:
+        """Yield of which manifests it is not known what they change."""
+        for manifest in manifests:
+            if why := self.unread.get(where(manifest)):
+                said = f"whether its API server refuses a change of it is not judged: {why}"
+                yield Note(said, manifest.origin)
+
+    def _known(self, manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Json]]:
+        for manifest in manifests:
+            stored = self.bodies.get(where(manifest))
+            if stored is not None and not manifest.stored:
+                yield manifest, stored
+
+
+def where(manifest: Manifest) -> str:
+    """Return the path of an object at an API server, "" where all changes of its kind are taken."""
+    return path_of(manifest.api_version, manifest.kind, *place_of(manifest))
+
+
+def as_stored(manifest: Manifest, answer: Any) -> Json:
+    """Return the ``answer`` of an API server, without nulls, as an object of the kind of ``manifest``.
+
+    Raises:
+        ValueError: it is not one; the text names the field.
+    """
+    type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
+    found = _without_nulls(answer)
+    wrong = (f"{path or 'it'}: {rule}" for path, rule in broken_fields(type_name, found) if rule.startswith("must be "))
+    if why := next(wrong, ""):
+        raise ValueError(why)
+    stored: Json = found
+    return stored
+
+
+def _left(written: Json, stored: Json) -> int | None:
+    """Return how many pods a Job still makes, None where that is not bounded by what it has done."""
+    status, spec = stored.get("status", {}), written.get("spec", {})
+    if any(each.get("type") in _ENDED and each.get("status") == "True" for each in status.get("conditions", ())):
+        return 0
+    completions = spec.get("completions")
+    return max(0, completions - status.get("succeeded", 0)) if completions is not None else None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Admits the viewers of a page, and shows each only what it may see."""

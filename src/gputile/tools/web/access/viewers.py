@@ -1,0 +1,251 @@
+"""Authorizes viewers of a page in the cluster: each sees the names that its token may list.
+
+The API server says whose a token is (TokenReview) and what that user may list (SubjectAccessReview), and is asked again
+while somebody looks: whoever loses a right loses the sight of what it showed. No token leaves this process otherwise.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from gputile.kube.connection import Connection
+from gputile.kube.errors import AnswerLost, BadAnswer, KubeError
+
+RECHECK_S: Final = 60.0
+STALE_S: Final = 300.0  # how old rights may be that show names, while the API server does not answer
+WAIT_S: Final = 2.0  # for rights that are asked again; then those that are known go for the request
+RETRY_S: Final = 10.0  # after the API server has not said whose rights are which
+SESSION_S: Final = 8 * 3600.0
+MOST_SESSIONS: Final = 1000  # of all users
+_MOST_S: Final = 20.0  # for a login, or a question that no earlier answer helps with
+MOST_NAMESPACES: Final = 500  # of which the rights are asked; the names of others are not shown
+_AT_ONCE: Final = 8
+_SECRET_BYTES: Final = 24
+_TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+_ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Of which namespaces' pods somebody may know the names: of all, ``everywhere``, or of some."""
+
+    everywhere: bool = False
+    namespaces: frozenset[str] = frozenset()
+
+    def sees(self, namespace: str) -> bool:
+        """Return whether the names of a namespace's pods may be shown."""
+        return self.everywhere or namespace in self.namespaces
+
+
+ALL_RIGHTS: Final = Rights(everywhere=True)
+NO_NAMES: Final = Rights()
+
+
+class NotAdmitted(Exception):
+    """Why somebody sees nothing; ``status`` is the HTTP status that says so."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _User(msgspec.Struct, frozen=True, omit_defaults=True):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class _TokenStatus(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    user: _User = _User()
+
+
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: _TokenStatus = _TokenStatus()
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+_Review = TypeVar("_Review", _TokenReview, _AccessReview)
+_Answer = TypeVar("_Answer")
+_TOKEN_REVIEW: Final = msgspec.json.Decoder(_TokenReview)
+_ACCESS_REVIEW: Final = msgspec.json.Decoder(_AccessReview)
+
+
+@dataclass(slots=True)
+class _Session:
+    """A viewer that has logged in; moments are of a clock that only advances."""
+
+    token: str
+    user: _User
+    rights: Rights
+    checked_s: float
+    ends_s: float
+    check: asyncio.Task[None] | None = None
+    waits_until_s: float = 0.0  # requests wait so long for the check
+    again_s: float = 0.0  # when to ask again, where the last check found nothing out; else 0
+
+
+class Viewers:
+    """Those who have shown a token. ``namespaces`` returns those that have pods on the page."""
+
+    def __init__(self, connection: Connection, namespaces: Callable[[], Iterable[str]]) -> None:
+        self._connection = connection
+        self._namespaces = namespaces
+        self._sessions: dict[str, _Session] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._checks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for each in self._checks:
+            each.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    async def admit(self, token: str) -> str:
+        """Return the secret of a new session of whoever has this token.
+
+        Raises:
+            NotAdmitted: the API server does not know it, or its user may not list nodes.
+            KubeError: the API server cannot be asked.
+        """
+        user, rights = await _soon(self._check(token))
+        now_s = time.monotonic()
+        self._forget(now_s)
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        self._sessions[secret] = _Session(token, user, rights, now_s, now_s + SESSION_S)
+        return secret
+
+    async def rights(self, secret: str) -> Rights | None:
+        """Return what the viewer of a session may see now, None where there is no such session (any more).
+
+        While the API server does not answer, what was known goes on, and after ``STALE_S`` no names are shown.
+        """
+        session = self._sessions.get(secret)
+        if session is None:
+            return None
+        if time.monotonic() >= session.ends_s:
+            self.end(secret)
+        elif time.monotonic() - session.checked_s >= RECHECK_S:
+            await self._ask_again(secret, session)
+        if secret not in self._sessions:
+            return None
+        return session.rights if time.monotonic() - session.checked_s < STALE_S else NO_NAMES
+
+    async def may_list(self, secret: str, resource: str, namespace: str) -> bool:
+        """Return whether the viewer of a session may list a core resource in a namespace.
+
+        Raises:
+            KubeError: the API server cannot be asked.
+        """
+        session = self._sessions.get(secret)
+        return session is not None and await _soon(self._may_list(session.user, resource, namespace))
+
+    def user(self, secret: str) -> str:
+        """Return the name of the user of a session, "" where there is no such session (any more)."""
+        session = self._sessions.get(secret)
+        return session.user.username if session is not None else ""
+
+    def end(self, secret: str) -> None:
+        """End a session."""
+        self._sessions.pop(secret, None)
+
+    async def _ask_again(self, secret: str, session: _Session) -> None:
+        """Have it asked again what a viewer may see, and wait for that a little, unless it has failed of late."""
+        now_s = time.monotonic()
+        if session.check is None and now_s >= session.again_s:
+            session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
+            session.check = asyncio.create_task(self._check_again(secret, session))
+            self._checks.add(session.check)
+            session.check.add_done_callback(self._checks.discard)
+        if session.check is not None and now_s < session.waits_until_s:
+            await asyncio.wait({session.check}, timeout=session.waits_until_s - now_s)
+
+    async def _check_again(self, secret: str, session: _Session) -> None:
+        began_s = time.monotonic()
+        try:
+            session.user, session.rights = await self._check(session.token)
+        except NotAdmitted:
+            self.end(secret)
+        except KubeError:
+            session.again_s = time.monotonic() + RETRY_S
+        else:
+            session.checked_s, session.again_s = began_s, 0.0
+        finally:
+            session.check = None
+
+    async def _check(self, token: str) -> tuple[_User, Rights]:
+        user = await self._whose(token)
+        if not await self._may_list(user, "nodes", ""):
+            raise NotAdmitted(403, f"{user.username} may not list nodes, so it may not see this page")
+        if await self._may_list(user, "pods", ""):
+            return user, ALL_RIGHTS
+        names = sorted(self._namespaces())[:MOST_NAMESPACES]
+        asked = [asyncio.ensure_future(self._may_list(user, "pods", name)) for name in names]
+        try:
+            allowed = await asyncio.gather(*asked)
+        finally:
+            for each in asked:  # where one has failed, the others need not take their turns
+                each.cancel()
+        return user, Rights(namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may))
+
+    async def _whose(self, token: str) -> _User:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        status = (await self._review(_TOKEN_REVIEWS, body, _TOKEN_REVIEW)).status
+        if not status.authenticated or not status.user.username:
+            raise NotAdmitted(401, "the cluster does not know this token, or it has expired")
+        return status.user
+
+    async def _may_list(self, user: _User, resource: str, namespace: str) -> bool:
+        attributes = {"verb": "list", "resource": resource, "version": "v1"}
+        if namespace:
+            attributes["namespace"] = namespace
+        named = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+        spec = {**{name: value for name, value in named.items() if value}, "resourceAttributes": attributes}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        status = (await self._review(_ACCESS_REVIEWS, body, _ACCESS_REVIEW)).status
+        return status.allowed and not status.denied
+
+    async def _review(self, path: str, body: object, decoder: msgspec.json.Decoder[_Review]) -> _Review:
+        async with self._turns:
+            answer = await self._connection.post(path, msgspec.json.encode(body))
+        try:
+            return decoder.decode(answer)
+        except msgspec.MsgspecError as error:
+            raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
+
+    def _forget(self, now_s: float) -> None:
+        """Forget sessions that have ended, and where there are too many, the oldest of the user who has most."""
+        for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
+            self.end(secret)
+        while len(self._sessions) >= MOST_SESSIONS:
+            of_user = Counter(each.user.username for each in self._sessions.values())
+            most = max(of_user.values())
+            self.end(next(secret for secret, each in self._sessions.items() if of_user[each.user.username] == most))
+
+
+async def _soon(answer: Awaitable[_Answer]) -> _Answer:
+    """Return an answer for which somebody waits.
+
+    Raises:
+        AnswerLost: it does not come soon.
+    """
+    try:
+        async with asyncio.timeout(_MOST_S):
+            return await answer
+    except TimeoutError:
+        raise AnswerLost(f"the API server did not answer within {_MOST_S:g} s") from None

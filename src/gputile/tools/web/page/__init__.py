@@ -1,0 +1,1 @@
+"""Builds what the page shows: records, tiles, changes and files."""

@@ -1,0 +1,1 @@
+"""Runs the page's server: answers, streams and questions."""

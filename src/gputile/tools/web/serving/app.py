@@ -1,0 +1,374 @@
+"""Answers the page's requests: its files, the state, its changes, and questions about pods."""
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gputile.api.core import Pod
+from gputile.api.workloads import Event
+from gputile.kube.connection import Connection
+from gputile.kube.errors import Forbidden, KubeError
+from gputile.kube.listing import list_all
+from gputile.support.connections import Address
+from gputile.support.request_body import BodyReader, BodyRefused
+from gputile.tools.simulator.explanation.answer import ExplainAnswer, whereabouts
+from gputile.tools.web.access.login import RIGHTS, SECRET
+from gputile.tools.web.access.viewers import ALL_RIGHTS, Rights, Viewers
+from gputile.tools.web.access.visible import (
+    visible_difference,
+    visible_nodes,
+    visible_pending,
+    visible_pod_usage,
+    visible_usage,
+)
+from gputile.tools.web.page.assets import assets
+from gputile.tools.web.page.change_log import Change
+from gputile.tools.web.page.records import PageAnswer, PodUsageAnswer
+from gputile.tools.web.serving.feed import Feed, change_event
+from gputile.tools.web.serving.questions import Moment, explanation, what_if
+from gputile.tools.web.serving.stream import Sight, Viewer
+from gputile.tools.web.usage.feed import MOST_NODES, UsageFeed
+
+log = logging.getLogger(__name__)
+
+LARGEST_MANIFEST: Final = 256 * 1024
+FIRST_NODES: Final = 64  # more rows than any screen shows
+_MOST_WAITING: Final = 64  # questions about pods, of all viewers: fifty may open the same page at once
+_MOST_WAITING_OF_ONE: Final = 16
+_MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
+_MOST_MANIFESTS_OF_ONE: Final = 2
+_EVENTS_SHOWN: Final = 50
+_NUMBERS: Final = re.compile(r"([0-9]+)")
+_AGAIN_S: Final = "2"
+T = TypeVar("T")
+
+
+class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event of a pod."""
+
+    type: str
+    reason: str
+    message: str
+    when: str
+
+
+class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``/api/pod``: what ``gputile explain`` says, and the pod's Events; ``events_unknown`` is why there are none."""
+
+    explanation: ExplainAnswer
+    created: str
+    events: list[PodEventLine]
+    events_unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions.
+
+    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    """
+
+    feed: Feed
+    usage: UsageFeed
+    connection: Connection
+    moment: Callable[[], Awaitable[Moment]]
+    viewers: Viewers | None = None
+
+
+class TooManyQuestions(Exception):
+    """Others have asked, and are not answered yet."""
+
+
+class Questions:
+    """Answers questions about the cluster one at a time, beside the event loop; ``most`` may wait.
+
+    Of one viewer ``most_of_one`` may, where viewers have names.
+    """
+
+    def __init__(self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int) -> None:
+        self._moment = moment
+        self._most = most
+        self._most_of_one = most_of_one
+        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+
+    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
+        """Return what ``answer`` returns of the cluster as it is now; ``viewer`` is "" where viewers have no names.
+
+        Raises:
+            TooManyQuestions: too many wait already.
+            KubeError: what the answer needs to know of the cluster cannot be read.
+        """
+        if self._waiting.total() >= self._most or (viewer and self._waiting[viewer] >= self._most_of_one):
+            raise TooManyQuestions
+        self._waiting[viewer] += 1
+        try:
+            moment = await self._moment()
+            async with self._turn:
+                return await asyncio.to_thread(answer, moment)
+        finally:
+            self._waiting[viewer] -= 1
+            self._waiting += Counter()  # which forgets who waits for nothing
+
+
+class PageApp:
+    """The page over HTTP. ``epoch`` names this server, ``cluster`` what it shows."""
+
+    def __init__(self, sources: PageSources, epoch: str, cluster: str) -> None:
+        self._feed = sources.feed
+        self._usage_feed = sources.usage
+        self._connection = sources.connection
+        self._viewers = sources.viewers
+        self._epoch = epoch
+        self._cluster = cluster
+        self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
+        self._encoding = asyncio.Lock()  # for viewers who see a part: one at a time, beside the event loop
+        self._questions = Questions(sources.moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = Questions(sources.moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._bodies = BodyReader(LARGEST_MANIFEST)
+
+    def app(self, drop: Callable[[Address], None]) -> Starlette:
+        """Return the ASGI application; ``drop`` ends the connection of a client."""
+        found = assets()
+
+        def file_of(name: str) -> Callable[[Request], Response]:
+            asset = found[name]
+            return lambda _: Response(asset.body, media_type=asset.media_type)
+
+        return Starlette(
+            routes=[
+                Route("/", file_of("page.html")),
+                *(Route(f"/static/{name}", file_of(name)) for name in found),
+                Route("/api/first", self._first),
+                Route("/api/state", _Endpoint(self._state, drop)),
+                Route("/api/changes", _Endpoint(self._changes, drop)),
+                Route("/api/pod", self._pod),
+                Route("/api/usage", self._usage),
+                Route("/api/pod-usage", self._pod_usage),
+                Route("/api/what-if", self._what_if, methods=["POST"]),
+            ]
+        )
+
+    def _rights(self, request: Request) -> Rights:
+        """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
+        found: Rights = ALL_RIGHTS if self._viewers is None else request.scope[RIGHTS]
+        return found
+
+    def _viewer(self, request: Request) -> str:
+        """Return what viewers are told apart by, "" where nobody logs in."""
+        return "" if self._viewers is None else self._viewers.user(request.scope[SECRET])
+
+    def prepare(self) -> None:
+        """Encode the state, so that the first viewer need not wait for that."""
+        self._state_now()
+
+    async def _first(self, request: Request) -> Response:
+        """Answer what fills a screen: a browser draws it while thousands of nodes are on their way."""
+        self._feed.publish()
+        answer, rights = self._answer(), self._rights(request)
+        if len(answer.nodes) > FIRST_NODES:
+            nodes = sorted(answer.nodes, key=lambda node: _as_counted(node.name))[:FIRST_NODES]
+            answer = msgspec.structs.replace(answer, nodes=nodes, pending=[], more=True)
+        return _json(answer if rights.everywhere else self._visible(answer, rights))
+
+    async def _state(self, request: Request, viewer: Viewer) -> None:
+        rights = self._rights(request)
+        if rights.everywhere:
+            body = self._state_now()
+        else:
+            async with self._encoding:
+                self._feed.publish()
+                answer = self._answer()
+                body = await asyncio.to_thread(lambda: msgspec.json.encode(self._visible(answer, rights)))
+        await viewer.begin("application/json")
+        if await viewer.write(body):
+            await viewer.end()
+
+    def _state_now(self) -> bytes:
+        self._feed.publish()
+        if self._encoded[0] != self._feed.log.revision:
+            answer = self._answer()
+            self._encoded = answer.revision, msgspec.json.encode(answer)
+        return self._encoded[1]
+
+    def _answer(self) -> PageAnswer:
+        page = self._feed.state.page
+        return PageAnswer(
+            epoch=self._epoch,
+            revision=self._feed.log.revision,
+            cluster=self._cluster,
+            unit_mib=self._feed.state.configuration.unit_mib,
+            status=self._feed.status,
+            nodes=[page.nodes[name] for name in sorted(page.nodes)],
+            pending=[page.pending[key] for key in sorted(page.pending)],
+            login=self._viewers is not None,
+        )
+
+    def _visible(self, answer: PageAnswer, rights: Rights) -> PageAnswer:
+        nodes, pending = visible_nodes(answer.nodes, rights), visible_pending(answer.pending, rights)
+        epoch = self._epoch_for(rights)
+        return msgspec.structs.replace(answer, epoch=epoch, nodes=nodes, pending=pending, partial=True)
+
+    def _epoch_for(self, rights: Rights) -> str:
+        """Return what a state is named after: differences for other rights do not go on from it."""
+        if rights.everywhere:
+            return self._epoch
+        return f"{self._epoch}-{hashlib.sha256(' '.join(sorted(rights.namespaces)).encode()).hexdigest()[:16]}"
+
+    async def _changes(self, request: Request, viewer: Viewer) -> None:
+        """Send changes after the revision that the browser has; it names it again when it connects anew."""
+        text = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        known = text.isascii() and text.isdecimal() and len(text) <= 18
+        rights = self._rights(request)
+        same = request.query_params.get("epoch") == self._epoch_for(rights)
+        await viewer.begin("text/event-stream")
+
+        def shown(change: Change) -> bytes:
+            if rights.everywhere or change.difference is None:
+                return change.encoded
+            return change_event(change.revision, visible_difference(change.difference, rights))
+
+        async def lasts() -> bool:
+            return self._viewers is None or await self._viewers.rights(request.scope[SECRET]) == rights
+
+        await viewer.follow(self._feed.log, int(text) if known and same else -1, Sight(shown, lasts))
+
+    async def _usage(self, request: Request) -> Response:
+        there = self._feed.state.page.nodes
+        names = dict.fromkeys(name for name in request.query_params.getlist("node") if name in there)
+        return _json(
+            visible_usage(
+                self._usage_feed.of_nodes(list(names)[:MOST_NODES], self._viewer(request)), self._rights(request)
+            )
+        )
+
+    async def _pod_usage(self, request: Request) -> Response:
+        pod = self._asked_for(request)
+        if pod is None:
+            return _no_pod()
+        if pod.spec.node_name not in self._feed.state.page.nodes:
+            return _json(PodUsageAnswer())
+        node, uid = pod.spec.node_name, pod.metadata.uid
+        found = await self._usage_feed.opened(node, pod.key, uid, self._viewer(request))
+        return _json(visible_pod_usage(found, self._rights(request)))
+
+    def _asked_for(self, request: Request) -> Pod | None:
+        """Return the pod that a request names, None where there is none, or none that the viewer may know of."""
+        namespace = request.query_params.get("namespace", "")
+        if not self._rights(request).sees(namespace):
+            return None
+        key = f"{namespace}/{request.query_params.get('name', '')}"
+        return next((each for each in self._feed.state.pods if each.key == key), None)
+
+    async def _pod(self, request: Request) -> Response:
+        pod = self._asked_for(request)
+        if pod is None:
+            return _no_pod()
+        try:
+            said = await self._questions.ask(lambda moment: explanation(pod, moment), self._viewer(request))
+        except TooManyQuestions:
+            return _busy()
+        except KubeError as error:
+            return _unread(error)
+        if not self._rights(request).everywhere:
+            said = _own(said, pod)
+        events, unknown = await self._events_for(request, pod)
+        return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+
+    async def _events_for(self, request: Request, pod: Pod) -> tuple[list[PodEventLine], str]:
+        if self._viewers is not None:
+            try:
+                may = await self._viewers.may_list(request.scope[SECRET], "events", pod.metadata.namespace)
+            except KubeError as error:
+                return [], f"the Events cannot be read: {error}"
+            if not may:
+                return [], "you may not list the Events of this namespace"
+        return await self._events(pod)
+
+    async def _events(self, pod: Pod) -> tuple[list[PodEventLine], str]:
+        meta = pod.metadata
+        path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/events"
+        query = {
+            "fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={meta.name},involvedObject.uid={meta.uid}"
+        }
+        try:
+            found = await list_all(self._connection, path, Event, query)
+        except Forbidden as error:
+            return [], f"you may not list the Events of this namespace: {error}"
+        except KubeError as error:
+            return [], f"the Events cannot be read: {error}"
+        found = sorted(found, key=lambda each: each.when, reverse=True)[:_EVENTS_SHOWN]
+        return [PodEventLine(each.type, each.reason, each.message, each.when) for each in found], ""
+
+    async def _what_if(self, request: Request) -> Response:
+        if not self._rights(request).everywhere:
+            return PlainTextResponse("only those who may list the pods of all namespaces may ask what if\n", 403)
+        try:
+            body = await self._bodies.body(request)
+        except BodyRefused as refused:
+            return PlainTextResponse(f"{refused}\n", refused.status)
+        except ClientDisconnect:
+            return PlainTextResponse("the browser went away\n", 400)
+        try:
+            return _json(await self._manifests.ask(lambda moment: what_if(body, moment), self._viewer(request)))
+        except TooManyQuestions:
+            return _busy()
+        except KubeError as error:
+            return _unread(error)
+
+
+class _Endpoint:
+    """A long answer as an ASGI application of its own: it ends when the browser goes."""
+
+    def __init__(self, answer: Callable[[Request, Viewer], Awaitable[None]], drop: Callable[[Address], None]) -> None:
+        self._answer = answer
+        self._drop = drop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        viewer = Viewer(scope, receive, send, self._drop)
+        try:
+            await self._answer(Request(scope), viewer)
+        finally:
+            viewer.close()
+
+
+def _as_counted(name: str) -> list[str | int]:
+    """Return what names are sorted by where node-10 comes after node-9, as in the browser."""
+    return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
+
+
+def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
+    """Return what an explanation says of its pod alone: why it is there, or has no place, is often due to others."""
+    unseen = "It has no node. Those who may list the pods of all namespaces see why."
+    text = whereabouts(pod)[1] if said.node else unseen
+    return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
+
+
+def _no_pod() -> Response:
+    return PlainTextResponse("there is no such pod (any more), or you may not list the pods of its namespace\n", 404)
+
+
+def _busy() -> Response:
+    text = "too many questions wait for an answer; ask again in a moment\n"
+    return PlainTextResponse(text, 503, {"Retry-After": _AGAIN_S})
+
+
+def _unread(error: KubeError) -> Response:
+    return PlainTextResponse(f"the cluster cannot be read: {error}\n", 503, {"Retry-After": _AGAIN_S})
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,1 @@
+"""Measures what pods use of GPUs, by the metrics of agents."""

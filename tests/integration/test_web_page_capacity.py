@@ -1,0 +1,70 @@
+"""What still fits, as the page says it, and what if draws it."""
+
+import json
+
+import msgspec
+import pytest
+
+from gputile.api.core import NodeCondition, NodeSpec
+from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX
+from tests.browser import Tab
+from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.integration.test_web_page import blocks, look
+from tests.unit.tools.web.pages import GIB, machine, served
+
+# A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]
+
+
+async def test_free_mig_instances_are_counted_by_profile(tab: Tab) -> None:
+    small, large = MIG_PREFIX + "1g.5gb", MIG_PREFIX + "3g.20gb"
+    split = {
+        name: gpu_node(name, mode="default", sizes=[], allocatable={"pods": "110", small: "4", large: "1"})
+        for name in ("a", "b", "closed")
+    }
+    cordoned = msgspec.structs.replace(split["closed"], spec=NodeSpec(unschedulable=True))
+    holding = pod("p", node="a", asks={small: 3})
+    async with served(split["a"], split["b"], cordoned, holding) as page:
+        await look(tab, page)
+        await tab.key("3")
+        rows = "[...document.querySelectorAll('#view-capacity table.profiles tbody tr')]"
+        cells = f"{rows}.map((row) => [...row.children].map((cell) => cell.textContent))"
+        await tab.until(f"{rows}.length")
+        assert await tab.run(cells) == [["1g.5gb", "5", "8"], ["3g.20gb", "2", "2"]]
+        assert tab.errors == []
+
+
+async def test_capacity_is_of_nodes_that_take_pods_and_of_turns_that_are_free(tab: Tab) -> None:
+    down = machine("down")
+    unknown = NodeCondition(type="Ready", status="Unknown", reason="NodeStatusUnknown", message="no news")
+    status = msgspec.structs.replace(down.status, conditions=(unknown,))
+    offered = {"nvidia.com/gpu": "4", "pods": "110"}
+    sliced = gpu_node("sliced", sizes=[20 * GIB], replicas=4, allocatable=offered)
+    held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-sliced-0", 20 * GIB, 100), whole=True)}
+    turn = pod("turn", node="sliced", asks={"nvidia.com/gpu": 1}, annotations=held)
+    async with served(msgspec.structs.replace(down, status=status), sliced, turn) as page:
+        await look(tab, page)
+        await tab.key("3")
+        text = await tab.run("document.querySelector('#view-capacity .cards').textContent")
+        assert "Largest share that fitsnone" in text
+        assert "Whole GPUs that are free0" in text
+        assert "Turns that are free3of 4 on GPUs that pods have in turns" in text
+        assert "Free memory15 GiB75 % of 20 GiB" in text
+        manifest = (
+            "{apiVersion: v1, kind: Pod, metadata: {name: new}, spec: {containers: "
+            "[{name: main, image: example, resources: {limits: {nvidia.com/gpu: 1}}}]}}"
+        )
+        await tab.key("4")
+        await tab.run(
+            f"document.querySelector('#view-what-if textarea').value = {json.dumps(manifest)};"
+            "document.querySelector('#view-what-if form').requestSubmit()"
+        )
+        await tab.until("document.querySelector('#view-what-if table')")
+        await tab.run("document.activeElement.blur()")
+        await tab.key("1")
+        await tab.until("document.querySelector('.block.ghost')")
+        assert (await blocks(tab))[("sliced", 0)] == {
+            "default/turn": pytest.approx(25, abs=1),
+            "default/new": pytest.approx(25, abs=1),
+        }
+        assert tab.errors == []

@@ -1,0 +1,164 @@
+"""Values that do not fit: which field, what it is, what is valid, and none of the decoder's own words."""
+
+import json
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.conversion import ConversionError, convert, decode
+from gputile.api.field_mistake import RULE
+
+
+class Colour(StrEnum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Inner(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    how_many: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    memory: str = ""
+    ratio: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class Outer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    provider: Literal["eks", "aks", "gke"]
+    name: Annotated[str, msgspec.Meta(pattern="^[a-z]+$", extra={RULE: "lower-case letters"})] = "a"
+    title: Annotated[str, msgspec.Meta(min_length=1, max_length=4)] = "a"
+    colour: Colour | None = None
+    inner: Inner | list[Inner] = []
+    labels: dict[str, str] = {}
+    on: bool = False
+    when: datetime | None = None
+    pair: tuple[int, str] | None = None
+    many: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ({}, 'provider: Required value: supported values: "aks", "eks", "gke"'),
+        (
+            {"provider": "gka"},
+            'provider: Unsupported value: "gka": supported values: "aks", "eks", "gke"; did you mean',
+        ),
+        ({"provider": 3}, 'provider: Unsupported value: the number 3: supported values: "aks", "eks", "gke"'),
+        ({"providr": "eks"}, "providr: unknown field; did you mean provider?"),
+        (
+            {"zzz": 1},
+            "zzz: unknown field; known are provider, name, title, colour, inner, labels, on, when, pair, many",
+        ),
+        ({"inner": {"howManny": 3}}, "inner.howManny: unknown field; did you mean howMany?"),
+        ({"inner": [{}, {"howMany": 0}]}, "inner[1].howMany: must be 1 to 64, is 0"),
+        ({"inner": {"howMany": 1.5}}, "inner.howMany: must be a whole number, is the number 1.5"),
+        ({"inner": {"howMany": True}}, "inner.howMany: must be a whole number, is true"),
+        ({"inner": {"memory": 15}}, "inner.memory: must be a string, is the number 15: write it in quotes"),
+        ({"inner": {"memory": ["x"]}}, "inner.memory: must be a string, is a list"),
+        ({"inner": {"ratio": -0.5}}, "inner.ratio: must be 0 or more, is -0.5"),
+        ({"inner": 5}, "inner: must be a mapping or a list, is the number 5"),
+        ({"name": "A_b"}, 'name: "A_b" is not lower-case letters'),
+        ({"name": 5}, "name: the number 5 is not lower-case letters"),
+        ({"title": ""}, "title: must not be empty"),
+        ({"title": "abcde"}, "title: has 5 characters, more than 4"),
+        ({"colour": "rad"}, 'colour: Unsupported value: "rad": supported values: "red", "green"; did you mean red?'),
+        ({"labels": {"a.io/b": 1}}, 'labels["a.io/b"]: must be a string, is the number 1: write it in quotes'),
+        ({"labels": []}, "labels: must be a mapping, is a list"),
+        ({"on": "yes"}, 'on: must be true or false, is "yes"'),
+        ({"when": "soon"}, 'when: must be a time as 2026-01-31T12:00:00Z, is "soon"'),
+        ({"pair": [1]}, "pair: must be a list of 2 entries, is a list"),
+        ({"many": ["a", 1]}, "many[1]: must be a string, is the number 1: write it in quotes"),
+        ([], "must be a mapping, is a list"),
+        ("text", 'must be a mapping, is "text"'),
+        (None, "must be a mapping, is nothing"),
+    ],
+)
+def test_a_mistake_is_named_in_words_for_people(written: Any, says: str) -> None:
+    with pytest.raises(ConversionError) as refused:
+        convert(written, Outer)
+    assert says in str(refused.value)
+    with pytest.raises(ConversionError) as as_json:
+        decode(msgspec.json.encode(written), msgspec.json.Decoder(Outer))
+    assert str(as_json.value) == str(refused.value)
+
+
+def test_every_mistake_is_named() -> None:
+    with pytest.raises(ConversionError) as refused:
+        convert({"on": 1, "labels": 2, "provider": "x"}, Outer)
+    assert [mistake.path for mistake in refused.value.mistakes] == ["on", "labels", "provider"]
+    with pytest.raises(ConversionError) as many:
+        convert({"provider": "eks", "many": [1] * 100}, Outer)
+    assert len(many.value.mistakes) == 20
+
+
+def test_what_is_no_json_says_so() -> None:
+    for text, says in (
+        (b"{", "it is not JSON: it ends in the middle"),
+        (b" ", "it is empty, and no JSON"),
+        (b"x", "it is not JSON: 'x' cannot stand at byte 0"),
+        (b"[1 2]", "it is not JSON: '2' cannot stand at byte 3"),
+        (b'"\\ud800"', "without its other half is not text"),
+        (b"01", "it is not JSON"),
+        (b'"\xff"', "UTF-8"),
+        (b"[" * 10**4, "nested too deep"),
+    ):
+        with pytest.raises(ConversionError, match=says) as refused:
+            decode(text, msgspec.json.Decoder(Outer))
+        assert "malformed" not in str(refused.value)
+
+
+class Checked(msgspec.Struct):
+    """Checks itself."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, more than high, {self.high}")
+
+
+def test_what_a_type_says_itself_stays() -> None:
+    with pytest.raises(ConversionError, match=r"^low is 2, more than high, 1$"):
+        convert({"low": 2, "high": 1}, Checked)
+    with pytest.raises(ConversionError, match=r"^checked: low is 2, more than high, 1$"):
+        convert({"checked": {"low": 2, "high": 1}}, msgspec.defstruct("Holder", [("checked", Checked)]))
+
+
+NAMES = ["provider", "name", "title", "colour", "inner", "labels", "on", "pair", "many", "howMany", "memory", "ratio"]
+VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-2, 70), st.floats(-1, 2), st.sampled_from(["", "a", "eks", "red", "X"])
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5))
+def test_no_words_of_the_decoder_reach_anybody(written: dict[str, Any]) -> None:
+    said = ""
+    said = ""
+    try:
+        convert({"provider": "eks"} | written, Outer)
+    except ConversionError as error:
+        said = str(error)
+    assert not [word for word in ("Expected `", "Object ", "Invalid ", "$.", "regex") if word in said]
+
+
+def test_what_has_very_many_items_is_not_compared_with_its_type() -> None:
+    """A mistake at the end of a megabyte would hold an event loop for as long as all before it takes."""
+
+    class Many(msgspec.Struct):
+        items: list[dict[str, str]]
+        name: str
+
+    text = json.dumps({"items": [{}] * 100_000, "name": 7})
+    with pytest.raises(ConversionError, match=r"^name: must be a string, is a whole number$"):
+        decode(text, msgspec.json.Decoder(Many))
+    few = json.dumps({"items": [{}] * 100, "name": 7})
+    with pytest.raises(ConversionError, match="write it in quotes"):
+        decode(few, msgspec.json.Decoder(Many))

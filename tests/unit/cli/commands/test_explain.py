@@ -1,0 +1,183 @@
+"""``gputile explain POD``: each answer, its exit code, and input that cannot be used."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.cli.app import app
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.tools.simulator.documents.generated_names import make_gpu_uuid
+from tests.corebuilders import allocation_text, share
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: cgpu, gpus: {count: 2, model: T4, memory: 15GiB}}
+- {name: b, mode: core_mem, gpus: {count: 1, model: T4, memory: 15GiB}}
+"""
+
+
+def pod(name: str, units: int, more: str = "", spec: str = "", annotations: str = "{}") -> str:
+    return f"""---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: team, uid: {name}, annotations: {annotations}}}
+spec:
+  {spec}
+  tolerations: [{{key: nvidia.com/gpu, operator: Exists}}]
+  containers: [{{name: main, image: i, resources: {{limits: {{aliyun.com/gpu-mem: {units}{more}}}}}}}]
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    uuid = make_gpu_uuid("a", 0)
+    held = json.dumps({ALLOCATION_ANNOTATION: allocation_text(share(uuid, 8 * 1024))})
+    file = tmp_path / "state.yaml"
+    file.write_text(
+        CLUSTER
+        + pod("old", 8, spec="nodeName: a", annotations=held)
+        + pod("lost", 8, spec="nodeName: b")
+        + pod("fits", 7)
+        + pod("waits", 16)
+        + pod("wrong", 2, more=", aliyun.com/gpu-core.percentage: 7")
+        + pod("gated", 1, spec="schedulingGates: [{name: example.com/quota}]"),
+        encoding="utf-8",
+    )
+    return str(file)
+
+
+def explained(state: str, *arguments: str, code: int = 0) -> str:
+    result = run.invoke(app, ["explain", "--cluster", state, *arguments])
+    assert result.exit_code == code, result.output
+    return result.stderr if code == 2 else result.stdout
+
+
+def test_pending_by_node_gpu_and_rule_and_what_would_help(state: str) -> None:
+    text = explained(state, "team/waits", code=3)
+    assert "Pod team/waits asks for 16 units of 1024 MiB on one GPU." in text
+    assert "It fits none of 2 node(s)" in text
+    assert "pod team/lost is on GPUs that nobody knows" in text
+    assert "has 15 units of 1024 MiB; the pod needs 16 on one GPU" in text
+    assert "It would fit if" in text
+
+
+def test_the_namespace_by_option_and_json_for_scripts(state: str) -> None:
+    answer: Any = json.loads(explained(state, "waits", "-n", "team", "-o", "json", code=3))
+    assert (answer["namespace"], answer["pod"], answer["state"], answer["node"]) == ("team", "waits", "Pending", None)
+    assert {node["name"]: node["fits"] for node in answer["nodes"]} == {"a": False, "b": False}
+    assert answer["changes"][0]["change"] == "pod team/waits asks for no more than 15 units of 1024 MiB"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("old", 0, "is on node a: GPU 0 (GPU-"),
+        ("lost", 0, "without an allocation of GPUs"),
+        ("wrong", 3, "can never be placed: "),
+        ("gated", 0, "scheduling gates that others have to remove: example.com/quota"),
+    ],
+)
+def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> None:
+    assert said in explained(state, f"team/{name}", code=code)
+
+
+def test_a_pod_that_fits_now(state: str, tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text(CLUSTER + pod("fits", 7), encoding="utf-8")
+    text = explained(str(file), "team/fits")
+    assert "It fits 1 of 2 node(s) now: a; kube-scheduler will try it again." in text
+    assert "It would fit if" not in text
+
+
+def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
+    assert "there is no pod default/waits; there is team/waits" in explained(state, "waits", code=2)
+    assert "there is no pod team/nobody" in explained(state, "team/nobody", code=2)
+
+
+@pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c"])
+def test_what_is_no_pods_name_is_told_as_that(state: str, name: str) -> None:
+    assert f"error: {name!r} is no pod: give NAME or NAMESPACE/NAME" in explained(state, name, code=2)
+
+
+def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: {i + 1}GiB}}}}\n" for i in range(14))
+    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 16), encoding="utf-8")
+    assert "... and 4 more nodes, further from fitting; --all shows them" in explained(str(file), "team/p", code=3)
+    assert "n13" in explained(str(file), "team/p", "--all", code=3)
+
+
+def test_nodes_and_gpus_of_which_the_same_is_said_are_one_row(tmp_path: Path) -> None:
+    file = tmp_path / "equal.yaml"
+    nodes = "- {name: 'n', count: 7, mode: cgpu, gpus: {count: 8, memory: 4GiB, unhealthy: [2]}}\n"
+    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
+    text = explained(str(file), "team/p", code=3)
+    rows = text[text.index("NODE") :].partition("\n\n")[0].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["n-1", "0-1,3-7", "2"]
+    assert rows[0].startswith("n-1 and 6 more  ")
+    assert explained(str(file), "team/p", "--all", code=3).count("0-1,3-7") == 7
+
+
+ONE = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: share, gpus: {count: 1, memory: 15GiB}}
+"""
+
+
+@pytest.mark.requirement("B4", "M13")
+@pytest.mark.parametrize(("ends_in_s", "code"), [(60, 3), (-60, 0)])
+@pytest.mark.parametrize("config", ["", "admission: {gangs: true}"])
+def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
+    """Also where no configuration says that gangs are planned, as the chart's does."""
+    gpu = share(make_gpu_uuid("a", 0), 15 * 1024)
+    hold = Reservation("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, 1024, mode="share"))
+    kept = json.dumps({HOLD_ANNOTATION: encode_reservation(hold)})
+    (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
+    (tmp_path / "config").write_text(config, encoding="utf-8")
+    more = ("--config", str(tmp_path / "config")) if config else ()
+    text = explained(str(tmp_path / "state"), "team/waits", *more, code=code)
+    assert ("team/member 15" in text) == (ends_in_s > 0)
+
+
+@pytest.mark.requirement("B4")
+def test_a_pod_from_before_the_installation_is_to_be_created_anew(state: str, tmp_path: Path) -> None:
+    """There is room, and nobody looks at it."""
+    (tmp_path / "config").write_text("schedulerName: gputile-scheduler", encoding="utf-8")
+    (tmp_path / "empty.yaml").write_text(CLUSTER + pod("early", 7), encoding="utf-8")
+    text = explained(str(tmp_path / "empty.yaml"), "team/early", "--config", str(tmp_path / "config"))
+    assert "Nobody looks for a node for it yet: it was created while gputile's webhook was not there" in text
+    assert "- pod team/early is deleted and created anew (then on a)" in text
+
+
+@pytest.mark.requirement("B4")
+def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
+    """Where no configuration is given, the answer says by which settings it holds."""
+    result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])
+    assert (
+        "note: the cluster's configuration is not known (no --config). Assumed: gangs, gpuMemoryUnit" in result.stderr
+    )
+    assert "gpuMemoryUnit 1024MiB, maxPodsPerGpu 16, placement binpack, trust by namespace" in result.stderr
+    (tmp_path / "config").write_text("maxPodsPerGpu: 4", encoding="utf-8")
+    assert not run.invoke(
+        app, ["explain", "--cluster", state, "team/fits", "--config", str(tmp_path / "config")]
+    ).stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 138])
+def test_no_line_is_wider_than_the_terminal(state: str, width: int) -> None:
+    result = run.invoke(app, ["explain", "team/waits", "--cluster", state], env={"COLUMNS": str(width)})
+    assert result.exit_code == 3
+    assert max(map(len, result.stdout.splitlines())) <= width

@@ -1,0 +1,162 @@
+"""``gputile inspect`` with a cluster of files, with selectors and namespaces, and again whenever something changes."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.cli.app import app
+from tests.corebuilders import allocation_text, gpu_node, share
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.cli.programs import arguments
+
+pytestmark = pytest.mark.requirement("V3", "B4")
+
+run = CliRunner()
+GIB = 1024
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: share, labels: {zone: z1}, gpus: {memory: 15GiB}}
+- {name: b, mode: cgpu, labels: {zone: z2}, gpus: {memory: 15GiB}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER, encoding="utf-8")
+    return str(path)
+
+
+def names(*words: str) -> list[str]:
+    result = run.invoke(app, ["inspect", "-o", "json", *words])
+    assert result.exit_code == 0, result.output
+    return [node["name"] for node in json.loads(result.stdout)["nodes"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], ["a", "b"]),
+        (["-l", "zone=z2"], ["b"]),
+        (["-l", "zone in (z1,z2),!other"], ["a", "b"]),
+        (["-l", "zone=z3"], []),
+        (["--selector", "zone!=z2", "a*"], ["a"]),
+    ],
+)
+def test_a_described_cluster_and_its_selection(files: str, words: list[str], shown: list[str]) -> None:
+    assert names("--cluster", files, *words) == shown
+
+
+@pytest.mark.parametrize("words", [["-l", "zone in"], ["-l", "zone=z1", "b"], ["nobody"]])
+def test_no_such_selection_is_an_error(files: str, words: list[str]) -> None:
+    assert run.invoke(app, ["inspect", "--cluster", files, *words]).exit_code == 2
+
+
+def put(server: FakeApiServer, name: str, namespace: str, units: int = 4) -> None:
+    machine = gpu_node("n", mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable={"aliyun.com/gpu-mem": "15"})
+    server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine)
+    limits = {"aliyun.com/gpu-mem": str(units)}
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}
+    annotations = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", units * GIB))}
+    meta = {"name": name, "namespace": namespace, "uid": name, "annotations": annotations}
+    server.store["/api/v1/pods"][name] = {"metadata": meta, "spec": spec, "status": {}}
+
+
+def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, "one", "team")
+    put(server, "two", "other")
+    live = ["inspect", "--kubeconfig", kubeconfig, "-o", "json"]
+
+    def shown(*words: str) -> tuple[list[str], int]:
+        (node,) = json.loads(run.invoke(app, [*live, *words]).stdout)["nodes"]
+        return [pod["name"] for pod in node["pods"]], node["gpus"][0]["usedMib"]
+
+    assert shown() == (["two", "one"], 8 * GIB)
+    assert shown("-n", "team") == (["one"], 8 * GIB)
+    assert shown("-n", "team", "-A") == (["two", "one"], 8 * GIB)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_watching_shows_what_has_changed_until_an_interrupt(
+    server: FakeApiServer, kubeconfig: str, terminal: bool
+) -> None:
+    put(server, "one", "team")
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    command = arguments("main", "inspect", "--watch", "--kubeconfig", kubeconfig)
+    said = b""
+
+    def read_until(text: bytes) -> None:
+        nonlocal said
+        while text not in said:
+            said += os.read(ours, 65536)
+
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        read_until(b"4/15 (26%)")
+        put(server, "two", "team", 5)
+        read_until(b"9/15 (60%)")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+    os.close(ours)
+    assert said.count(b"\x1b[2J") == (2 if terminal else 0)
+    assert said.count(b"In Cluster:") == 2
+
+
+def test_watching_goes_on_when_a_node_that_was_named_is_gone(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, "one", "team")
+    command = arguments("main", "inspect", "n", "--watch", "--kubeconfig", kubeconfig)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+
+        def read_until(text: str) -> None:
+            assert process.stdout is not None
+            assert any(text in line for line in process.stdout), text
+
+        read_until("4/15 (26%)")
+        machine = server.store["/api/v1/nodes"].pop("n")
+        read_until("no node with GPUs is called n any more")
+        server.store["/api/v1/nodes"]["n"] = machine
+        read_until("4/15 (26%)")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+
+
+def test_status_is_watched_too(server: FakeApiServer, kubeconfig: str) -> None:
+    command = arguments("main", "status", "--watch", "--kubeconfig", kubeconfig)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+
+
+def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
+    """As kubectl apply puts them; -n goes before it."""
+    put(server, "one", "team")
+    document = Path(kubeconfig).read_text(encoding="utf-8").replace("context:\n", "context:\n    namespace: team\n", 1)
+    Path(kubeconfig).write_text(document, encoding="utf-8")
+    work: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w"}}
+    work["spec"] = {"containers": [{"name": "c", "image": "i"}]}
+    file = tmp_path / "work.json"
+
+    def namespace(*words: str, written: str = "") -> str:
+        file.write_text(json.dumps(work | {"metadata": {"name": "w"} | ({"namespace": written} if written else {})}))
+        live = ["simulate", "--from-cluster", "--kubeconfig", kubeconfig, "-f", str(file), "-o", "json", *words]
+        (decision,) = json.loads(run.invoke(app, live).stdout)["decisions"]
+        return str(decision["namespace"])
+
+    assert namespace() == "team"
+    assert namespace("-n", "third") == "third"
+    assert namespace(written="own") == "own"
+    assert run.invoke(app, ["explain", "one", "--kubeconfig", kubeconfig]).exit_code == 0

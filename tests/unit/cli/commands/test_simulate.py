@@ -1,0 +1,232 @@
+"""``gputile simulate`` as a user runs it: exit codes, formats, errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.app import app
+from tests.manifests import DEPLOYMENT, changed
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
+run = CliRunner()
+
+NODE = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: 'n', mode: share, gpus: {count: 2, model: T4, memory: 15GiB}, taints: []}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: %s}}}]}
+"""
+
+
+def write(directory: Path, name: str, text: str) -> str:
+    (directory / name).write_text(text, encoding="utf-8")
+    return str(directory / name)
+
+
+@pytest.mark.requirement("V2")
+@pytest.mark.parametrize(
+    ("name", "row", "total"),
+    [
+        ("inspect-binpack", ["15/15", "9/15", "0/15", "0/15", "24/60"], "24/60 (40%)"),
+        ("inspect-spread", ["4/15", "4/15", "0/15", "4/15", "12/60"], "12/60 (20%)"),
+    ],
+)
+def test_the_documents_tables(name: str, row: list[str], total: str) -> None:
+    result = run.invoke(app, ["simulate", "--cluster", str(EXAMPLES / f"{name}.yaml"), "-o", "inspect"])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[1].split() == ["cn-shanghai.192.0.2.109", "192.0.2.109", *row]
+    assert lines[4] == total
+
+
+def test_the_demo_places_everything() -> None:
+    arguments = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml"), "-f", str(EXAMPLES / "workloads.yaml")]
+    result = run.invoke(app, [*arguments, "-o", "json"])
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert all(decision["node"] for decision in answer["decisions"])
+    shared = next(d for d in answer["decisions"] if d["pod"] == "binpack-0")
+    assert shared["gpus"] == [{"index": 0, "uuid": shared["gpus"][0]["uuid"], "mib": 2048, "units": 16}]
+    assert {node["name"] for node in answer["nodes"]} >= {"share-1", "topology"}
+
+
+def test_what_is_not_placed_has_a_reason_and_the_exit_code_is_3(tmp_path: Path) -> None:
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % 16)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1], "-o", "json"])
+    assert result.exit_code == 3
+    (decision,) = json.loads(result.stdout)["decisions"]
+    assert decision["node"] is None
+    assert decision["gpus"] == []
+    assert "n: its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one GPU" in decision["reason"]
+
+
+@pytest.mark.parametrize("amount", ["-1", "nan", "some"])
+def test_amounts_that_are_no_amounts_cannot_be_used(tmp_path: Path, amount: str) -> None:
+    """As the API server refuses them, for every resource."""
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
+    assert result.exit_code == 2
+    assert 'limits["aliyun.com/gpu-mem"]' in result.stderr.replace("\n", "")
+
+
+@pytest.mark.requirement("G2")
+@pytest.mark.parametrize("amount", ["0.5", "16Gi"])
+def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
+    """Field, rule and remedy."""
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = result.stderr.replace("\n", "")
+    assert "aliyun.com/gpu-mem" in said
+    assert ("must be an integer" in said) or ("counts units" in said)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (NODE.replace("share", "magic"), '"default", "cgpu", "core_mem", "share", "mps", "topology"'),
+        ("nodes: [", "c.yaml"),
+        ("kind: Service\napiVersion: v1\nmetadata: {name: s}\n", "no file describes a node"),
+    ],
+)
+def test_input_that_cannot_be_used_is_exit_code_2(tmp_path: Path, cluster: str, said: str) -> None:
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, "c.yaml", cluster)])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_pod_on_a_node_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """A mistyped node would make its load vanish without a word."""
+    bound = (
+        POD % 1
+        + "---\n"
+        + (POD % 1).replace("name: p}", "name: q, uid: u}").replace("{containers", "{nodeName: m, containers")
+    )
+    files = ["--cluster", write(tmp_path, "c.yaml", NODE), "-f", write(tmp_path, "p.yaml", bound)]
+    result = run.invoke(app, ["simulate", *files])
+    assert result.exit_code == 0
+    assert "note: pod default/q is ignored: there is no node m" in result.stderr
+
+
+def test_a_missing_file_and_a_missing_cluster() -> None:
+    assert run.invoke(app, ["simulate", "--cluster", "/nonexistent.yaml"]).exit_code == 2
+    result = run.invoke(app, ["simulate"])
+    assert result.exit_code == 2
+    assert "--cluster" in result.stderr
+
+
+@pytest.mark.requirement("U2")
+def test_a_wrong_configuration_names_the_rule(tmp_path: Path) -> None:
+    config = write(tmp_path, "g.yaml", "gpuMemoryUnit: 32MiB\n")
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config])
+    assert result.exit_code == 2
+    assert "the smallest valid unit is 64MiB" in result.stderr
+
+
+@pytest.mark.requirement("U2", "U3")
+@pytest.mark.parametrize("command", [["simulate", "-f"], ["explain", "p", "--cluster"]])
+@pytest.mark.parametrize(
+    ("described", "configured", "code", "said"),
+    [
+        ("", "gpuMemoryUnit: 128MiB", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "placement: spread", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "gpuMemoryUnit: 128MiB", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "gpuMemoryUnit: 1GiB", 2, "it is 128 MiB, and the configuration has 1024 MiB"),
+    ],
+)
+def test_the_unit_of_the_configuration_and_of_the_description(
+    tmp_path: Path, command: list[str], described: str, configured: str, code: int, said: str
+) -> None:
+    """Sixteen units of 128 MiB are 2 GiB; two units that differ are no cluster."""
+    files = [
+        write(tmp_path, "c.yaml", NODE + described),
+        write(tmp_path, "g.yaml", configured),
+        write(tmp_path, "p.yaml", POD % 16),
+    ]
+    form = ["-o", "wide"] if command[0] == "simulate" else []
+    result = run.invoke(app, [*command, files[2], "--cluster", files[0], "--config", files[1], *form])
+    assert result.exit_code == code, result.output
+    assert (said if code or command[0] == "simulate" else "16 units of 128 MiB") in result.output
+
+
+NO_CONFIGURATIONS = [
+    ("gpuMemoryUnit: 2026-13-01", "not a memory size"),
+    ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a whole number"),
+    ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 1GiB", "the key 'gpuMemoryUnit' is written twice"),
+    ("[" * 100_000, "deeper than 100 levels"),
+]
+
+
+@pytest.mark.requirement("U2")
+@pytest.mark.parametrize(("text", "why"), NO_CONFIGURATIONS, ids=range(4))
+def test_a_configuration_that_is_none_is_an_error_and_no_crash(tmp_path: Path, text: str, why: str) -> None:
+    config = write(tmp_path, "g.yaml", text)
+    arguments = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config]
+    result = run.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert why in result.stderr
+
+
+def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
+    result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
+    assert result.exit_code == 2
+    assert "--tls-cert" in result.stderr
+
+
+def test_pods_of_one_workload_without_a_place_are_told_together(tmp_path: Path) -> None:
+    cluster, work = tmp_path / "cluster.yaml", tmp_path / "work.yaml"
+    cluster.write_text(
+        "{apiVersion: gputile.io/v1alpha1, kind: Cluster,"
+        " nodes: [{name: 'n', count: 2, mode: cgpu, gpus: {memory: 8GiB}, taints: []}]}"
+    )
+    work.write_text(json.dumps(changed(DEPLOYMENT, "spec.replicas", 1000)))
+    arguments = ["simulate", "--cluster", str(cluster), "-f", str(work)]
+    result = run.invoke(app, [*arguments, "-o", "wide"])
+    assert result.exit_code == 3, result.output
+    (line,) = [line for line in result.stdout.splitlines() if "<none>" in line]
+    asked = "fits none of 2 node(s); 2 nodes (n-1, n-2): GPU 0 has "
+    assert " more  <none>" in line
+    assert asked in line
+    decisions = json.loads(run.invoke(app, [*arguments, "-o", "json"]).stdout)["decisions"]
+    *placed, left = decisions
+    assert all(decision["node"] for decision in placed)
+    assert len({left["pod"], *left["others"], *(decision["pod"] for decision in placed)}) == 1000
+
+
+def test_objects_of_another_namespace_than_the_options_are_told(tmp_path: Path) -> None:
+    """kubectl refuses them, Helm takes them."""
+    workload = write(tmp_path, "p.yaml", (POD % 4).replace("metadata: {", "metadata: {namespace: team, "))
+    command = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "-f", workload, "-n"]
+    other = run.invoke(app, [*command, "other"])
+    assert other.exit_code == 0
+    assert 'kubectl apply -n other refuses it, as it is in the namespace "team"' in other.stderr
+    assert run.invoke(app, [*command, "team"]).stderr == ""
+
+
+@pytest.mark.requirement("M13")
+@pytest.mark.parametrize(
+    ("mode", "feature", "resource"),
+    [("share", "sharing", "aliyun.com/gpu-mem"), ("topology", "topology", "aliyun.com/gpu")],
+)
+def test_a_node_offers_nothing_that_the_configuration_switches_off(
+    tmp_path: Path, mode: str, feature: str, resource: str
+) -> None:
+    """Its agent would not: both inputs contradict each other."""
+    head = "apiVersion: gputile.io/v1alpha1\nkind: Configuration\n"
+    cluster = write(tmp_path, "c.yaml", NODE.replace("mode: share", f"mode: {mode}"))
+    off = write(tmp_path, "off.yaml", f"{head}features: {{{feature}: false}}\n")
+    refused = run.invoke(app, ["simulate", "--cluster", cluster, "--config", off])
+    assert refused.exit_code == 2
+    said = f"node n offers {resource}, and the configuration has features.{feature}: false"
+    assert said in " ".join(refused.stderr.split())
+    on = write(tmp_path, "on.yaml", head)
+    assert run.invoke(app, ["simulate", "--cluster", cluster, "--config", on]).exit_code == 0

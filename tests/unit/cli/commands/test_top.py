@@ -1,0 +1,196 @@
+"""``gputile top``: rows once for programs, and live on a terminal."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.core import Node, NodeCondition
+from gputile.cli.app import app
+from gputile.cli.reads import agent_usage
+from tests.corebuilders import gpu_node
+from tests.fakes.agents import metrics_path, metrics_text, put_agent
+from tests.fakes.apiserver import FakeApiServer
+from tests.localcluster.gputile import EXAMPLES
+from tests.schemas import answer
+from tests.unit.cli.commands.test_inspect_forms import held, put
+from tests.unit.cli.programs import arguments
+from tests.unit.tools.web.pages import GIB
+
+pytestmark = pytest.mark.requirement("B7")
+
+run = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("of", "heading", "shown"),
+    [("nodes", "NODE", "3/30"), ("gpus", "NODE", "3/15"), ("pods", "NAMESPACE", "web-5d4f-a"), ("", "NODE", "3/30")],
+)
+def test_rows_once(server: FakeApiServer, kubeconfig: str, of: str, heading: str, shown: str) -> None:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 0, 3))
+    result = run.invoke(app, ["top", *([of] if of else []), "--kubeconfig", kubeconfig])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(heading)
+    assert shown in result.stdout.splitlines()[1]
+
+
+def test_programs_get_all_of_it(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB), held("web-5d4f-a", 1, 3))
+    result = run.invoke(app, ["top", "-o", "json", "--kubeconfig", kubeconfig])
+    found = answer("top", result.stdout)
+    assert [node["name"] for node in found["nodes"]] == ["n"]
+    assert [(gpu["index"], gpu["bookedMib"]) for gpu in found["gpus"]] == [(1, 3 * GIB), (0, 0)]
+    assert [pod["gpus"] for pod in found["pods"]] == [[1]]
+
+
+def test_what_is_used_stands_beside_what_is_booked(
+    server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_usage, "BETWEEN_S", 0.0)
+    put(server, gpu_node("n", mode="cgpu", sizes=[15 * GIB], unit_mib=GIB), held("web-5d4f-a", 0, 3))
+    put_agent(server, "n", metrics_text({"default/web-5d4f-a": 2 << 30}, {"default/web-5d4f-a": 60}))
+    command = ["top", "--kubeconfig", kubeconfig]
+    result = run.invoke(app, [*command, "pods"])
+    assert result.stdout.splitlines()[1].split() == ["default", "web-5d4f-a", "n", "0", "3", "2", "-", "0%", "bound"]
+    assert "use is" not in result.stderr
+    found = answer("top", run.invoke(app, [*command, "-o", "json"]).stdout)
+    assert [pod["usedMib"] for pod in found["pods"]] == [2 * GIB]
+    assert [node["usedMib"] for node in found["nodes"]] == [2 * GIB + 1]
+    assert server.requests[-1].path == server.requests[-2].path == metrics_path("n"), "GPU time needs two readings"
+
+
+def test_who_may_not_ask_the_agents_sees_what_is_booked_and_why_no_more(server: FakeApiServer, kubeconfig: str) -> None:
+    for node in ("n", "m"):
+        put(server, gpu_node(node, mode="cgpu", sizes=[15 * GIB], unit_mib=GIB))
+        put_agent(server, node, b"")
+        server.refused[metrics_path(node)] = (403, "Forbidden")
+        del server.proxied[metrics_path(node)]
+    put(server, held("web-5d4f-a", 0, 3))
+    result = run.invoke(app, ["top", "gpus", "--kubeconfig", kubeconfig])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:6] == ["n", "0", "-", "3/15", "20%", "-"]
+    assert "use is not known of 2 of 2 nodes: you may not ask the agents" in result.stderr
+    assert result.stderr.count("pods/proxy") == 1
+
+
+def test_of_very_many_nodes_those_with_most_pods_are_asked(
+    server: FakeApiServer, kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_usage, "MOST_NODES", 1)
+    for node in ("a", "n"):
+        put(server, gpu_node(node, mode="cgpu", sizes=[15 * GIB], unit_mib=GIB))
+        put_agent(server, node, metrics_text({}))
+    put(server, held("web-5d4f-a", 0, 3))
+    result = run.invoke(app, ["top", "--kubeconfig", kubeconfig])
+    asked = [request.path for request in server.requests if request.path.endswith("/metrics")]
+    assert asked == [metrics_path("n")]
+    assert "use is shown of the 1 nodes with most pods, of 2" in result.stderr
+
+
+def test_a_cluster_in_a_file_has_no_agents() -> None:
+    result = run.invoke(app, ["top", "--cluster", str(EXAMPLES / "cluster.yaml")])
+    assert result.exit_code == 0
+    assert "use is" not in result.stderr
+
+
+PROBLEM = "GPU 0 (GPU-8b7c1a4e-1111-2222-3333-444455556666): XID 79 has fallen off the bus; GPU 1: double bit ECC error"
+
+
+def sick(name: str) -> Node:
+    found = gpu_node(name, mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB)
+    bad = NodeCondition(type="gputile.io/CardProblem", status="True", reason="CardUnhealthy", message=PROBLEM)
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=(bad,)))
+
+
+@contextmanager
+def live_top(kubeconfig: str, term: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[bytes], bytes]]]:
+    """Yield ``gputile top`` on a terminal of 24 lines and 80 columns, and what reads until something is said."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = arguments("main", "top", "--kubeconfig", kubeconfig, "--request-timeout", "2s")
+    environment = {**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, "TERM": term}
+    text = b""
+
+    def until(wanted: bytes) -> bytes:
+        nonlocal text
+        ends = time.monotonic() + 60
+        before = len(text)
+        while wanted not in text[before:] and time.monotonic() < ends:
+            if select.select([ours], [], [], 1.0)[0]:
+                text += os.read(ours, 65536)
+        assert wanted in text[before:], text
+        return text
+
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environment) as process:
+        os.close(theirs)
+        try:
+            yield process, until
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def test_a_picture_is_no_higher_than_the_terminal(server: FakeApiServer, kubeconfig: str) -> None:
+    for number in range(30):
+        put(server, sick(f"gpu-node-with-a-long-name-{number:02}"))
+    with live_top(kubeconfig, "xterm") as (_, until):
+        text = until(b"--installed-in names another\r\n")
+    picture = text.rpartition(b"\x1b[3J")[2].decode().splitlines()
+    assert picture[0].startswith("NODE")
+    assert sum(max(1, -(-len(line) // 80)) for line in picture) < 24
+    assert sum(line.startswith("gpu-node") for line in picture) >= 6
+    (more,) = [line for line in picture if line.startswith("... and ")]
+    assert more == f"... and {30 - sum(line.startswith('gpu-node') for line in picture)} more nodes"
+
+
+def test_a_plain_terminal_gets_no_codes(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, sick("n"))
+    with live_top(kubeconfig, "dumb") as (_, until):
+        assert b"\x1b" not in until(b"GPU-8b7c1a4e")
+
+
+def test_a_cluster_that_goes_away_and_comes_back(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB))
+    with live_top(kubeconfig, "xterm") as (process, until):
+        until(b"0/30")
+        server.refused = dict.fromkeys(("/api/v1/nodes", "/api/v1/pods"), (503, "ServiceUnavailable"))
+        picture = until(b"cannot read the cluster: ").rpartition(b"\x1b[3J")[2]
+        assert b"0/30" in picture, "what was known is still there"
+        server.refused = {}
+        put(server, held("web-5d4f-a", 0, 3))
+        assert b"cannot read" not in until(b"3/30").rpartition(b"\x1b[3J")[2]
+        assert process.poll() is None
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """Return what a terminal shows until it shows ``wanted``, or for a minute."""
+    text, ends = b"", time.monotonic() + 60
+    while wanted not in text and (left := ends - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left)[0]:
+            text += os.read(terminal, 4096)
+    return text
+
+
+def test_a_terminal_sees_what_changes(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, gpu_node("n", mode="share", sizes=[15 * GIB] * 2, unit_mib=GIB))
+    ours, theirs = pty.openpty()
+    command = arguments("main", "top", "pods", "--kubeconfig", kubeconfig)
+    with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        before = read_until(ours, b"NAMESPACE")
+        put(server, held("web-5d4f-a", 0, 3))
+        after = read_until(ours, b"web-5d4f-a")
+        process.kill()
+    os.close(ours)
+    assert b"NAMESPACE" in before
+    assert b"web-5d4f-a" in before + after

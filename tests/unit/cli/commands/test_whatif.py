@@ -1,0 +1,191 @@
+"""``gputile simulate`` with what-ifs: more pods, another unit, fewer nodes."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
+from gputile.cli.app import app
+from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
+from gputile.tools.simulator.documents.generated_names import make_gpu_uuid
+
+pytestmark = pytest.mark.requirement("B4")
+
+ROOT = Path(__file__).resolve().parents[4]
+run = CliRunner()
+
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}, labels: {zone: x}, taints: []}
+- {name: b, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}, labels: {zone: 'y'}, taints: []}
+"""
+
+
+def pod(name: str, units: int, extra: str = "") -> str:
+    limits = f"{{aliyun.com/gpu-mem: {units}}}"
+    return f"""---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}{", uid: u" if "nodeName" in extra else ""}}}
+spec: {{{extra}containers: [{{name: c, image: i, resources: {{limits: {limits}}}}}]}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    texts = {
+        "cluster": CLUSTER,
+        "small": pod("small", 4),
+        "both": pod("one", 10) + pod("two", 3),
+        "huge": pod("huge", 16),
+        "none": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return {name: str(tmp_path / name) for name in texts}
+
+
+def simulated(files: dict[str, str], *options: str, code: int = 0) -> Any:
+    result = run.invoke(app, ["simulate", "--cluster", files["cluster"], "-o", "json", *options])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_how_many_more_fit_and_what_stops_the_next(files: dict[str, str]) -> None:
+    answer = simulated(files, "--fit", files["small"])["fit"]
+    assert (answer["copies"], answer["pods"], answer["nodes"]) == (6, 1, {"a": 3, "b": 3})
+    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one GPU" in answer["stoppedBy"]
+
+
+def test_several_pods_fit_as_one(files: dict[str, str]) -> None:
+    """Two of ten units and two of three fit the two GPUs; a third set does not, though its small pod would."""
+    answer = simulated(files, "--fit", files["both"])["fit"]
+    assert (answer["copies"], answer["pods"], sum(answer["nodes"].values())) == (2, 2, 4)
+    assert answer["stoppedBy"].startswith("default/one")
+
+
+def test_what_does_not_fit_once_has_the_exit_code_3(files: dict[str, str]) -> None:
+    assert simulated(files, "--fit", files["huge"], code=3)["fit"]["copies"] == 0
+
+
+def test_more_comes_after_what_is_asked_for_anyway(files: dict[str, str]) -> None:
+    answer = simulated(files, "-f", files["both"], "--fit", files["small"])
+    assert [decision["node"] for decision in answer["decisions"]] == ["a", "a"]
+    assert answer["fit"]["nodes"] == {"b": 3}
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        (
+            "kind: LimitRange\nspec: {limits: [{type: Container, max: {aliyun.com/gpu-mem: 3}}]}",
+            "usage per Container is 3",
+        ),
+        ("kind: ResourceQuota\nspec: {hard: {requests.aliyun.com/gpu-mem: 3}}", "request 4, and 3 may be"),
+        ("kind: ResourceQuota\nspec: {hard: {requests.cpu: 3}}", "must specify requests.cpu for: c"),
+    ],
+)
+def test_more_is_bound_by_what_stands_beside_it(files: dict[str, str], tmp_path: Path, beside: str, said: str) -> None:
+    (tmp_path / "beside").write_text(f"apiVersion: v1\nmetadata: {{name: b}}\n{beside}\n", encoding="utf-8")
+    options = ["--cluster", files["cluster"], "-f", str(tmp_path / "beside"), "--fit", files["small"]]
+    result = run.invoke(app, ["simulate", *options])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.requirement("U3")
+def test_another_unit_changes_what_new_pods_ask_for(files: dict[str, str]) -> None:
+    """Four units are 512 MiB then; thirty of them fill a GPU of 15 GiB."""
+    answer = simulated(files, "--unit", "128MiB", "--fit", files["small"])
+    assert answer["fit"]["copies"] == 60
+    assert simulated(files, "--unit", "1GiB", "--fit", files["small"])["fit"]["copies"] == 6
+
+
+@pytest.mark.requirement("U5")
+def test_another_unit_leaves_running_pods_their_bytes(files: dict[str, str], tmp_path: Path) -> None:
+    """Ten units of 1 GiB stay 10 GiB, and the 5 GiB that are left count in the new unit."""
+    share = GpuShare(make_gpu_uuid("a", 0), 0, 10240)
+    text = encode_allocation(Allocation((share,), {"c": (share,)}, 1024, mode="share"))
+    manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
+    manifest["metadata"]["annotations"] = {ALLOCATION_ANNOTATION: text}
+    (tmp_path / "runs").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    for unit, copies in (("1GiB", 1 + 3), ("512MiB", 2 + 7), ("3GiB", 0 + 1)):
+        answer = simulated(files, "-f", str(tmp_path / "runs"), "--unit", unit, "--fit", files["small"])
+        assert answer["fit"]["copies"] == copies
+
+
+def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str], tmp_path: Path) -> None:
+    """The pod that ran on a goes to b, before the one that is pending; a DaemonSet's goes with its node."""
+    (tmp_path / "pods").write_text(pod("late", 15) + pod("runs", 10, "nodeName: a, "), encoding="utf-8")
+    options = ("-f", str(tmp_path / "pods"))
+    answer = simulated(files, *options)
+    assert {d["pod"]: d["node"] for d in answer["decisions"]} == {"late": "b"}
+    for leaving in (("--without-node", "a"), ("--without-nodes", "zone=x")):
+        answer = simulated(files, *options, *leaving, code=3)
+        assert {d["pod"]: d["node"] for d in answer["decisions"]} == {"runs": "b", "late": None}
+        assert [node["name"] for node in answer["nodes"]] == ["b"]
+
+
+@pytest.mark.requirement("U5")
+@pytest.mark.parametrize(("unit", "mib"), [("1GiB", 10240), ("128MiB", 1280)])
+def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
+    files: dict[str, str], tmp_path: Path, unit: str, mib: int
+) -> None:
+    """Their controllers make them anew, and admission stamps them anew; what was kept for them is gone."""
+    share = GpuShare(make_gpu_uuid("a", 0), 0, 5120)
+    manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
+    manifest["metadata"]["annotations"] = {
+        ALLOCATION_ANNOTATION: encode_allocation(Allocation((share,), {"c": (share,)}, 512, mode="share")),
+        MEMORY_UNIT_ANNOTATION: "512",
+        HOLD_ANNOTATION: "of an earlier gang",
+    }
+    (tmp_path / "runs").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    answer = simulated(files, "-f", str(tmp_path / "runs"), "--without-node", "a", "--unit", unit)
+    (decision,) = answer["decisions"]
+    assert (decision["node"], decision["gpus"][0]["mib"]) == ("b", mib)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--without-node", "c"), "there is no node c; the nodes are a, b"),
+        (("--without-nodes", "zone=z"), "no node has the labels 'zone=z'"),
+        (("--without-nodes", ""), "no node has the labels ''"),
+        (("--unit", "0"), "--unit 0"),
+        (("--unit", "1MiB"), "the smallest valid unit is 64MiB"),
+        (("--unit", "many"), "--unit many"),
+        (("--fit", "none"), "no file has a pod to be placed"),
+        (("--fit", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_what_cannot_be_imagined_is_said(files: dict[str, str], options: tuple[str, str], why: str) -> None:
+    option, value = options
+    result = run.invoke(app, ["simulate", "--cluster", files["cluster"], option, files.get(value, value)])
+    assert result.exit_code == 2
+    assert why in result.output
+
+
+def test_the_table_can_be_read(files: dict[str, str]) -> None:
+    result = run.invoke(app, ["simulate", "--cluster", files["cluster"], "--fit", files["small"]])
+    lines = result.stdout.splitlines()
+    start = lines.index("the pod fits 6 more times")
+    assert lines[start : start + 4] == ["the pod fits 6 more times", "NODE  PODS", "a     3", "b     3"]
+
+
+PAGE = ROOT / "docs" / "guides" / "simulate.md"
+COMMANDS = re.findall(r"^\$ gputile (simulate .*)$", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_page_work(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = run.invoke(app, shlex.split(command))
+    assert result.exit_code in (0, 3), result.output
+    assert " in use.\n" in result.stdout

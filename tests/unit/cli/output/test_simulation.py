@@ -1,0 +1,176 @@
+"""What ``gputile simulate`` prints: the demo as a newcomer sees it, and the other forms."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gputile.cli.app import app
+from gputile.tools.views.terminal_text import columns_of
+
+ROOT = Path(__file__).resolve().parents[4]
+EXAMPLES = ROOT / "examples"
+run = CliRunner()
+CLUSTER = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml")]
+WORKLOADS = ["-f", str(EXAMPLES / "workloads.yaml"), "-f", str(EXAMPLES / "teams.yaml")]
+DEMO = [*CLUSTER, *WORKLOADS, "-f", str(EXAMPLES / "too-large.yaml"), "--compare", "packing"]
+
+NODE = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes: [{name: 'n', mode: share, gpus: {count: 2, model: T4, memory: 15GiB}}]
+"""
+PODS = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 8}}}]}
+"""
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> list[str]:
+    """Two GPUs, and four pods each of which takes more than half of one."""
+    (tmp_path / "c.yaml").write_text(NODE)
+    (tmp_path / "w.yaml").write_text(PODS % 4)
+    return ["simulate", "--cluster", str(tmp_path / "c.yaml"), "-f", str(tmp_path / "w.yaml")]
+
+
+def test_make_demo_runs_this() -> None:
+    """It is one command, and only a pod without a place may end it otherwise than well."""
+    done = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = next(line for line in done.stdout.splitlines() if "gputile simulate" in line)
+    words = [word.replace(f"{EXAMPLES}/", "examples/") for word in DEMO]
+    assert command.endswith(f"gputile {' '.join(words)} || test $? -eq 3")
+
+
+@pytest.mark.parametrize("told", ["1" + "0" * 400, "9" * 5000, "\u0661\u0660", "-5", "0"])
+def test_a_number_of_columns_that_no_terminal_has_is_none(told: str) -> None:
+    result = run.invoke(app, DEMO, env={"COLUMNS": told})
+    assert result.stdout == run.invoke(app, DEMO, env={"COLUMNS": ""}).stdout
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("width", [60, 80, 138, 200])
+def test_the_demo(width: int) -> None:
+    result = run.invoke(app, DEMO, env={"COLUMNS": str(width)})
+    assert result.exit_code == 3
+    assert max(map(columns_of, result.stdout.splitlines())) <= width
+    text = " ".join(result.stdout.split())
+    assert text.startswith("35 of 36 pods have a place; 30 of 38 GPUs are in use.")
+    assert len(re.findall(r"[█░]+ \d+/\d+", text.partition("PLACEMENT")[0])) == 38
+    assert "No place for default/too-large: NODE WHY NOT isolated, mps its largest GPU has 179 units" in text
+    assert "It would fit if - pod default/too-large asks for no more than 179 units of 128 MiB" in text
+    assert "binpack 35/36 30/38 packing 35/36 26/38 With packing: 4 GPUs fewer in use." in text
+    assert "embeddings" in text
+    assert "embeddings-" not in text
+
+
+@pytest.mark.requirement("L3")
+def test_notes_come_last() -> None:
+    result = run.invoke(app, DEMO)
+    assert result.output.index("note: ") > result.output.index("With packing")
+    assert "note: " not in result.stdout
+    assert result.stderr.count("is the old name of nvidia.com/gpu") == 1
+
+
+def test_names_in_errors_give_no_orders(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(NODE)
+    (tmp_path / "p.yaml").write_text('apiVersion: v1\nkind: Pod\nmetadata: {name: "\\e[2J\\e[31mevil"}\n')
+    result = run.invoke(app, ["simulate", "--cluster", str(tmp_path / "c.yaml"), "-f", str(tmp_path / "p.yaml")])
+    assert result.exit_code == 2
+    assert "evil" in result.stderr
+    assert "\x1b[2J" not in result.output
+
+
+def test_the_drawing_says_what_json_says() -> None:
+    nodes = json.loads(run.invoke(app, [*CLUSTER, *WORKLOADS, "-o", "json"]).stdout)["nodes"]
+    drawn = run.invoke(app, [*CLUSTER, *WORKLOADS], env={"COLUMNS": "100"}).stdout
+    amounts = [
+        f"{min(-(-gpu['usedMib'] // 128), gpu['totalMib'] // 128)}/{gpu['totalMib'] // 128}"
+        for node in nodes
+        for gpu in node["gpus"]
+    ]
+    assert re.findall(r"[█░] (\d+/\d+)", drawn) == amounts
+
+
+def test_pods_of_one_reason_are_named_once(few: list[str]) -> None:
+    result = run.invoke(app, few, env={"COLUMNS": "80"})
+    assert result.exit_code == 3
+    text = " ".join(result.stdout.split())
+    assert "default deployment/web 2/4 8 units n No place for default/web-" in text
+    assert len(re.findall("No place for ", text)) == 1
+    assert "asks for no more than 7 units of 1024 MiB (then on n)" in text
+
+
+def test_pieces_are_workloads_where_there_is_one_namespace(few: list[str]) -> None:
+    assert "A deployment/web" in run.invoke(app, few).stdout
+
+
+def test_wide_has_a_row_for_each_pod_that_has_a_place(few: list[str]) -> None:
+    result = run.invoke(app, [*few, "-o", "wide"])
+    assert [line.split()[:1] for line in result.stdout.splitlines()[:4]] == [["NAMESPACE"], *[["default"]] * 3]
+    assert " and 1 more  <none>" in result.stdout
+    assert "Allocated/Total GPU Memory In Cluster:" in result.stdout
+    narrow = run.invoke(app, [*few, "-o", "wide"], env={"COLUMNS": "60"}).stdout.partition("\n\n")[0]
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
+def test_yaml_is_what_json_is(few: list[str]) -> None:
+    found = [run.invoke(app, [*few, "--compare", "spread", "-o", form]).stdout for form in ("json", "yaml")]
+    assert json.loads(found[0]) == yaml.safe_load(found[1])
+    assert set(json.loads(found[0])) == {"decisions", "nodes", "compared"}
+    assert json.loads(found[0])["compared"]["placement"] == "spread"
+
+
+def test_the_documents_tables_compare_nothing(few: list[str]) -> None:
+    result = run.invoke(app, [*few, "-o", "inspect", "--compare", "packing"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give another --output" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("pods", "said"),
+    [(1, "1 of 1 pod has a place; 1 of 2 GPUs is in use."), (2, "2 of 2 pods have a place; 2 of 2 GPUs are in use.")],
+)
+def test_the_sentence_counts(few: list[str], tmp_path: Path, pods: int, said: str) -> None:
+    (tmp_path / "w.yaml").write_text(PODS % pods)
+    assert run.invoke(app, few).stdout.startswith(f"{said}\n\n")
+
+
+def test_a_policy_that_changes_nothing_says_so(few: list[str]) -> None:
+    result = run.invoke(app, [*few, "--compare", "binpack"])
+    assert result.stdout.endswith("With binpack: as many pods on as many GPUs.\n")
+
+
+def test_copies_are_counted_by_both_policies(few: list[str], tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(PODS % 1)
+    (tmp_path / "f.yaml").write_text(PODS.replace("web", "more") % 1)
+    result = run.invoke(app, [*few, "--fit", str(tmp_path / "f.yaml"), "--compare", "spread"])
+    assert result.exit_code == 0
+    assert re.findall(r"^(binpack|spread) +1/1 +2/2 +1$", result.stdout, re.MULTILINE) == ["binpack", "spread"]
+    assert "other pods" in result.stdout
+
+
+def test_an_error_is_told_where_nothing_can_be_decided(few: list[str]) -> None:
+    result = run.invoke(app, [*few, "--without-node", "m"])
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_of_many_nodes_the_first_are_drawn(tmp_path: Path) -> None:
+    cluster = tmp_path / "many.yaml"
+    nodes = "[{name: 'n', count: 1200, mode: cgpu, gpus: {memory: 8GiB}}]"
+    cluster.write_text(f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: {nodes}}}", encoding="utf-8")
+    result = run.invoke(app, ["simulate", "--cluster", str(cluster)])
+    assert result.exit_code == 0, result.output
+    assert "... and 1000 more nodes, which -o wide shows too\n" in result.stdout
+    assert len(result.stdout.splitlines()) < 1000

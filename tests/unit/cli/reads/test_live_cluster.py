@@ -1,0 +1,152 @@
+"""Commands that read a live cluster go by the configuration that is in force there."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.cli.app import app
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = pytest.mark.requirement("B4", "V3")
+
+run = CliRunner()
+GIB = 1024
+CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n"
+POD += "spec: {containers: [{name: main, image: i, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}\n"
+
+
+def put(server: FakeApiServer, *objects: Node | Pod) -> None:
+    for each in objects:
+        kind = "nodes" if isinstance(each, Node) else "pods"
+        server.store[f"/api/v1/{kind}"][each.metadata.name] = msgspec.to_builtins(each)
+
+
+def configure(server: FakeApiServer, text: str) -> None:
+    maps = server.store[CONFIG_MAPS]
+    maps["a-scheduler"] = {"metadata": {"name": "a-scheduler"}, "data": {"scheduler.yaml": "{}"}}
+    maps["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": text}}
+
+
+def machine(mode: str = "share") -> Node:
+    return gpu_node(
+        "n", mode=mode, sizes=[15 * GIB], unit_mib=GIB, allocatable={"aliyun.com/gpu-mem": "15", "pods": "110"}
+    )
+
+
+def kept(ends_in_s: int) -> Pod:
+    """Return a pod of a gang, for which the whole GPU is kept."""
+    gpu = share("GPU-n-0", 15 * GIB)
+    hold = Reservation("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, GIB, mode="share"))
+    return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+
+
+@pytest.mark.requirement("M13")
+@pytest.mark.parametrize(
+    ("configuration", "ends_in_s", "fits"),
+    [
+        ("admission: {gangs: true}", 60, False),
+        ("admission: {gangs: true}", -60, True),
+        ("admission: {gangs: false}", 60, True),
+        (None, 60, False),
+        (None, -60, True),
+    ],
+)
+def test_kept_places_count_where_gangs_are_planned(
+    server: FakeApiServer, kubeconfig: str, configuration: str | None, ends_in_s: int, fits: bool
+) -> None:
+    """Also where the configuration cannot be read, since the chart's default is that they are."""
+    put(server, machine(), kept(ends_in_s), pod("w", mem=4))
+    if configuration is not None:
+        configure(server, configuration)
+    explained = run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig])
+    assert explained.exit_code == (0 if fits else 3), explained.output
+    simulated = run.invoke(app, ["simulate", "--from-cluster", "-f", "-", "--kubeconfig", kubeconfig], input=POD)
+    assert simulated.exit_code == (0 if fits else 3), simulated.output
+    inspected = run.invoke(app, ["inspect", "--kubeconfig", kubeconfig])
+    assert ("0/15 (0%)" in inspected.stdout) == fits, inspected.output
+    for result in (explained, simulated, inspected):
+        said = "the cluster's configuration is not known (namespace gputile: no ConfigMap of a release is there)"
+        assert (said in result.stderr) == (configuration is None)
+
+
+@pytest.mark.requirement("B4", "U7")
+def test_the_most_pods_of_a_gpu_are_those_of_the_installation(server: FakeApiServer, kubeconfig: str) -> None:
+    """As many as the release says, no more and no fewer."""
+    put(server, machine("cgpu"), pod("w", mem=1))
+    for i in range(8):
+        held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", GIB))}
+        put(server, pod(f"p{i}", mem=1, node="n", annotations=held))
+    command = ["explain", "w", "--kubeconfig", kubeconfig]
+    configure(server, "maxPodsPerGpu: 8")
+    assert run.invoke(app, command).exit_code == 3
+    configure(server, "maxPodsPerGpu: 9")
+    result = run.invoke(app, command)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_another_namespace_and_a_reader_without_the_right(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine(), kept(60), pod("w", mem=4))
+    other = {"metadata": {"name": "g"}, "data": {"configuration.yaml": "admission: {gangs: false}"}}
+    server.store["/api/v1/namespaces/other/configmaps"] = {"g": other}
+    command = ["explain", "w", "--kubeconfig", kubeconfig]
+    assert run.invoke(app, [*command, "--installed-in", "other"]).exit_code == 0
+    refused = run.invoke(app, [*command, "--installed-in", "nobody"])
+    assert refused.exit_code == 3
+    assert "/api/v1/namespaces/nobody/configmaps?labelSelector=" in refused.stderr
+    assert "404 NotFound" in refused.stderr
+    configure(server, "maxPodsPerGpu: none")
+    assert "ConfigMap gputile cannot be read: " in run.invoke(app, command).stderr
+
+
+@pytest.mark.requirement("B5")
+def test_a_pod_that_a_quota_refuses_is_explained_by_its_controller(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine())
+    refused = "pods is forbidden: exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=60, limited: 100"
+    said = {"reason": "FailedCreate", "message": refused, "involvedObject": {"kind": "Job", "name": "train"}}
+    server.store["/api/v1/namespaces/default/events"] = {"e": {"metadata": {"name": "e"}, **said}}
+    for pod_name in ("train", "train-x"):
+        result = run.invoke(app, ["explain", pod_name, "--kubeconfig", kubeconfig])
+        assert result.exit_code == 2
+        assert "Job train could not create it" in result.stderr
+        assert "ResourceQuota gpus holds it" in result.stderr
+    del server.store["/api/v1/namespaces/default/events"]
+    result = run.invoke(app, ["explain", "train", "--kubeconfig", kubeconfig])
+    assert result.exit_code == 2
+    assert result.stderr.endswith("there is no pod default/train\n")
+
+
+@pytest.mark.requirement("U5", "V3")
+def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: FakeApiServer, kubeconfig: str) -> None:
+    """A pod that was stamped with no unit asks in the configured one, as the extender reads it."""
+    put(server, machine(), pod("w", mem=4))
+    configure(server, "gpuMemoryUnit: 128MiB")
+    answer: Any = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
+    assert answer["text"].startswith("Pod default/w asks for 4 units of 128 MiB on one GPU.")
+    del server.store[CONFIG_MAPS]
+    answer = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
+    assert answer["text"].startswith("Pod default/w asks for 4 units of 1024 MiB on one GPU.")
+
+
+def test_what_cannot_be_read_is_not_left_out_in_silence(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
+    """It may hold the very GPU that another pod is said to get."""
+    put(server, machine())
+    server.store["/api/v1/pods"]["p"] = {"metadata": {"name": "p", "namespace": "a"}, "spec": {"priority": "high"}}
+    (tmp_path / "w.yaml").write_text(POD)
+    live = ["--kubeconfig", kubeconfig]
+    judged = run.invoke(app, ["simulate", "--from-cluster", "-f", str(tmp_path / "w.yaml"), *live])
+    said = "pod a/p cannot be read: spec.priority: must be a whole number"
+    assert (judged.exit_code, said in judged.stderr) == (2, True), judged.stderr
+    assert "nothing can be judged" in judged.stderr
+    shown = run.invoke(app, ["inspect", *live])
+    assert (shown.exit_code, f"note: {said}" in shown.stderr) == (0, True), shown.stderr

@@ -1,0 +1,179 @@
+"""``simulate --from-cluster``: what becomes of the cluster's objects when their manifests are applied again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gputile.tools.simulator.updates.differences import LAST_APPLIED
+from tests.fakes.apiserver import FakeApiServer
+from tests.manifests import DEPLOYMENT, GONE, JOB, MEM, POD, STATEFUL_SET, Json, changed
+from tests.unit.cli.reads.test_running import simulated, there
+
+pytestmark = pytest.mark.requirement("B4")
+
+
+RANGES = "/api/v1/namespaces/default/limitranges"
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+IMAGE = "spec.template.spec.containers.0.image"
+LIMITS = "spec.template.spec.containers.0.resources.limits"
+
+
+def stored(server: FakeApiServer, body: Json, applied: Json | None = None, **status: Any) -> None:
+    """Have an object in the cluster, as the manifest ``applied`` made it; by default itself."""
+    text = json.dumps(applied if applied is not None else body)
+    path = f"/apis/{body['apiVersion']}/namespaces/default/{body['kind'].lower()}s"
+    metadata = {**body["metadata"], "namespace": "default", "annotations": {LAST_APPLIED: text}}
+    server.store.setdefault(path, {})[body["metadata"]["name"]] = {**body, "metadata": metadata, "status": status}
+
+
+def deployed(server: FakeApiServer, pods: int, units: int, **strategy: Any) -> Json:
+    """Have a Deployment with running pods, and return its manifest with another image."""
+    body = changed(changed(DEPLOYMENT, "spec.replicas", pods), LIMITS, {MEM: units})
+    if strategy:
+        body = changed(body, "spec.strategy", strategy)
+    stored(server, body)
+    for i in range(pods):
+        there(server, f"w-h-{i}", "ReplicaSet/w-h", units=units, labels={"pod-template-hash": "h"})
+    return changed(body, IMAGE, "registry.example.com/a:2")
+
+
+def test_replicas_that_nobody_names_are_those_of_the_cluster(server: FakeApiServer, kubeconfig: str) -> None:
+    """As where a HorizontalPodAutoscaler has set them."""
+    written = changed(DEPLOYMENT, "spec.replicas", GONE)
+    stored(server, changed(written, "spec.replicas", 4), applied=written)
+    placed, _ = simulated(server, kubeconfig, written)
+    assert len(placed) == 4
+
+
+def test_replicas_that_are_named_no_more_are_the_default(server: FakeApiServer, kubeconfig: str) -> None:
+    written = changed(DEPLOYMENT, "spec.replicas", GONE)
+    stored(server, changed(written, "spec.replicas", 4))
+    placed, _ = simulated(server, kubeconfig, written)
+    assert len(placed) == 1
+
+
+def test_replicas_that_are_null_are_the_default(server: FakeApiServer, kubeconfig: str) -> None:
+    written = changed(DEPLOYMENT, "spec.replicas", GONE)
+    stored(server, changed(written, "spec.replicas", 4), applied=written)
+    placed, _ = simulated(server, kubeconfig, changed(written, "spec.replicas", None))
+    assert len(placed) == 1
+
+
+def test_what_is_stored_and_what_is_written_are_judged_together(server: FakeApiServer, kubeconfig: str) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    stored(server, changed(STATEFUL_SET, "spec.updateStrategy", rolling), applied=STATEFUL_SET)
+    written = changed(STATEFUL_SET, "spec.updateStrategy", {"type": "OnDelete"})
+    _, said = simulated(server, kubeconfig, written, 2)
+    assert "spec.updateStrategy.rollingUpdate: Invalid value" in said
+
+
+def test_a_strategy_replaces_the_stored_one_as_a_whole(server: FakeApiServer, kubeconfig: str) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}
+    stored(server, changed(DEPLOYMENT, "spec.strategy", rolling), applied=DEPLOYMENT)
+    simulated(server, kubeconfig, changed(DEPLOYMENT, "spec.strategy", {"type": "Recreate"}))
+
+
+@pytest.mark.parametrize("condition", ["Complete", "Failed"])
+def test_a_job_that_has_ended_makes_no_pods(server: FakeApiServer, kubeconfig: str, condition: str) -> None:
+    stored(server, JOB, conditions=[{"type": condition, "status": "True"}])
+    placed, said = simulated(server, kubeconfig, JOB)
+    assert placed == []
+    assert "Job default/w: none of its pods is still to be made in the cluster" in said
+
+
+def test_a_job_that_goes_on_makes_the_pods_that_are_left(server: FakeApiServer, kubeconfig: str) -> None:
+    body = changed(changed(JOB, "spec.parallelism", 4), "spec.completions", 5)
+    stored(server, body, succeeded=3, conditions=[{"type": "Complete", "status": "False"}])
+    placed, said = simulated(server, kubeconfig, body)
+    assert len(placed) == 2
+    assert "Job default/w: 2 of its pods are still to be made in the cluster" in said
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_does_not_start_again(server: FakeApiServer, kubeconfig: str, phase: str) -> None:
+    there(server, "w", phase=phase)
+    placed, said = simulated(server, kubeconfig, POD)
+    assert placed == []
+    assert f"Pod default/w: it has ended in the cluster ({phase})" in said
+
+
+def test_a_rolling_update_needs_room_beside_the_old_pods(server: FakeApiServer, kubeconfig: str) -> None:
+    """15 units, 2 x 6 in use: by default no old pod may leave before a new one is ready."""
+    placed, said = simulated(server, kubeconfig, deployed(server, 2, 6), 3)
+    assert len(placed) == 1, "maxSurge is 25 %: one new pod comes first, and waits"
+    assert "Deployment default/w: its rolling update cannot begin: 2 old pods run on" in said
+    assert "maxUnavailable 0, maxSurge 1" in said
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"type": "Recreate"},
+        {"rollingUpdate": {"maxUnavailable": 1}},
+        {"rollingUpdate": {"maxUnavailable": "50%", "maxSurge": 0}},
+        {"rollingUpdate": {"maxUnavailable": "1%", "maxSurge": "0%"}},
+    ],
+    ids=str,
+)
+def test_where_an_old_pod_may_leave_first_its_room_counts(
+    server: FakeApiServer, kubeconfig: str, strategy: Json
+) -> None:
+    placed, said = simulated(server, kubeconfig, deployed(server, 2, 6, **strategy))
+    assert len(placed) == 2
+    assert "cannot begin" not in said
+
+
+def test_a_rolling_update_with_room_begins(server: FakeApiServer, kubeconfig: str) -> None:
+    """2 x 5 of 15 units: one more fits."""
+    placed, said = simulated(server, kubeconfig, deployed(server, 2, 5))
+    assert len(placed) == 2
+    assert "cannot begin" not in said
+
+
+def test_fewer_replicas_make_room_for_the_first(server: FakeApiServer, kubeconfig: str) -> None:
+    """Of 2 x 6 pods one is wanted: the other leaves first."""
+    placed, said = simulated(server, kubeconfig, changed(deployed(server, 2, 6), "spec.replicas", 1))
+    assert len(placed) == 1
+    assert "cannot begin" not in said
+
+
+def limit_range(name: str, **limit: Any) -> Json:
+    metadata = {"name": name, "namespace": "default"}
+    return {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": metadata,
+        "spec": {"limits": [{"type": "Container", **limit}]},
+    }
+
+
+def test_the_limit_ranges_of_the_cluster_bound_new_pods(server: FakeApiServer, kubeconfig: str) -> None:
+    server.store[RANGES] = {"r": limit_range("r", max={MEM: "1"})}
+    said = simulated(server, kubeconfig, POD, 2)[1]
+    assert "maximum aliyun.com/gpu-mem usage per Container is 1, but it is 2" in said
+    wider = {"apiVersion": "v1", "kind": "List", "items": [limit_range("r", max={MEM: "2"}), POD]}
+    assert simulated(server, kubeconfig, wider)[0] == ["w"], "the same one is in the files, and counts"
+    beside = {"apiVersion": "v1", "kind": "List", "items": [limit_range("s", max={MEM: "2"}), POD]}
+    assert "is 1, but it is 2" in simulated(server, kubeconfig, beside, 2)[1], "another one counts beside it"
+
+
+def test_rules_of_a_namespace_that_are_not_judged_are_said(server: FakeApiServer, kubeconfig: str) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    server.store["/api/v1/namespaces"] = {"default": {"metadata": {"name": "default", "labels": labels}}}
+    server.store[QUOTAS] = {"q": {"metadata": {"name": "q", "namespace": "default"}}}
+    placed, said = simulated(server, kubeconfig, POD)
+    assert placed == ["w"]
+    assert (
+        "whether the quota of the namespace default allows its pods is not judged: it has the ResourceQuota q" in said
+    )
+    assert "the pods of the namespace default are not judged by its Pod Security level restricted" in said
+
+
+@pytest.mark.parametrize("path", ["limitranges", "resourcequotas"])
+def test_rules_that_may_not_be_read_are_said_to_be_unknown(server: FakeApiServer, kubeconfig: str, path: str) -> None:
+    server.refused[f"/api/v1/namespaces/default/{path}"] = (403, "Forbidden")
+    placed, said = simulated(server, kubeconfig, POD)
+    assert (placed, f"not judged: GET /api/v1/namespaces/default/{path}" in said) == (["w"], True), said
+    server.refused[f"/api/v1/namespaces/default/{path}"] = (500, "InternalError")
+    assert "cannot read the cluster" in simulated(server, kubeconfig, POD, 1)[1]

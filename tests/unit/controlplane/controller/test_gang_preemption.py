@@ -1,0 +1,290 @@
+"""Gangs that preempt: places first, then evictions, then the start; and what ends that half-way."""
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
+from gputile.api.core import ObjectMeta, Taint
+from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_SIZE_LABEL, POD_GROUP_LABEL
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.reservation import reservation_of
+from gputile.core.placement.steps import at_once
+from gputile.kube.reflector import Applied, Deleted, Replaced
+from tests.corebuilders import allocation_text, pod, share
+from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
+from tests.unit.controlplane.controller.test_gang_planner import NOW, node, placed
+from tests.unit.controlplane.test_budgets import budget
+
+pytestmark = pytest.mark.requirement("B5", "M13")
+
+
+@pytest.mark.anyio
+async def test_a_gang_gets_the_places_that_pods_of_lower_priority_leave() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    first = await bench.write()
+    assert placed(first) == ["g-0", "g-1"]
+    assert bench.reasons(first) == ["GangPreempting"]
+    assert not bench.cluster.evicted, "the places are kept first"
+    holds = [reservation_of(bench.cluster.pods[name]) for name in ("g-0", "g-1")]
+    assert not any(hold is None or hold.first for hold in holds), "nobody may begin the plan"
+    second = await bench.write()
+    assert len(bench.cluster.evicted) == 2
+    assert not second.gates
+    assert {reason for _, reason, _ in bench.cluster.said} == {"Preempted", "GangPreempting"}
+    bench.ends(bench.cluster.evicted[0])
+    assert not (await bench.write()).gates, "one has to leave yet"
+    bench.ends(bench.cluster.evicted[1])
+    last = await bench.write()
+    assert bench.reasons(last) == ["GangPlanned"]
+    assert sorted(each.metadata.name for each in (await bench.write()).gates) == ["g-0", "g-1"]
+    assert len(bench.cluster.evicted) == 2
+    starts = [reservation_of(bench.cluster.pods[name]) for name in ("g-0", "g-1")]
+    assert sum(hold is not None and hold.first for hold in starts) == 1
+    places = [hold.allocation.gpus[0].uuid for hold in starts if hold is not None and hold.allocation is not None]
+    before = [hold.allocation.gpus[0].uuid for hold in holds if hold is not None and hold.allocation is not None]
+    assert places == before, "it starts where places were kept for it"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(admission=AdmissionConfiguration(gangs=True), preemption=PreemptionConfiguration(enabled=False)),
+        Configuration(admission=AdmissionConfiguration(gangs=True)),
+    ],
+)
+async def test_a_gang_that_may_not_preempt_waits(configuration: Configuration) -> None:
+    bench = PreemptingBench(configuration)
+    bench.comes("g", 2, policy="Never" if configuration.preemption.enabled else "")
+    for _ in range(3):
+        result = await bench.write(20)
+        assert not placed(result)
+    assert not bench.cluster.evicted
+
+
+@pytest.mark.anyio
+async def test_a_gang_does_not_preempt_before_the_budgets_are_known() -> None:
+    bench = PreemptingBench()
+    bench.view.budgets_read = False
+    bench.comes("g", 2)
+    assert not placed(await bench.write())
+    at_once(bench.view.budget_event(Replaced([])))
+    assert placed(await bench.write()) == ["g-0", "g-1"]
+
+
+@pytest.mark.anyio
+async def test_the_budgets_of_the_cluster_are_kept_for_all_victims_together() -> None:
+    bench = PreemptingBench(labels={"app": "x"})
+    bench.comes("g", 2)
+    at_once(bench.view.budget_event(Applied(budget(1))))
+    for _ in range(3):
+        assert not placed(await bench.write(11))
+    at_once(bench.view.budget_event(Applied(budget(2))))
+    assert placed(await bench.write(11)) == ["g-0", "g-1"]
+    at_once(bench.view.budget_event(Deleted(budget(2))))
+    await bench.write()
+    assert len(bench.cluster.evicted) == 2
+
+
+@pytest.mark.anyio
+async def test_a_pod_whose_eviction_is_always_refused_does_not_block_a_gang() -> None:
+    """Others would do, and their turn comes; also that of the one that was refused, when it is needed."""
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    kept = bench.planner.preemption.kept(GangName("default", "g", False))
+    assert kept is not None
+    bench.cluster.refused = {kept.victims[0]}
+    for _ in range(6):
+        await bench.write(5)
+    assert len(bench.cluster.evicted) == 2
+    bench.cluster.refused = set()
+    bench.comes("h", 2, priority=8)
+    for _ in range(40):
+        await bench.write(5)
+    assert len(bench.cluster.evicted) == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("size", "leave"), [(0, 4), (4, 4), (3, 1)])
+async def test_of_a_pod_group_as_many_leave_as_it_can_do_without(size: int, leave: int) -> None:
+    bench = PreemptingBench(labels={POD_GROUP_LABEL: "v"})
+    bench.comes("g", 1)
+    group = PodGroup(metadata=ObjectMeta(name="v", namespace="default"), spec=PodGroupSpec(min_member=size))
+    at_once(bench.view.group_event(Replaced([group])))
+    for _ in range(2):
+        await bench.write()
+    assert len(bench.cluster.evicted) == leave
+
+
+@pytest.mark.anyio
+async def test_nobody_leaves_for_a_gang_that_would_not_be_whole_and_none_of_its_own_priority() -> None:
+    bench = PreemptingBench()
+    bench.comes("five", 5)
+    bench.comes("equal", 2, priority=0)
+    for _ in range(3):
+        assert not placed(await bench.write(20))
+    assert not bench.cluster.evicted
+    bench.comes("six", 5, size=4)
+    await bench.write(20)
+    await bench.write()
+    assert len(bench.cluster.evicted) == 4, "as many as start together"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("change", ["cordoned", "tainted", "no CPU", "larger gang", "smaller budget"])
+async def test_nobody_leaves_when_the_plan_is_not_enough_any_more(change: str) -> None:
+    """The places are kept, and nobody has been evicted yet."""
+    bench = PreemptingBench(gpus=2, labels={"app": "x"})
+    at_once(bench.view.budget_event(Applied(budget(2))))
+    bench.comes("g", 3, size=2)
+    if change == "no CPU":
+        for each in [each for each in bench.cluster.pods.values() if each.metadata.name.startswith("g-")]:
+            (container,) = each.spec.containers
+            limits = {**container.resources.limits, "cpu": "20"}
+            resources = msgspec.structs.replace(container.resources, limits=limits, requests=limits)
+            asking = (msgspec.structs.replace(container, resources=resources),)
+            spec = msgspec.structs.replace(each.spec, containers=asking)
+            bench.watch(bench.cluster.store(msgspec.structs.replace(each, spec=spec)))
+    assert len(placed(await bench.write())) == 2
+    there = node(gpus=2)
+    if change == "cordoned":
+        cordoned = msgspec.structs.replace(there.spec, unschedulable=True)
+        at_once(bench.view.node_event(Applied(msgspec.structs.replace(there, spec=cordoned))))
+    elif change == "tainted":
+        tainted = msgspec.structs.replace(there.spec, taints=(Taint(key="x", effect="NoSchedule"),))
+        at_once(bench.view.node_event(Applied(msgspec.structs.replace(there, spec=tainted))))
+    elif change == "no CPU":
+        bench.watch(bench.cluster.store(pod("other", node="n", asks={"cpu": "90"})))
+    elif change == "larger gang":
+        for each in [each for each in bench.cluster.pods.values() if each.metadata.name.startswith("g-")]:
+            labels = {**each.metadata.labels, GANG_SIZE_LABEL: "3"}
+            meta = msgspec.structs.replace(each.metadata, labels=labels)
+            bench.watch(bench.cluster.store(msgspec.structs.replace(each, metadata=meta)))
+    else:
+        at_once(bench.view.budget_event(Applied(budget(1))))
+    seen = [reason for _ in range(3) for reason in bench.reasons(await bench.write())]
+    assert not bench.cluster.evicted
+    assert "PreemptionEnded" in seen
+    assert not bench.reserved()
+
+
+@pytest.mark.anyio
+async def test_a_first_eviction_that_is_refused_ends_it_and_a_later_one_is_tried_again() -> None:
+    bench = PreemptingBench(gpus=2)
+    bench.comes("g", 2)
+    bench.cluster.refused = {"low-0", "low-1"}
+    await bench.write()
+    await bench.write()
+    assert ("g-0", "PreemptionRefused") in [each[:2] for each in bench.cluster.said]
+    ended = await bench.write()
+    assert "PreemptionEnded" in bench.reasons(ended)
+    assert not bench.reserved()
+    assert not placed(await bench.write(3)), "it rests"
+    assert not placed(await bench.write(10)), "for a while others are chosen, and there are none"
+    bench.cluster.refused = {"low-1"}
+    await bench.write(50)
+    await bench.write()
+    if not bench.cluster.evicted:  # the refused one was asked first
+        assert "PreemptionEnded" in bench.reasons(await bench.write())
+        bench.cluster.refused = {"low-0"}
+        await bench.write(130)
+        await bench.write()
+    assert len(bench.cluster.evicted) == 1
+    assert bench.reserved() == ["g-0", "g-1"]
+    bench.cluster.refused = set()
+    await bench.write(1)
+    assert len(bench.cluster.evicted) == 1, "not at once"
+    await bench.write(6)
+    assert len(bench.cluster.evicted) == 2
+    bench.ends(*bench.cluster.evicted)
+    assert bench.reasons(await bench.write()) == ["GangPlanned"]
+
+
+@pytest.mark.anyio
+async def test_places_are_given_back_when_a_pod_does_not_leave() -> None:
+    bench = PreemptingBench(gpus=2)
+    bench.comes("g", 2)
+    await bench.write()
+    await bench.write()
+    bench.ends("low-0")
+    seen: list[str] = []
+    for _ in range(30):
+        result = await bench.write(10)
+        seen += bench.reasons(result)
+        if "PreemptionEnded" in seen:
+            break
+        assert bench.reserved() == ["g-0", "g-1"], "reservations are renewed meanwhile"
+    assert "PreemptionEnded" in seen
+    assert not bench.reserved()
+    assert 120 <= bench.now_s - NOW <= 200
+
+
+@pytest.mark.anyio
+async def test_places_are_given_back_when_a_pod_of_the_gang_is_gone_and_nobody_is_evicted() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    bench.ends("g-1")
+    result = await bench.write()
+    assert "PreemptionEnded" in bench.reasons(result)
+    assert not bench.reserved()
+    assert not bench.cluster.evicted
+
+
+@pytest.mark.anyio
+async def test_nobody_is_evicted_where_the_places_are_not_enough_any_more() -> None:
+    """An extender that had not heard of the reservations gave a place to another pod of high priority."""
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    hold = reservation_of(bench.cluster.pods["g-0"])
+    assert hold is not None
+    assert hold.allocation is not None
+    text = allocation_text(share(hold.allocation.gpus[0].uuid, 1024))
+    late = pod("late", mem=1, node="n", annotations={ALLOCATION_ANNOTATION: text})
+    late.spec.priority = 99
+    bench.watch(bench.cluster.store(late))
+    result = await bench.write()
+    assert "PreemptionEnded" in bench.reasons(result)
+    assert not bench.cluster.evicted
+
+
+@pytest.mark.anyio
+async def test_nobody_is_evicted_for_places_that_were_not_written() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    bench.cluster.mute = True
+    await bench.write()
+    for name in ("g-0", "g-1"):
+        bench.watch(bench.cluster.pods[name])
+    await bench.write()
+    assert not bench.cluster.evicted
+
+
+@pytest.mark.anyio
+async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    await bench.write()
+    evicted = list(bench.cluster.evicted)
+    bench.planner = GangPlanner(bench.view, bench.new_plan)
+    for _ in range(3):
+        await bench.write()
+    assert bench.cluster.evicted == evicted
+    assert bench.reserved() == ["g-0", "g-1"]
+    bench.ends(*evicted)
+    await bench.write()
+    assert (await bench.write()).gates
+
+
+@pytest.mark.anyio
+async def test_no_node_is_asked_for_while_pods_leave() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    assert not bench.planner.without_room()

@@ -1,0 +1,390 @@
+"""For which pods nodes are asked for, how long, and what is said; on a cluster state, round by round."""
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod, PodCondition, PodStatus
+from gputile.api.well_known import NODE_TYPE_ANNOTATION
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
+from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.core.placement.steps import at_once
+from gputile.kube.reflector import Applied, Deleted, Replaced
+from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
+from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, member
+from tests.unit.core.devices.test_node_type import configured, described
+from tests.unit.core.scheduling.test_new_nodes import tolerant
+
+pytestmark = pytest.mark.requirement("U8", "B5")
+
+TYPE = "pool=gpu"
+WAIT = 900  # seconds; the default of autoscaling.waitSeconds
+ALLOCATION = "gputile.io/allocation"
+
+
+def node(name: str, *, type_: str = "", gpus: int = 2, mib: int = GIB15, born: str = BORN) -> Node:
+    """A node with GPUs, or without a report of any (0)."""
+    units = gpus * (mib // 1024)
+    amounts = {"cpu": "99", "pods": "99", "aliyun.com/gpu-mem": str(units)}
+    found = gpu_node(name, mode="cgpu", sizes=[mib] * gpus, allocatable=amounts, inventory=None if gpus else "")
+    labels = found.metadata.labels | ({"pool": type_.partition("=")[2]} if type_ else {})
+    meta = msgspec.structs.replace(found.metadata, labels=labels, creation_timestamp=born)
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+class Bench:
+    """A controller's parts, with time and API server played by hand."""
+
+    def __init__(
+        self, *nodes: Node, gangs: bool = False, configuration: Configuration | None = None, **scaling: Any
+    ) -> None:
+        configuration = configuration or configured(described(count=2))
+        scaled = msgspec.structs.replace(configuration.autoscaling, **scaling)
+        admission = msgspec.structs.replace(configuration.admission, gangs=gangs)
+        configuration = msgspec.structs.replace(configuration, autoscaling=scaled, admission=admission)
+        self.state = ClusterState(configuration)
+        self.waiting = WaitingPods(configuration, "gputile")
+        self.gangs = GangPlanner(self.state, lambda: "x")
+        self._names = iter(range(1000))
+        self.planner = NodeRequestPlanner(self.state, self.waiting, self.gangs, lambda: str(next(self._names)))
+        at_once(self.state.node_event(Replaced(nodes)))
+
+    def put(self, *pods: Pod) -> None:
+        for each in pods:
+            for taker in (self.state, self.waiting):
+                at_once(taker.pod_event(Applied(each)))
+
+    def drop(self, *pods: Pod) -> None:
+        for each in pods:
+            for taker in (self.state, self.waiting):
+                at_once(taker.pod_event(Deleted(each)))
+
+    def join(self, *nodes: Node) -> None:
+        for each in nodes:
+            at_once(self.state.node_event(Applied(each)))
+
+    def round(self, after: float = 10) -> NodeRequestRound:
+        """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
+        self.state.tick(int((NOW + after) * SECOND))
+        if self.state.ledger.configuration.admission.gangs:
+            at_once(self.gangs.steps(int((NOW + after) * SECOND)))
+        result = at_once(self.planner.steps(int((NOW + after) * SECOND)))
+        for job in result.created:
+            at_once(self.waiting.pod_event(Applied(placeholder(job, NOW + after))))
+        for name in result.deleted:
+            gone = [each for each in self.waiting.placeholders.values() if each.metadata.name == name]
+            self.drop(*gone)
+        return result
+
+
+def placeholder(job: Any, born: float) -> Pod:
+    """The pod that the Job controller creates of a placeholder's Job."""
+    template, name = job["spec"]["template"], job["metadata"]["name"]
+    labels = template["metadata"]["labels"] | {"batch.kubernetes.io/job-name": name}
+    created = msgspec.convert(template, Pod)
+    stamp = datetime.fromtimestamp(born, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = msgspec.structs.replace(
+        created.metadata, name=name, uid=name, namespace="gputile", labels=labels, creation_timestamp=stamp
+    )
+    return msgspec.structs.replace(created, metadata=meta)
+
+
+def waits(name: str, born: str = BORN, **asked: Any) -> Pod:
+    """A pod that kube-scheduler found no node for."""
+    asking = tolerant(pod(name, **asked))
+    status = PodStatus(conditions=(PodCondition(type="PodScheduled", status="False"),))
+    meta = msgspec.structs.replace(asking.metadata, creation_timestamp=born, resource_version="1")
+    return msgspec.structs.replace(asking, metadata=meta, status=status)
+
+
+def runs(name: str, on: str, gpu: int, units: int) -> Pod:
+    text = allocation_text(share(f"GPU-{on}-{gpu}", units * 1024))
+    return pod(name, mem=units, node=on, annotations={ALLOCATION: text})
+
+
+def fragmented(*, gangs: bool = False, **scaling: Any) -> Bench:
+    """One node of two GPUs with 15 units each, 8 of them free on each."""
+    bench = Bench(node("n"), gangs=gangs, **scaling)
+    bench.put(runs("a", "n", 0, 7), runs("b", "n", 1, 7))
+    return bench
+
+
+def asked(bench: Bench) -> int:
+    return bench.planner.requested()[TYPE]
+
+
+def said(result: NodeRequestRound) -> dict[str, str]:
+    return {event.pods[0].metadata.name: event.reason for event in result.events}
+
+
+def test_a_pod_that_no_gpu_takes_though_the_node_would_brings_one_node() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    result = bench.round()
+    assert said(result) == {"p": "NodeRequested"}
+    (job,) = result.created
+    template = job["spec"]["template"]
+    assert template["metadata"]["annotations"] == {NODE_TYPE_ANNOTATION: TYPE}
+    assert template["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert template["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "30"}
+    assert bench.round(11).created == [], "it is asked for once"
+
+
+def test_nothing_is_asked_for_a_pod_that_the_autoscaler_sees_itself() -> None:
+    """18 units fit no sum of the node (16), so the autoscaler adds a node without being asked."""
+    bench = fragmented()
+    bench.put(waits("p", count=2, mem=18))
+    assert bench.round().created == []
+
+
+def test_what_it_has_seen_for_long_is_asked_for_all_the_same() -> None:
+    bench = fragmented()
+    bench.put(waits("p", count=2, mem=18))
+    assert len(bench.round(WAIT + 1).created) == 1
+
+
+def test_two_pods_that_want_one_new_node_bring_one() -> None:
+    """One of them fits the sum of the node that is there; the other brings the node that takes both."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10), waits("q", mem=10))
+    assert bench.round().created == []
+
+
+def test_a_pod_that_fits_brings_none() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=8))
+    result = bench.round()
+    assert (result.created, result.events) == ([], [])
+
+
+def test_kube_scheduler_gets_time_first() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    assert bench.round(after=3).created == []
+
+
+def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=20))
+    result = bench.round()
+    assert (result.created, said(result)) == ([], {"p": "NoNodeTypeFits"})
+    assert "15 units of 1024 MiB" in result.events[0].message
+    assert bench.planner.refused == 1
+    assert bench.round(11).events == [], "it is said once"
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_gang_brings_as_many_nodes_as_it_needs(there: int) -> None:
+    """Three pods of a GPU each, from no node and from one: behind their gate no autoscaler sees them."""
+    bench = Bench(*([node("n")] if there else []), gangs=True)
+    bench.put(*(tolerant_member(number) for number in range(3)))
+    assert len(bench.round().created) == 2 - there
+
+
+def tolerant_member(number: int) -> Pod:
+    asking = member("g", number, 3)
+    sized = pod(asking.metadata.name, mem=15)
+    spec = msgspec.structs.replace(asking.spec, containers=sized.spec.containers)
+    return tolerant(msgspec.structs.replace(asking, spec=spec))
+
+
+def test_the_placeholder_goes_when_the_node_joins_and_no_second_one_comes_while_it_starts() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bench.join(node("new", type_=TYPE, gpus=0))
+    assert len(bench.round(60).deleted) == 1
+    assert asked(bench) == 0
+    assert bench.round(61).created == []
+    bench.join(node("new", type_=TYPE))
+    assert bench.round(62).created == [], "the pod fits now"
+
+
+def test_the_placeholder_goes_with_its_pod() -> None:
+    bench, waiting = fragmented(), waits("p", mem=10)
+    bench.put(waiting)
+    bench.round()
+    bench.drop(waiting)
+    assert len(bench.round(11).deleted) == 1
+    assert asked(bench) == 0
+
+
+def test_a_node_that_never_comes_is_asked_for_again_after_ever_longer_pauses() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round(10)
+    late = bench.round(10 + WAIT + 1)
+    assert (len(late.deleted), late.created, said(late)) == (1, [], {"p": "NodeNotAdded"})
+    times = [after for after in range(920, 6000, 10) if bench.round(after).created]
+    pauses = [later - earlier for earlier, later in pairwise([10, *times])]
+    assert len(pauses) >= 2
+    assert pauses[0] < pauses[1]
+
+
+def test_a_node_that_comes_without_gpus_brings_others_after_ever_longer_pauses() -> None:
+    """Each node of the type is without GPUs, and stays."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bench.join(node("new", type_=TYPE, gpus=0))
+    assert bench.round(60).created == []
+    late = bench.round(60 + WAIT)
+    assert (late.created, said(late)) == ([], {"p": "NodeNotAdded"})
+    assert "node new has this label, and its agent has reported no GPU" in late.events[0].message
+    times = []
+    for after in range(60 + WAIT + 10, 20 * WAIT, 10):
+        if bench.round(after).created:
+            times.append(after)
+            bench.join(node(f"new-{after}", type_=TYPE, gpus=0))
+    pauses = [later - earlier for earlier, later in pairwise([10, *times])]
+    assert pauses == sorted(pauses)
+    assert 3 <= len(pauses) <= 8
+    assert pauses[0] >= 2 * WAIT, "it may start for as long, and then there is a pause"
+
+
+def test_a_node_without_gpus_is_no_reason_for_ever() -> None:
+    """The pool is repaired, and one broken node stays. It is held against the type once, also after quiet times."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bench.join(node("broken", type_=TYPE, gpus=0))
+    bench.round(60)
+    bench.round(60 + WAIT)
+    assert len(bench.round(60 + 2 * WAIT + 1).created) == 1
+    bench.join(node("new", type_=TYPE))
+    bench.round(60 + 2 * WAIT + 10)
+    bench.drop(waits("p", mem=10))
+    bench.round(3 * WAIT)
+    bench.put(*(runs(f"full-{on}-{gpu}", on, gpu, 8) for on in ("n", "new") for gpu in range(2)))
+    later = msgspec.structs.replace(waits("q", mem=10).metadata, creation_timestamp="2030-03-17T19:00:00Z")
+    bench.put(msgspec.structs.replace(waits("q", mem=10), metadata=later))
+    assert len(bench.round(10 * WAIT).created) == 1, "at once"
+
+
+def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
+    bench = Bench(node("n", gpus=1))
+    broken = gpu_node("broken", mode="cgpu", sizes=[GIB15] * 2, unhealthy=[1], allocatable={"cpu": "99", "pods": "99"})
+    labels = broken.metadata.labels | {"pool": "gpu"}
+    bench.join(msgspec.structs.replace(broken, metadata=msgspec.structs.replace(broken.metadata, labels=labels)))
+    bench.put(waits("p", count=2, mem=30))
+    assert len(bench.round(WAIT + 1).created) == 1
+
+
+def test_a_node_that_reports_no_gpus_for_a_moment_bars_no_type() -> None:
+    """Its agent is exchanged; that the node is old means nothing."""
+    bench = fragmented()
+    bench.join(node("old", type_=TYPE, gpus=0, born="2030-03-17T10:00:00Z"))
+    bench.put(waits("p", mem=10))
+    assert said(bench.round()) == {}
+
+
+def test_an_autoscaler_that_flaps_is_asked_ever_more_rarely() -> None:
+    """The node goes away each time before it has GPUs."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    times = []
+    for after in range(10, 8 * WAIT, 10):
+        if bench.round(after).created:
+            times.append(after)
+            bench.join(node(f"n-{after}", type_=TYPE, gpus=0))
+            bench.round(after + 2)
+            at_once(bench.state.node_event(Deleted(node(f"n-{after}", type_=TYPE, gpus=0))))
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] >= WAIT
+    assert len(set(pauses)) == len(pauses) >= 2
+
+
+def test_a_pause_is_told_to_pods_of_that_type_only() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    other = waits("elsewhere", mem=10)
+    spec = msgspec.structs.replace(other.spec, node_selector={"pool": "none"})
+    bench.put(msgspec.structs.replace(other, spec=spec))
+    assert said(bench.round(10 + WAIT + 1)) == {"p": "NodeNotAdded", "elsewhere": "NoNodeTypeFits"}
+
+
+def test_a_clock_that_was_ahead_bars_no_type_for_long() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round(10**6)
+    assert said(bench.round(10**6 + WAIT + 1)) == {"p": "NodeNotAdded"}
+    assert len(bench.round(WAIT).created) == 1
+
+
+def test_a_node_that_comes_with_smaller_gpus_brings_no_other() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bench.join(node("new", type_=TYPE, mib=8 * 1024))
+    result = bench.round(60)
+    assert (len(result.deleted), result.created, said(result)) == (1, [], {"p": "NoNodeTypeFits"})
+    assert "could not take the pod if empty" in result.events[0].message
+
+
+def test_no_more_than_the_most_nodes_are_asked_for_at_once() -> None:
+    bench = Bench(gangs=True, most_nodes=1)
+    bench.put(*(tolerant_member(number) for number in range(3)))
+    assert len(bench.round().created) == 1
+
+
+def test_a_job_without_a_pod_counts_until_it_would_have_ended() -> None:
+    """Nobody creates its pod: a quota refuses it, say."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    planner = bench.planner
+
+    def round_(after: float) -> int:
+        return len(at_once(planner.steps(int((NOW + after) * SECOND))).created)
+
+    assert [round_(after) for after in (10, 11, 500)] == [1, 0, 0]
+    assert round_(10 + WAIT) == 1
+
+
+def test_a_leader_that_takes_over_finds_the_placeholders() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    successor = NodeRequestPlanner(bench.state, bench.waiting, bench.gangs, lambda: "other")
+    assert at_once(successor.steps(int((NOW + 12) * SECOND))).created == []
+
+
+def test_a_placeholder_that_no_autoscaler_sees_yet_is_to_be_marked() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    assert [each.metadata.name for each in bench.round(11).unmarked] == ["gputile-placeholder-0"]
+
+
+def test_a_type_that_is_not_configured_any_more_keeps_no_placeholder() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    (there,) = bench.waiting.placeholders.values()
+    there.metadata.annotations[NODE_TYPE_ANNOTATION] = "pool=old"
+    bench.drop(waits("p", mem=10))
+    assert bench.round(11).deleted == ["gputile-placeholder-0"]
+
+
+def test_what_looks_like_a_placeholder_elsewhere_is_nobody_s() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    (there,) = bench.waiting.placeholders.values()
+    forged = msgspec.structs.replace(there.metadata, namespace="mallory", uid="forged", name="forged")
+    bench.put(msgspec.structs.replace(there, metadata=forged))
+    assert asked(bench) == 1
+
+
+def test_a_clock_that_jumps_keeps_nothing_for_ever() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    assert len(bench.round(-100 * WAIT).deleted) == 1

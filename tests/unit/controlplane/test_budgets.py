@@ -1,0 +1,155 @@
+"""Evictions that violate a PodDisruptionBudget are counted as kube-scheduler counts them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.core import Pod
+from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
+from gputile.api.policy import PodDisruptionBudget
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.kept_places import EvictionSources
+from gputile.controlplane.extender.preemption import Preemption
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject
+from tests.corebuilders import book, share
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B5")
+
+
+def held(name: str, labels: dict[str, str] | None = None, namespace: str = "default") -> Pod:
+    pod = gpu_pod(name, namespace=namespace)
+    pod.spec.node_name = "a"
+    pod.metadata.labels = {"app": "x"} if labels is None else labels
+    return pod
+
+
+def budget(
+    allowed: int, selector: Any = "", disrupted: dict[str, str] | None = None, **meta: str
+) -> PodDisruptionBudget:
+    body: dict[str, Any] = {
+        "metadata": {"name": "b", "namespace": "default", **meta},
+        "spec": {"selector": {"matchLabels": {"app": "x"}} if selector == "" else selector},
+        "status": {"disruptionsAllowed": allowed, "disruptedPods": disrupted},
+    }
+    return msgspec.json.decode(msgspec.json.encode(body), type=PodDisruptionBudget)
+
+
+def budgets_of(*found: PodDisruptionBudget, pods: int = 5, **labels: dict[str, str]) -> Budgets:
+    budgets = Budgets(lambda _: True)
+    budgets.budgets(Replaced(list(found), []))
+    budgets.pods_replaced([held(f"p{i}", labels.get(f"p{i}")) for i in range(pods)], ())
+    return budgets
+
+
+def uids(*numbers: int) -> list[str]:
+    return [f"uid-p{i}" for i in numbers]
+
+
+@pytest.mark.parametrize(
+    ("found", "violations"),
+    [
+        (budget(0), 3),
+        (budget(1), 2),
+        (budget(5), 0),
+        (budget(0, None), 0),
+        (budget(0, {}), 0),
+        (budget(0, {"matchExpressions": [{"key": "app", "operator": "Exists"}]}), 3),
+        (budget(0, namespace="other"), 0),
+        (budget(0, disrupted={"p1": "2026-01-01T00:00:00Z"}), 2),
+        (budget(0, {"matchLabels": {"app": "y"}}), 0),
+    ],
+)
+def test_what_counts(found: PodDisruptionBudget, violations: int) -> None:
+    assert budgets_of(found).violations([], uids(0, 1, 2)) == violations
+
+
+def test_what_leaves_first_uses_the_budget_up_and_is_counted_by_kube_scheduler() -> None:
+    budgets = budgets_of(budget(2))
+    assert budgets.violations(uids(0, 1), uids(2, 3)) == 2
+    assert budgets.violations(uids(0), uids(2, 3)) == 1
+
+
+def test_a_pod_that_violates_two_budgets_counts_once() -> None:
+    assert budgets_of(budget(0), budget(0, name="c")).violations([], uids(0)) == 1
+
+
+def test_budgets_and_pods_come_and_go() -> None:
+    budgets = budgets_of(budget(0), p1={})
+    assert budgets.violations([], uids(0, 1, 99)) == 1, "a pod without labels is in no budget"
+    budgets.budgets(UnreadableObject("default", "b", "u", "nonsense"))
+    assert budgets.violations([], uids(0)) == 1
+    budgets.budgets(Replaced([], [UnreadableObject("default", "b", "u", "nonsense")]))
+    assert budgets.violations([], uids(0)) == 1, "the last word stands"
+    budgets.budgets(Deleted(budget(0)))
+    assert budgets.violations([], uids(0)) == 0
+    budgets.budgets(Applied(budget(0)))
+    assert budgets.violations([], uids(0)) == 1
+    budgets.pod_deleted("uid-p0")
+    assert budgets.violations([], uids(0)) == 0
+
+
+def test_only_pods_that_hold_gpus_are_remembered() -> None:
+    ledger = ledger_of(gpu_node("a"))
+    budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
+    feed = Informer(ledger, lambda _: None, (budgets,))
+    plain, waiting = held("plain"), held("waiting")
+    plain.spec.containers[0].resources.limits = {}
+    waiting.spec.node_name = ""
+    for pod in (held("p"), plain, waiting):
+        feed.pods(Applied(pod))
+    assert len(budgets) == 1
+    feed.pods(Replaced([held("q")], [UnreadableObject("default", "p", "uid-p", "nonsense")]))
+    assert len(budgets) == 2
+    feed.pods(Deleted(held("p")))
+    assert len(budgets) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B5")
+async def test_what_preempt_adds_counts_b5() -> None:
+    """kube-scheduler proposes a pod on one GPU; the extender adds one on the other, whose budget is used up."""
+    ledger = ledger_of(gpu_node("a"))
+    for i in range(4):
+        book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
+    engine, cluster, clock = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1)
+    sources = EvictionSources(BoundPods(lambda _: True), budgets_of(budget(1)))
+    verbs = ExtenderHandlers(
+        engine,
+        Binder(engine, cluster, clock),
+        lambda _: None,
+        lambda: None,
+        preemption=Preemption(engine, cluster, sources, clock, lambda _: None),
+    )
+    proposed = MetaVictims(pods=[MetaPod(uid="uid-p0")], num_pdb_violations=0)
+    asking = gpu_pod("urgent", 15, priority=10)
+    answer = (
+        await verbs.preempt(ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims={"a": proposed}))
+    ).node_name_to_meta_victims["a"]
+    assert [pod.uid for pod in answer.pods or []] == uids(0, 1)
+    assert answer.num_pdb_violations == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "over"),
+    [
+        ([budget(0)], [0, 1]),
+        ([budget(1)], [1]),
+        ([budget(0, None)], []),
+        ([budget(0, {})], [0, 1, 2]),
+        ([budget(1, {})], [1, 2]),
+        ([budget(5), budget(5, name="c")], [0, 1]),
+        ([budget(5), budget(5, {}, name="c")], [0, 1]),
+        ([budget(0, {}, namespace="other")], []),
+    ],
+)
+def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], over: list[int]) -> None:
+    """Its getPodDisruptionBudgets: an empty selector selects all, and no pod of several budgets is evicted."""
+    assert budgets_of(*found, p2={}).over_budget(uids(0, 1, 2)) == uids(*over)

@@ -1,0 +1,350 @@
+"""Who leaves for a gang: enough for all of it, or nobody; judged by arithmetic on cases small enough to try all."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, combinations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import PodApplied
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.eviction_facts import eviction_facts
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_victims import GangVictims, PlacementGround, choose_gang_victims, is_enough
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.victim_choice import EvictionRules
+from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+
+pytestmark = pytest.mark.requirement("B5", "M13")
+
+GIB = 1024
+SIZE = 15  # GiB of each GPU
+GPUS = 2
+NOW_NS = 1_800_000_000 * 10**9
+
+
+def node(name: str, cpu: str = "99", gpus: int = GPUS) -> Node:
+    amounts = {"cpu": cpu, "pods": "99", GPU_MEMORY: "999"}
+    return gpu_node(name, mode="cgpu", sizes=[SIZE * GIB] * gpus, allocatable=amounts)
+
+
+class Cluster:
+    """Nodes with bound pods, and a gang that asks for room."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = nodes
+        self.pods: dict[str, Pod] = {}
+        self.forbidden: set[str] = set()
+        self.allowed = 1000  # evictions, by one budget for all
+
+    def add(self, uid: str, on: str, gpus: Sequence[int], gib: int, priority: int = 0, **more: str) -> None:
+        shares = tuple(share(f"GPU-{on}-{gpu}", gib * GIB) for gpu in gpus)
+        asks = {GPU_MEMORY: gib * len(gpus)} | ({"cpu": more["cpu"]} if "cpu" in more else {})
+        bound = pod(uid, container(asks=asks), count=len(gpus), node=on)
+        bound.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(*shares)}
+        if "gang" in more:
+            labels = {GANG_NAME_LABEL: more["gang"], GANG_SIZE_LABEL: more["size"]}
+            bound.metadata.labels = bound.metadata.labels | labels
+        if "leaves" in more:
+            bound.metadata.deletion_timestamp = more["leaves"]
+        bound.spec.priority = priority
+        self.pods[uid] = bound
+
+    def ground(self) -> PlacementGround:
+        ledger, predicates = ledger_of(*self.nodes), Predicates(self.nodes)
+        for bound in self.pods.values():
+            ledger.apply(PodApplied(bound))
+            predicates.place(bound, bound.spec.node_name)
+        return PlacementGround(PlacementEngine(ledger), predicates, Predicates(self.nodes), self.pods)
+
+    def rules(self) -> EvictionRules:
+        facts = {uid: eviction_facts(bound) for uid, bound in self.pods.items()}
+        gangs: dict[GangName, set[str]] = {}
+        for uid, each in facts.items():
+            if each.gang is not None:
+                gangs.setdefault(each.gang, set()).add(uid)
+
+        def over_budget(uids: Sequence[str]) -> list[str]:
+            return [uid for number, uid in enumerate(uids) if uid in self.forbidden or number >= self.allowed]
+
+        return EvictionRules(facts, gangs, (), over_budget)
+
+    def choose(self, *gang: Pod, needed: int = 0) -> GangVictims | None:
+        members = [GangCandidate(each, request_of(each)) for each in gang]
+        ground = self.ground()
+        before = state(ground)
+        found = at_once(choose_gang_victims(members, needed or len(members), ground, self.rules(), NOW_NS))
+        assert state(ground) == before, "all is as it was"
+        return found
+
+    def held(self, gone: Iterable[str] = ()) -> Counter[str]:
+        """Return how many GiB of each GPU bound pods hold, without those that are gone."""
+        held: Counter[str] = Counter()
+        ledger = self.ground().engine.ledger
+        for booking in ledger.bookings():
+            if booking.uid not in gone:
+                held.update({each.uuid: each.mib // GIB for each in booking.gpus})
+        return held
+
+
+def state(ground: PlacementGround) -> object:
+    ledger = ground.engine.ledger
+    arrays = ledger.node_arrays
+    bookings = sorted((each.uid, each.node, each.gpus) for each in ledger.bookings())
+    spare = {name: ground.predicates.spare(name) for name in ledger.row_of}
+    return bookings, arrays.used.tolist(), arrays.pods.tolist(), arrays.percent.tolist(), spare
+
+
+def gang(count: int, gib: int, priority: int = 10, *, gpus: int = 1, cpu: str = "", name: str = "g") -> list[Pod]:
+    asks = {GPU_MEMORY: gib * gpus} | ({"cpu": cpu} if cpu else {})
+    pods = [pod(f"{name}-{i}", container(asks=asks), count=gpus) for i in range(count)]
+    for each in pods:
+        each.spec.priority = priority
+    return pods
+
+
+def room(cluster: Cluster, gib: int, gone: Iterable[str]) -> int:
+    """Return how many pods of so many GiB have room once some have gone."""
+    held = cluster.held(set(gone))
+    uuids = [f"GPU-{each.metadata.name}-{i}" for each in cluster.nodes for i in range(GPUS)]
+    return sum(max(0, SIZE - held[uuid]) // gib for uuid in uuids)
+
+
+def subsets(uids: Iterable[str]) -> Iterable[tuple[str, ...]]:
+    found = list(uids)
+    return chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
+
+
+pods_on_gpus = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, GPUS - 1), st.integers(1, 9), st.integers(0, 3)), max_size=8
+)
+
+
+@given(pods_on_gpus, st.integers(1, 15), st.integers(1, 4), st.integers(0, 8))
+def test_the_victims_are_enough_for_all_of_the_gang_and_of_the_lowest_priority(
+    held: list[tuple[str, int, int, int]], gib: int, count: int, allowed: int
+) -> None:
+    """Against every set of pods that may leave."""
+    cluster = Cluster(node("a"), node("b"))
+    cluster.allowed = allowed
+    taken: Counter[tuple[str, int]] = Counter()
+    for i, (on, gpu, size, priority) in enumerate(held):
+        if taken[on, gpu] + size <= SIZE:
+            taken[on, gpu] += size
+            cluster.add(str(i), on, [gpu], size, priority)
+    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
+    found = cluster.choose(*gang(count, gib, 2))
+    enough = [gone for gone in subsets(lower) if len(gone) <= allowed and room(cluster, gib, gone) >= count]
+    if found is None:
+        assert not [gone for gone in enough if allowed >= len(lower)]
+        return
+    assert len(found.places) == count
+    assert set(found.evicted) <= set(lower)
+    assert len(found.evicted) <= allowed
+    holding = cluster.held(found.evicted)
+    for place in found.places.values():
+        holding.update({chosen.gpu.uuid: gib for chosen in place.gpus})
+    assert max(holding.values()) <= SIZE, "no GPU has more than it has"
+
+    def highest(uids: Iterable[str]) -> int:
+        return max((cluster.pods[uid].spec.priority or 0 for uid in uids), default=-1)
+
+    if allowed >= len(lower):
+        assert highest(found.evicted) == min(highest(gone) for gone in enough)
+    assert not any(room(cluster, gib, set(found.evicted) - {uid}) >= count for uid in found.evicted) or (
+        found.evicted and not _stays_beside(cluster, found, gib)
+    )
+
+
+def _stays_beside(cluster: Cluster, found: GangVictims, gib: int) -> bool:
+    """Return whether one of the evicted could stay beside the places as they are."""
+    for uid in found.evicted:
+        holding = cluster.held(set(found.evicted) - {uid})
+        for place in found.places.values():
+            holding.update({chosen.gpu.uuid: gib for chosen in place.gpus})
+        if max(holding.values()) <= SIZE:
+            return True
+    return False
+
+
+def test_nobody_leaves_for_a_part_of_the_gang() -> None:
+    cluster = Cluster(node("a"))
+    cluster.add("low", "a", [0], 10)
+    cluster.add("same", "a", [1], 10, 10)
+    assert cluster.choose(*gang(2, 12)) is None
+    found = cluster.choose(*gang(2, 12), needed=1)
+    assert found is not None
+    assert (len(found.places), found.evicted) == (1, ("low",))
+
+
+def test_free_places_are_taken_before_anybody_leaves() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    for gpu in range(2):
+        cluster.add(f"low-{gpu}", "a", [gpu], 10)
+    cluster.add("lowest", "b", [1], 10, -5)
+    found = cluster.choose(*gang(2, 12))
+    assert found is not None
+    assert found.evicted == ("lowest",)
+    assert {place.node for place in found.places.values()} == {"b"}
+
+
+def test_whole_cards_are_planned_over_nodes() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    for name in "ab":
+        for gpu in range(2):
+            cluster.add(f"{name}-{gpu}", name, [gpu], 10)
+    found = cluster.choose(*gang(2, SIZE, gpus=2))
+    assert found is not None
+    assert set(found.evicted) == set(cluster.pods)
+    assert sorted(place.node for place in found.places.values()) == ["a", "b"]
+    assert found.loss.pods == 4
+
+
+def test_pods_that_leave_anyway_count_as_gone() -> None:
+    cluster = Cluster(node("a"))
+    cluster.add("leaving", "a", [0], 10, 99, leaves="2027-01-15T08:00:00Z")
+    cluster.add("low", "a", [1], 10)
+    found = cluster.choose(*gang(2, 12))
+    assert found is not None
+    assert found.evicted == ("low",)
+
+
+def test_a_gang_leaves_whole_or_down_to_what_it_needs() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    for i in range(4):
+        cluster.add(f"v{i}", "ab"[i // 2], [i % 2], 10, gang="victims", size="3")
+    one = cluster.choose(*gang(1, 12))
+    assert one is not None
+    assert len(one.evicted) == 1, "the gang goes on with three"
+    two = cluster.choose(*gang(2, 12))
+    assert two is not None
+    assert set(two.evicted) == set(cluster.pods), "with two it could not"
+
+
+def test_all_victims_together_are_within_the_budgets() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    for i in range(4):
+        cluster.add(f"v{i}", "ab"[i // 2], [i % 2], 10)
+    cluster.allowed = 1
+    assert cluster.choose(*gang(2, 12)) is None
+    cluster.allowed = 2
+    found = cluster.choose(*gang(2, 12))
+    assert found is not None
+    assert len(found.evicted) == 2
+
+
+def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enough() -> None:
+    cluster = Cluster(node("a", cpu="8"), node("b", cpu="8"))
+    cluster.add("a-0", "a", [0], 10, cpu="1")
+    cluster.add("a-1", "a", [1], 10, 10, cpu="6")
+    for gpu in range(2):
+        cluster.add(f"b-{gpu}", "b", [gpu], 10, cpu="4")
+    found = cluster.choose(*gang(1, 12, cpu="4"))
+    assert found is not None
+    assert [place.node for place in found.places.values()] == ["b"]
+    assert cluster.choose(*gang(3, 12, cpu="4")) is None
+
+
+def test_two_pods_on_one_gpu_cost_no_more_than_they_need() -> None:
+    """The first pod makes the small one leave; the second the large one, and the small one may stay after all."""
+    cluster = Cluster(node("a", gpus=1))
+    cluster.add("small", "a", [0], 3)
+    cluster.add("large", "a", [0], 10, 1)
+    found = cluster.choose(*gang(2, 4))
+    assert found is not None
+    assert found.evicted == ("large",)
+
+
+def test_a_step_ends_soon_and_a_search_that_is_given_up_leaves_no_trace() -> None:
+    cluster = Cluster(*(node(f"n{i:02}") for i in range(20)))
+    for each in cluster.nodes:
+        for gpu in range(2):
+            cluster.add(f"{each.metadata.name}-{gpu}", each.metadata.name, [gpu], 10)
+    members = [GangCandidate(each, request_of(each)) for each in gang(8, 12)]
+    ground = cluster.ground()
+    before = state(ground)
+    total = sum(1 for _ in choose_gang_victims(members, 8, ground, cluster.rules(), NOW_NS))
+    for number in range(0, total, 7):
+        steps = choose_gang_victims(members, 8, ground, cluster.rules(), NOW_NS)
+        for _ in range(number):
+            next(steps)
+        steps.close()
+        assert state(ground) == before
+
+
+def test_the_number_of_steps_has_a_bound_whatever_the_number_of_nodes() -> None:
+    """For each priority that is tried all nodes are looked at, 100 are judged, and 8 are searched for each pod."""
+    cluster = Cluster(*(node(f"n{i:03}") for i in range(300)))
+    for number, each in enumerate(cluster.nodes):
+        for gpu in range(2):
+            cluster.add(f"{each.metadata.name}-{gpu}", each.metadata.name, [gpu], 10, number % 2)
+    members = [GangCandidate(each, request_of(each)) for each in gang(8, 12)]
+    steps = sum(1 for _ in choose_gang_victims(members, 8, cluster.ground(), cluster.rules(), NOW_NS))
+    tried = 3
+    assert steps <= tried * (300 + 100 + 8 * (4 * 8 + 10)) + 100
+
+
+def test_reserved_places_are_enough_once_the_others_have_left() -> None:
+    from gputile.core.devices.reservation import Reservation, encode_reservation
+
+    cluster = Cluster(node("a"))
+    cluster.add("v0", "a", [0], 10)
+    cluster.add("v1", "a", [1], 10)
+    members = gang(2, 12)
+    found = cluster.choose(*members)
+    assert found is not None
+    ground = cluster.ground()
+    configuration = msgspec.structs.replace(
+        ground.engine.ledger.configuration,
+        admission=msgspec.structs.replace(ground.engine.ledger.configuration.admission, gangs=True),
+    )
+    ledger = ledger_of(*cluster.nodes, configuration=configuration)
+    for bound in cluster.pods.values():
+        ledger.apply(PodApplied(bound))
+    for each in members:
+        place = found.places[each.metadata.uid]
+        text = encode_reservation(Reservation("plan", 2, 2, place.node, NOW_NS + 10**11, place.allocation))
+        each.metadata.annotations = {"gputile.io/hold": text}
+        ledger.apply(PodApplied(each))
+    ground = PlacementGround(PlacementEngine(ledger), ground.predicates, ground.empty, cluster.pods)
+    places = {booking.uid: booking for booking in ledger.bookings() if booking.reserved}
+    assert len(places) == 2
+    before = state(ground)
+    planned = [(each, found.places[each.metadata.uid].node) for each in members]
+    assert at_once(is_enough(places, planned, {"v0", "v1"}, ground, cluster.rules(), NOW_NS))
+    assert not at_once(is_enough(places, planned, {"v0"}, ground, cluster.rules(), NOW_NS))
+    assert state(ground) == before
+
+
+@pytest.mark.parametrize("important", [True, False], ids=["it may not leave whole", "it may"])
+def test_a_gang_that_lets_one_pod_go_lets_only_one_go_for_all_that_preempt(important: bool) -> None:
+    """For each pod that preempts one of its pods would do, and it can do without one."""
+    cluster = Cluster(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
+    for i, on in enumerate("abc"):
+        cluster.add(f"v{i}", on, [0], 15, 10 if important and i == 2 else 0, gang="v", size="2")
+    one = cluster.choose(*gang(1, 15))
+    assert one is not None
+    assert len(one.evicted) == 1
+    both = cluster.choose(*gang(2, 15))
+    if important:
+        assert both is None
+    else:
+        assert both is not None
+        assert set(both.evicted) == {"v0", "v1", "v2"}
+
+
+def test_a_pod_that_leaves_in_a_year_holds_no_gang_up() -> None:
+    cluster = Cluster(node("a", gpus=1), node("b", gpus=1))
+    cluster.add("leaving", "a", [0], 10, leaves="2028-01-15T08:00:00Z")
+    cluster.add("low", "b", [0], 10)
+    found = cluster.choose(*gang(1, 12))
+    assert found is not None
+    assert found.evicted == ("low",)
+    assert cluster.choose(*gang(2, 12)) is None

@@ -1,0 +1,279 @@
+"""Places that gangs' plans keep: who may take them, and when."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HOLD_ANNOTATION
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import (
+    Reservation,
+    ReservationError,
+    decode_reservation,
+    encode_reservation,
+    reservation_of,
+)
+from gputile.core.ledger.events import (
+    Assumed,
+    Confirmed,
+    Forgotten,
+    NodeApplied,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+    TimePassed,
+)
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.scheduling.assume import decide_pod
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal
+from gputile.core.scheduling.reserved_place import place_of, place_problem
+from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
+
+pytestmark = pytest.mark.requirement("M13", "B5")
+
+GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
+LATER = 1000
+
+
+def member(name: str, units: int = 10, *, gang: str = "g", size: int = 2) -> Pod:
+    asking = pod(name, mem=units)
+    labels = {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)}
+    return msgspec.structs.replace(asking, metadata=msgspec.structs.replace(asking.metadata, labels=labels))
+
+
+def holding(
+    asking: Pod, gpu: int, *, units: int = 10, plan: str = "g/1", size: int = 2, expires_ns: int = LATER
+) -> Pod:
+    shares = (share(f"GPU-n-{gpu}", units * 1024),)
+    allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
+    hold = Reservation(plan, size, size, "n", expires_ns, allocation, first=asking.metadata.name == "a")
+    meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+    return msgspec.structs.replace(asking, metadata=meta)
+
+
+def bound(asking: Pod, decision: Decision) -> Pod:
+    annotations = asking.metadata.annotations | decision.annotations(asking)
+    meta = msgspec.structs.replace(asking.metadata, annotations=annotations)
+    return msgspec.structs.replace(
+        asking, metadata=meta, spec=msgspec.structs.replace(asking.spec, node_name=decision.node)
+    )
+
+
+def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
+    ledger = ledger_of(gpu_node(mode="cgpu", sizes=sizes), configuration=GANGS)
+    for each in pods:
+        ledger.apply(PodApplied(each))
+    return ledger
+
+
+def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> Decision | FitRefusal | ReservationRefusal:
+    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, 5)
+
+
+def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
+    """Return why a pod must wait, in words, "" where it need not."""
+    why = place_problem(ledger, asking, now_ns)
+    return why.text if why is not None else ""
+
+
+def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
+    ledger = ledger_with()
+    assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
+    assert isinstance(claimed(ledger, member("a")), ReservationRefusal)
+    assert isinstance(claimed(ledger, pod("alone", mem=1)), Decision)
+
+
+def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
+    """All or nothing, whatever the controller had written when it died."""
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    ledger = ledger_with(first)
+    assert problem(ledger, first, 0) == "gang g: 1 of the 2 places of its plan are kept so far"
+    ledger.apply(PodApplied(second))
+    decision = claimed(ledger, first)
+    assert isinstance(decision, Decision)
+    assert [each.gpu.index for each in decision.gpus] == [0]
+    assert decision.allocation is not None
+    assert decision.allocation.assumed_ns == 5
+    assert isinstance(claimed(ledger, second, "other"), ReservationRefusal)
+
+
+def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
+    """Else it would begin a plan of which a place is missing, and the others could follow it."""
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    stripped = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
+    ledger = ledger_with(stripped)
+    assert problem(ledger, stripped, 0) == "1 of the 2 places of its plan are kept so far"
+    assert isinstance(claimed(ledger, stripped), ReservationRefusal)
+    ledger.apply(PodApplied(second))
+    assert isinstance(claimed(ledger, stripped), Decision)
+
+
+def test_a_held_gpu_is_not_given_to_others() -> None:
+    held = holding(member("a"), 0)
+    ledger = ledger_with(held, sizes=(GIB15,))
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
+    assert isinstance(claimed(ledger, pod("small", mem=5)), Decision)
+    ledger.apply(TimePassed(LATER - 1))
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
+    ledger.apply(TimePassed(LATER))
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), Decision)
+    ledger.apply(PodApplied(held))
+    assert ledger.booking("a") is None, "what has ended does not begin again"
+
+
+def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
+    """A clock was ahead while a search looked at the cluster without it, and is set right after."""
+    ledger = ledger_with(holding(member("a"), 0))
+    kept = ledger.booking("a")
+    ledger.apply(TimePassed(LATER))
+    reservation = ledger.set_aside("a")
+    assert reservation is not None
+    ledger.bring_back(reservation)
+    assert ledger.booking("a") is None
+    ledger.apply(TimePassed(LATER - 1))
+    assert ledger.booking("a") == kept
+
+
+@pytest.mark.parametrize("loser", ["a", "b"])
+def test_a_plan_that_lost_a_gpu_to_somebody_else_starts_nobody(loser: str) -> None:
+    """The controller planned on an older view: the extender had given the GPU away meanwhile."""
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    ledger = ledger_with(first, second)
+    book(ledger, "thief", "n", share(f"GPU-n-{'ab'.index(loser)}", 6 * 1024))
+    for each in (first, second):
+        assert "was taken by others" in problem(ledger, each, 0)
+        assert isinstance(claimed(ledger, each), ReservationRefusal)
+
+
+def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -> None:
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    ledger = ledger_with(first, second)
+    decision = claimed(ledger, first)
+    assert isinstance(decision, Decision)
+    booking = decision.booking(first, "default", 1.0)
+    assert booking is not None
+    ledger.apply(Assumed(booking))
+    assert problem(ledger, second, 0) == "", "it may be offered its node"
+    refused = claimed(ledger, second)
+    assert isinstance(refused, ReservationRefusal), "the API server may refuse the first one yet"
+    assert refused.text == "pod default/a of its gang is bound first, and is not yet"
+    ledger.apply(Confirmed("a"))
+    assert isinstance(claimed(ledger, second), Decision)
+    ledger.apply(PodApplied(bound(first, decision)))
+    assert isinstance(claimed(ledger, second), Decision)
+    assert ledger.node_arrays.used[0, :2].tolist() == [10240, 10240]
+
+
+def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
+    first, second = holding(member("a"), 0), holding(member("b"), 1)
+    ledger = ledger_with(first, second)
+    before = ledger.booking("a")
+    decision = claimed(ledger, first)
+    assert isinstance(decision, Decision)
+    booking = decision.booking(first, "default", 1.0)
+    assert booking is not None
+    ledger.apply(Assumed(booking))
+    ledger.apply(PodApplied(first))
+    assert ledger.booking("a") == booking, "old news does not undo a Binding under way"
+    ledger.apply(Forgotten("a"))
+    assert ledger.booking("a") == before
+
+
+def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -> None:
+    ledger = ledger_with(
+        holding(member("a", 1), 0, units=1), holding(member("b"), 1), holding(member("c", 5), 1, units=5)
+    )
+    ledger.apply(PodApplied(holding(member("a", 1), 1, units=1)))
+    assert ledger.node_arrays.used[0, :2].tolist() == [0, 16 * 1024]
+    ledger.apply(PodApplied(member("a", 1)))
+    ledger.apply(PodDeleted("b"))
+    assert ledger.node_arrays.used[0, :2].tolist() == [0, 5 * 1024]
+    ledger.apply(PodsReplaced([]))
+    assert not list(ledger.bookings())
+
+
+@pytest.mark.requirement("B2")
+def test_a_hold_counts_only_where_gangs_are_planned() -> None:
+    """Without the admission webhook that protects it, anybody could have written the annotation."""
+    ledger = Ledger(Configuration())
+    ledger.apply(NodeApplied(gpu_node(mode="cgpu")))
+    ledger.apply(PodApplied(holding(member("a"), 0)))
+    assert ledger.booking("a") is None
+    assert problem(ledger, member("a"), 0) == ""
+    assert place_of(holding(member("a"), 0), ledger, 0) is None
+
+
+def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
+    held = holding(member("a", size=1), 0, size=1)
+    for change, text in (
+        (gpu_node(mode="cgpu", sizes=(GIB15,), unhealthy=(0,)), "is gone or unhealthy"),
+        (gpu_node(mode="core_mem", sizes=(GIB15,)), "does not serve it any more"),
+        (gpu_node(mode="cgpu", sizes=(GIB15,), unit_mib=128), "has another memory unit now"),
+        (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, where default/a has its place, is gone"),
+    ):
+        ledger = ledger_of(change, configuration=GANGS)
+        ledger.apply(PodApplied(held))
+        assert text in problem(ledger, held, 0)
+
+
+@pytest.mark.requirement("B1")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gpus": (share("GPU-n-0", 9 * 1024),)},
+        {"gpus": (share("GPU-n-0", 11 * 1024),)},
+        {"gpus": (share("GPU-n-0", 10 * 1024, 5),)},
+        {"gpus": (share("GPU-n-0", 10 * 1024), share("GPU-n-1", 10 * 1024))},
+        {"whole": True},
+        {"unit_mib": 128},
+    ],
+    ids=["less", "more", "compute", "gpus", "whole", "unit"],
+)
+def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[str, object]) -> None:
+    """Its Binding would write down what the place says, and the kubelet gives what the pod asks for."""
+    held = holding(member("a", size=1), 0, size=1)
+    told = reservation_of(held)
+    assert told is not None
+    assert told.allocation is not None
+    lie = msgspec.structs.replace(told, allocation=msgspec.structs.replace(told.allocation, containers={}, **change))
+    meta = msgspec.structs.replace(held.metadata, annotations={HOLD_ANNOTATION: encode_reservation(lie)})
+    lying = msgspec.structs.replace(held, metadata=meta)
+    ledger = ledger_with(lying)
+    assert ledger.booking("a") is None
+    assert problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
+    assert isinstance(claimed(ledger, lying), ReservationRefusal)
+
+
+def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
+    asking = member("a", size=1)
+    hold = Reservation("g/1", 0, 1, "foreign", LATER)
+    meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+    held = msgspec.structs.replace(asking, metadata=meta)
+    ledger = ledger_with(held)
+    assert place_of(held, ledger, 0) == "foreign"
+    assert problem(ledger, held, 0) == ""
+    assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version":9}', '{"version":1,"plan":"","size":1,"node":"n","expires_ns":1}', "\ud800"]
+)
+def test_a_hold_that_cannot_be_read_is_none(text: str) -> None:
+    with pytest.raises(ReservationError):
+        decode_reservation(text)
+    asking = pod("a", mem=1, annotations={HOLD_ANNOTATION: text})
+    assert reservation_of(asking) is None
+    assert ledger_with(asking).booking("a") is None
+
+
+def test_a_hold_is_read_as_it_was_written() -> None:
+    shares = (share("GPU-n-0", 1024, 5),)
+    allocation = Allocation(shares, {"main": shares}, 1024, mode="core_mem")
+    hold = Reservation("g/1", 3, 4, "n", 7, allocation)
+    assert decode_reservation(encode_reservation(hold)) == hold

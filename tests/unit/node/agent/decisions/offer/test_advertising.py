@@ -1,0 +1,120 @@
+"""What the node offers: what is done for it, and in which order (M2, M7, M12)."""
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, ObjectMeta
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, WHOLE_GPU, Mode
+from gputile.core.devices.health import Health
+from gputile.core.devices.inventory import Inventory
+from gputile.core.devices.request import Phase
+from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.instructions import (
+    Instruction,
+    OfferDevices,
+    RunDaemons,
+    SaveCheckpoint,
+    WriteCdi,
+)
+from gputile.node.agent.decisions.offer.advertising import allocated, inventory_for_scheduler, put_in_force, renew
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_stage import DeviceEvent
+from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+
+pytestmark = pytest.mark.requirement("M2", "M12")
+
+MACHINE = ProbedMachine(tuple(ProbedGpu(index, f"GPU-{index}", "T4", 8192, f"0:{index}") for index in range(2)))
+SEEN = MachineSeen(MACHINE, Health())
+
+
+def state_of(mode: Mode | None) -> AllocationState:
+    """Return the state of an agent that has just begun, on a node with the label of a mode; None: it was not seen."""
+    config = NodeConfig(Inventory(()), EffectiveMode(Mode.EXCLUSIVE, 1024))
+    state = AllocationState(Configuration(), config, DeviceTable())
+    if mode is not None:
+        state.node = Node(metadata=ObjectMeta(name="n", labels={MODE_LABEL: mode.value}))
+    return state
+
+
+def renewed(state: AllocationState, around: SurroundingsSeen | None = None) -> list[Instruction]:
+    """Return what is done once it is settled what is in force."""
+    put_in_force(state, SEEN)
+    return renew(state, SEEN, around or SurroundingsSeen())
+
+
+def offered(instructions: list[Instruction]) -> dict[str, int]:
+    """Return how many IDs of each resource the kubelet is told of."""
+    (offer,) = (each for each in instructions if isinstance(each, OfferDevices))
+    return {resource: len(found) for resource, found in offer.devices.items()}
+
+
+def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main")
+    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,), {0: "GPU-0", 1: "GPU-1"})
+
+
+def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
+    state = state_of(Mode.MPS)
+    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000", "g1-00000"))
+    done = renewed(state)
+    assert [type(each) for each in done] == [RunDaemons, WriteCdi, OfferDevices, SaveCheckpoint]
+    assert done[:2] == [RunDaemons({("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), WriteCdi(MACHINE)]
+    assert offered(done)[GPU_MEMORY] == 16
+
+
+def test_what_has_not_changed_is_not_told_again_but_saved_until_it_is() -> None:
+    state = state_of(Mode.CGPU)
+    renewed(state)
+    assert [type(each) for each in renewed(state)] == [RunDaemons, SaveCheckpoint], "nobody has saved it yet"
+    state.advertised.unsaved = False
+    assert renewed(state) == [RunDaemons(set())]
+
+
+def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
+    state = state_of(None)
+    assert set(offered(renewed(state)).values()) == {0}
+    assert state.advertised.effective_mode is None
+    state.node = state_of(Mode.CGPU).node
+    assert offered(renewed(state))[GPU_MEMORY] == 16
+    state.node = None  # the API server does not know it for a moment
+    state.advertised.unsaved = False
+    assert renewed(state) == [RunDaemons(set())]
+    assert state.node_config.mode is Mode.CGPU
+
+
+def test_another_plugin_takes_everything_over() -> None:
+    state = state_of(Mode.CGPU)
+    done = renewed(state, SurroundingsSeen(("nvidia.sock",)))
+    assert WHOLE_GPU not in offered(done)
+    assert set(offered(done).values()) == {0}
+    assert inventory_for_scheduler(state) is None
+
+
+def test_a_mode_is_changed_in_two_steps() -> None:
+    state = state_of(Mode.CGPU)
+    renewed(state)
+    state.node = state_of(Mode.SHARE).node
+    renewed(state)
+    inventory = inventory_for_scheduler(state)
+    assert state.advertised.plan.closing
+    assert inventory is not None
+    assert not inventory.gpus
+    put_in_force(state, MachineSeen(MACHINE, Health(), free=True))
+    assert state.advertised.plan.effective_mode.mode is Mode.SHARE
+
+
+def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
+    state = state_of(Mode.CGPU)
+    renewed(state)
+    assert allocated(state), "nobody knows yet what the last agent's units were"
+    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000"))
+    assert allocated(state) == []
+    state.device_table.apply(DeviceEvent.ANSWERED, held("b", 512, "g0-00001"))
+    assert offered(allocated(state))[GPU_MEMORY] == 16
+    (pod,) = (each for each in state.device_table if each.uid == "b")
+    state.device_table.apply(DeviceEvent.POD_GONE, pod)
+    assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"
+    assert allocated(state) == []

@@ -1,0 +1,127 @@
+"""Files of the agent that a failing disk has damaged."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE, Limits
+from gputile.node.agent.files.checkpoint import Checkpoint
+from gputile.node.agent.files.node_files import BOOT_FILE, NodeFiles, StateError
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.support.files import write_whole
+from tests.oddfiles import ODD
+
+DAMAGED = [b"", b"\0" * 64, b'{"mode":"\xff\xfe"}', b'{"x":' + b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=["empty", "zeros", "no text", "nested"])
+def test_damaged_files_of_an_allocation_are_none(tmp_path: Path, content: bytes) -> None:
+    claim = NodeLock(tmp_path / "owner", "this agent")
+    claim.take()
+    files = NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+    directory = files.prepare("one")
+    (directory / LIMITS_FILE).write_bytes(content)
+    (directory / BOOT_FILE).write_bytes(content)
+    assert files.limits("one") is None
+    assert files.started() == frozenset()
+
+
+def test_a_damaged_claim_is_another_one(tmp_path: Path) -> None:
+    claim = NodeLock(tmp_path / "owner", "this agent")
+    claim.take()
+    assert claim.mine
+    (tmp_path / "owner").write_bytes(b"\xff\xfe")
+    assert not claim.mine
+
+
+def files_in(tmp_path: Path) -> NodeFiles:
+    claim = NodeLock(tmp_path / "owner", "this agent")
+    claim.take()
+    return NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+
+
+@pytest.mark.parametrize("before", [*ODD, "nothing"])
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_checkpoint_is_put_aside(tmp_path: Path, kind: str, before: str) -> None:
+    """Whatever an earlier one has left aside; the next checkpoint is written and read."""
+    files = files_in(tmp_path)
+    ODD[kind](tmp_path / "state" / "checkpoint.json")
+    if before != "nothing":
+        ODD[before](tmp_path / "state" / "checkpoint.damaged")
+    assert files.load() is None
+    saved = Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    assert files.load() == saved
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_checkpoint_is_written_whatever_has_come_into_its_place(tmp_path: Path, kind: str) -> None:
+    files = files_in(tmp_path)
+    ODD[kind](tmp_path / "state" / "checkpoint.json")
+    saved = Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    assert files.load() == saved
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_of_an_allocation_is_none(tmp_path: Path, kind: str) -> None:
+    files = files_in(tmp_path)
+    directory = files.prepare("one")
+    ODD[kind](directory / LIMITS_FILE)
+    ODD[kind](directory / BOOT_FILE)
+    assert files.limits("one") is None
+    assert files.started() <= {"one"}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_claim_is_nobodys(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "state").mkdir()
+    ODD[kind](tmp_path / "owner")
+    assert NodeLock(tmp_path / "owner", "this agent").mine
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
+@pytest.mark.parametrize("place", ["state", "state/allocations"])
+def test_a_directory_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path, kind: str, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    ODD[kind](tmp_path / place)
+    with pytest.raises(StateError, match=r"^the directory of the agent's state cannot be used: .*state"):
+        files_in(tmp_path)
+
+
+def test_a_checkpoint_stays_where_the_next_one_cannot_be_written(tmp_path: Path) -> None:
+    files, saved = files_in(tmp_path), Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    (tmp_path / "state" / f".checkpoint.json.{os.getpid()}").mkdir()  # where it would be written first
+    with pytest.raises(IsADirectoryError):
+        files.save(Checkpoint(mode="share", unit_mib=128))
+    assert files.load() == saved
+
+
+@pytest.mark.requirement("B1")
+def test_a_directory_stays_as_long_as_the_pod_whose_limits_it_has(tmp_path: Path) -> None:
+    """Whatever its name, and even if neither the agent's nor the kubelet's checkpoint tells of it any more."""
+    store = files_in(tmp_path)
+    for directory, uid in (("one", "1"), ("two", "2")):
+        store.write_limits(directory, Limits("default", "a", uid, "main", "share", 1024, ()))
+    (store.allocations / "three").mkdir()
+    store.keep_only([], {"1"})
+    assert [path.name for path in store.allocations.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=["empty", "zeros", "no text", "nested"])
+def test_a_mark_that_has_changed_since_the_last_look_is_read_again(tmp_path: Path, content: bytes) -> None:
+    files, limits = files_in(tmp_path), Limits("team", "pod", "uid", "main", "share", 128, ())
+    for name in ("one", "two", "three"):
+        files.write_limits(name, limits)
+    assert files.started() == {"one", "two", "three"}
+    write_whole(files.allocations / "one" / BOOT_FILE, content)
+    shutil.rmtree(files.allocations / "two")
+    assert files.started() == {"three"}
+    files.write_limits("one", limits)
+    assert files.started() == {"one", "three"}
+    files.prepare("two")
+    assert files.started() == {"one", "three"}, "it has no mark yet"

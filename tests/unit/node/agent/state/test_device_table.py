@@ -1,0 +1,155 @@
+"""The stages that the table keeps are what events make of them, and nothing else, whatever happens (M4, B1)."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
+from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from tests.examples import examples
+
+pytestmark = pytest.mark.requirement("B1", "M4")
+
+UIDS, DIRECTORIES = ("a", "b", "c"), ("one", "two", "three", "four")
+LEAVING = (DeviceEvent.UNLISTED, DeviceEvent.MOVED, DeviceEvent.REASSIGNED, DeviceEvent.POD_GONE)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> PodDevices:
+    """Return what a pod is answered: a few containers, with one or two resources, each with a directory."""
+    given = draw(st.dictionaries(st.tuples(st.sampled_from("xyz"), st.sampled_from((GPU_MEMORY, GPU_CORE))), placed))
+    devices = tuple(ContainerDevices(name, Phase.APP, kind, ids, at) for (name, kind), (ids, at) in given.items())
+    uid = draw(st.sampled_from(UIDS))
+    return PodDevices(uid, "n", uid, unit_mib=1024, mode="share", trust_group="n", since_ns=0, devices=devices)
+
+
+IDS = (("g0-00000",), ("g0-00001",), ("g0-00000", "g0-00001"))
+placed = st.tuples(st.sampled_from(IDS), st.sampled_from(DIRECTORIES))
+
+
+class DeviceStages(RuleBasedStateMachine):
+    """A table, and beside it what is known without it: what each pod has, and which directories may be run with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = DeviceTable()
+        self.held: dict[str, PodDevices] = {}
+        self.may_run: set[str] = set()
+
+    def directories(self) -> set[str]:
+        return {devices.directory for each in self.held.values() for devices in each.devices}
+
+    def stages(self) -> dict[str, DeviceStage]:
+        return {directory: self.table.stage(directory) for directory in DIRECTORIES}
+
+    def changes_by(self, *events: DeviceEvent) -> Callable[[], None]:
+        """Return what asserts that each stage has changed by one of ``events`` after the other, or not at all."""
+        before = self.stages()
+
+        def check() -> None:
+            for directory, stage in self.stages().items():
+                reachable = {before[directory]}
+                for event in events:
+                    reachable |= {after(each, event) for each in reachable}
+                assert stage in reachable
+
+        return check
+
+    @rule(pod=pods())
+    def a_pod_is_answered(self, pod: PodDevices) -> None:
+        check = self.changes_by(DeviceEvent.REASSIGNED, DeviceEvent.ANSWERED)
+        self.table.apply(DeviceEvent.ANSWERED, pod)
+        self.held.pop(pod.uid, None)
+        self.held |= {pod.uid: pod} if pod.devices else {}
+        check()
+
+    @rule(uid=st.sampled_from(UIDS), event=st.sampled_from(LEAVING), directories=st.sets(st.sampled_from(DIRECTORIES)))
+    def something_happens_to_a_pod(self, uid: str, event: DeviceEvent, directories: set[str]) -> None:
+        held, check = self.held.get(uid), self.changes_by(event)
+        if held is None:
+            return
+        self.table.apply(event, held, lambda devices: devices.directory in directories)
+        if event is DeviceEvent.UNLISTED:
+            leaving = directories - self.may_run
+        else:
+            leaving = directories & self.may_run if event is DeviceEvent.MOVED else directories
+        kept = tuple(devices for devices in held.devices if devices.directory not in leaving)
+        self.held[uid] = held.only(kept)
+        if not kept:
+            del self.held[uid]
+        check()
+
+    @rule(directory=st.sampled_from(DIRECTORIES))
+    def a_container_is_let_start(self, directory: str) -> None:
+        check = self.changes_by(DeviceEvent.LET_START)
+        self.table.apply_by_directory(DeviceEvent.LET_START, [directory])
+        self.may_run.add(directory)
+        check()
+
+    @rule(directories=st.sets(st.sampled_from(DIRECTORIES)))
+    def the_directories_are_looked_at(self, directories: set[str]) -> None:
+        check = self.changes_by(DeviceEvent.LET_START, DeviceEvent.CANNOT_RUN)
+        self.table.see_started(directories)
+        self.may_run = directories
+        check()
+
+    @rule()
+    def the_agent_starts_anew(self) -> None:
+        before = self.stages()
+        self.table = DeviceTable(tuple(self.table), self.table.started())
+        assert self.stages() == before
+
+    @invariant()
+    def devices_are_kept_at_just_the_stages_that_have_some(self) -> None:
+        assert {each.uid: each for each in self.table} == self.held
+        having = {directory for directory, stage in self.stages().items() if stage.has_devices}
+        assert having == self.table.directories() == self.directories()
+
+    @invariant()
+    def what_was_let_start_may_run_until_it_cannot(self) -> None:
+        assert {directory for directory, stage in self.stages().items() if stage.may_run} == self.may_run
+        assert self.table.started() == self.may_run
+
+
+TestDeviceStages = DeviceStages.TestCase
+TestDeviceStages.settings = settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+def test_a_container_that_is_let_start_after_its_devices_were_released_may_run() -> None:
+    """It waited for a process to leave its GPU, and its pod was taken for gone meanwhile."""
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000",), "a-main")
+    pod = PodDevices("a", "n", "a", 1024, "cgpu", "n", 0, (devices,))
+    table = DeviceTable([pod])
+    table.apply(DeviceEvent.POD_GONE, pod)
+    table.apply_by_directory(DeviceEvent.LET_START, ["a-main"])
+    assert table.stage_of("a", "main") is DeviceStage.ORPHANED
+    table.apply(DeviceEvent.ANSWERED, pod)
+    assert table.stage_of("a", "main") is DeviceStage.STARTED
+
+
+def test_a_container_keeps_its_stage_while_it_has_devices_of_one_resource() -> None:
+    both = tuple(ContainerDevices("main", Phase.APP, kind, ("g0-00000",), "a-main") for kind in (GPU_MEMORY, GPU_CORE))
+    table = DeviceTable([PodDevices("a", "n", "a", 1024, "core_mem", "n", 0, both)], ["a-main"])
+    (pod,) = table
+    table.apply(DeviceEvent.MOVED, pod, lambda devices: devices.resource == GPU_CORE)
+    (pod,) = table
+    assert [devices.resource for devices in pod.devices] == [GPU_MEMORY]
+    assert table.stage("a-main") is DeviceStage.STARTED
+
+
+def test_devices_that_were_another_pods_take_their_stage_along() -> None:
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000",), "stand-in")
+    former = PodDevices("unknown:1", "", "", 1024, "cgpu", "n", 0, (devices,), identified=False)
+    table = DeviceTable([former], ["stand-in"])
+    table.apply(DeviceEvent.REASSIGNED, former)
+    table.apply(DeviceEvent.ANSWERED, PodDevices("a", "n", "a", 1024, "cgpu", "n", 0, (devices,)))
+    assert [each.uid for each in table] == ["a"]
+    assert table.stage_of("a", "main") is DeviceStage.STARTED

@@ -1,0 +1,105 @@
+"""What the agent remembers of the last hour, and the page reads of it."""
+
+import asyncio
+import os
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gputile.api.usage_hour import HourSample
+from gputile.api.well_known import Mode
+from gputile.kube.attempts import Attempts
+from gputile.kube.connection import Connection
+from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
+from gputile.node.agent.status.container_use import ContainerUse
+from gputile.node.agent.status.metrics import GpuTimes
+from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
+from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.tools.web.page.records import UsageSample
+from gputile.tools.web.usage.reader import UsageReader
+from tests.fakes.agents import hour_path, put_agent
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.devicetable import release
+from tests.unit.node.agent.status.test_node_metrics import MIB, POD, Node, counted
+
+pytestmark = pytest.mark.requirement("B7")
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Remembering:
+    """A node with a pod, of which its agent takes samples."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.node, self.times = Node(tmp_path, Mode.CGPU), GpuTimes()
+        use = ContainerUse(self.node.usage, self.node.proc)
+        self.hour = UsageHour(self.node.snapshots, self.node.monitor, self.times, use)
+
+    def take(self, minute: int, seconds: float) -> None:
+        self.node.snapshots.refresh()
+        self.times.rows = (
+            TimeUsed(POD, "default", "a", "main", "1", seconds, 0.0),
+            TimeUsed("of a successor", "default", "a", "main", "1", 9.0 * seconds, 0.0),
+        )
+        self.hour.take_if_due(60 * minute, 60.0 * minute)
+
+    def samples(self) -> list[HourSample]:
+        return [each for line in self.hour.of_pod(POD).lines for each in line.samples]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Remembering:
+    return Remembering(tmp_path)
+
+
+def test_a_sample_a_minute_has_the_memory_and_the_part_of_the_minute(there: Remembering) -> None:
+    file = counted(there.node.usage.path(f"{POD}-main"), 300 * MIB - 1, 500 * MIB, 0)
+    try:
+        there.take(1, 10)
+        there.hour.take_if_due(70, 70.0)
+        there.take(2, 40)
+    finally:
+        os.close(file)
+    assert there.samples() == [HourSample(60, 300, None), HourSample(120, 300, 50)]
+    assert [(line.container, line.gpu) for line in there.hour.of_pod(POD).lines] == [("main", 1)]
+
+
+def test_what_is_kept_is_an_hour_and_containers_that_start_again_have_no_part(there: Remembering) -> None:
+    for minute in range(100):
+        there.take(minute, 6.0 * minute)
+    assert [each.at for each in there.samples()] == [60 * minute for minute in range(40, 100)]
+    assert {each.percent for each in there.samples()} == {10}
+    there.take(100, 1.0)
+    assert there.samples()[-1].percent is None
+
+
+def test_samples_end_with_their_pod(there: Remembering) -> None:
+    there.take(1, 0)
+    assert there.samples()
+    release(there.node.state.device_table, POD)
+    there.take(2, 0)
+    assert there.samples() == []
+    assert there.hour.of_pod('"\0').lines == []
+
+
+@pytest.mark.anyio
+async def test_the_page_reads_what_the_agent_answers(there: Remembering) -> None:
+    there.take(1, 0)
+    there.take(2, 15)
+    app = monitoring_app(CollectorRegistry(), lambda: None, lambda: None, there.hour.of_pod)
+    agent = start_monitoring(0, app)
+    try:
+        url = f"http://127.0.0.1:{agent.server_port}/usage/hour?pod={POD}"
+        with await asyncio.to_thread(DIRECTLY.open, url, None, 30) as answer:
+            body = answer.read()
+    finally:
+        agent.shutdown()
+        agent.server_close()
+    assert msgspec.json.decode(body)
+    server = FakeApiServer()
+    put_agent(server, "n", b"")
+    server.proxied[hour_path("n")] = 200, body
+    async with server.running(), Connection(server.access(), attempts=Attempts(number=1)) as connection:
+        assert await UsageReader(connection, "gputile").hour("n", POD) == [UsageSample(120, None, 25)]

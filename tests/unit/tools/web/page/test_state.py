@@ -1,0 +1,172 @@
+"""The page is that of the objects, whatever way the facts came; and a browser that applies differences has it too."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.core import Node, NodeCondition, NodeSpec, Pod, Taint
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, HOLD_ANNOTATION
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.tools.web.page.records import PageContent, TileShare, applied
+from gputile.tools.web.page.state import PageState
+from tests.corebuilders import allocation_text, gpu_node, pod, share
+
+pytestmark = pytest.mark.requirement("B7")
+
+GIB = 1024
+GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
+NODES = ("a", "b", "c")
+FAR_NS = 4_000_000_000 * 10**9
+
+
+def bound(uid: str, node: str, gpu: int = 0, mib: int = 4 * GIB, percent: int = 0) -> Pod:
+    held = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-{node}-{gpu}", mib, percent))}
+    return pod(uid, node=node, mem=mib // GIB, annotations=held)
+
+
+def machine(name: str, *, unhealthy: bool = False, taint: bool = False, silent: bool = False) -> Node:
+    node = gpu_node(name, mode="cgpu", sizes=[15 * GIB] * 2, unhealthy=[1] if unhealthy else [], unit_mib=GIB)
+    taints = (Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule"),) if taint else ()
+    said = NodeCondition(type=ConditionType.AGENT_SILENT, status="True", reason="NoNews", message="for 5 minutes")
+    status = msgspec.structs.replace(node.status, conditions=(said,) if silent else ())
+    return msgspec.structs.replace(node, spec=NodeSpec(taints=taints), status=status)
+
+
+def page_of(nodes: list[Node], pods: list[Pod]) -> PageContent:
+    state = PageState(GANGS)
+    state.nodes_replaced(nodes)
+    state.pods_replaced(pods)
+    state.difference()
+    return state.page
+
+
+Step = Callable[[PageState, dict[str, Node], dict[str, Pod]], None]
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    name, uid = draw(st.sampled_from(NODES)), draw(st.sampled_from(["p", "q", "r", "s"]))
+    kind = draw(st.sampled_from(["node", "no node", "pod", "bound", "no pod", "ended", "lists"]))
+    flags = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
+    gpu, mib = draw(st.integers(0, 2)), draw(st.sampled_from([GIB, 4 * GIB, 15 * GIB]))
+
+    def step(state: PageState, nodes: dict[str, Node], pods: dict[str, Pod]) -> None:
+        if kind == "node":
+            nodes[name] = machine(name, unhealthy=flags[0], taint=flags[1], silent=flags[2])
+            state.node_applied(nodes[name])
+        elif kind == "no node" and name in nodes:
+            del nodes[name]
+            state.node_deleted(name)
+        elif kind in ("pod", "bound", "ended"):
+            asking = bound(uid, name, gpu, mib) if kind != "pod" else pod(uid, mem=mib // GIB)
+            status = msgspec.structs.replace(asking.status, phase="Succeeded" if kind == "ended" else "Running")
+            pods[uid] = msgspec.structs.replace(asking, status=status)
+            state.pod_applied(pods[uid])
+        elif kind == "no pod" and uid in pods:
+            del pods[uid]
+            state.pod_deleted(uid)
+        elif kind == "lists":
+            state.nodes_replaced(list(nodes.values()))
+            state.pods_replaced(list(pods.values()))
+
+    return step
+
+
+@given(st.lists(st.lists(steps(), max_size=6), max_size=8))
+def test_state_and_differences_are_the_new_state(batches: list[list[Step]]) -> None:
+    state, nodes, pods = PageState(GANGS), dict[str, Node](), dict[str, Pod]()
+    seen = state.page
+    for batch in batches:
+        for step in batch:
+            step(state, nodes, pods)
+        difference = state.difference()
+        seen = applied(seen, difference)
+        assert seen == state.page
+        assert not state.difference()
+    bound_anew = {uid: each for uid, each in pods.items() if not _unbound_again(each, state)}
+    if len(bound_anew) == len(pods):
+        assert seen == page_of(list(nodes.values()), list(pods.values()))
+
+
+def _unbound_again(each: Pod, state: PageState) -> bool:
+    """A pod is never unbound: what the ledger keeps of one that was bound is news of before its Binding."""
+    tiles = [tile for node in state.page.nodes.values() for tile in node.pods if not tile.reserved]
+    return not each.spec.node_name and any(tile.name == each.metadata.name for tile in tiles)
+
+
+def test_what_a_tile_says() -> None:
+    page = page_of([machine("a", unhealthy=True, taint=True, silent=True)], [bound("p", "a", 0, 4 * GIB, 30)])
+    node = page.nodes["a"]
+    assert (node.mode, node.serves, node.unit) == ("cgpu", "memory", GIB)
+    assert node.silent
+    assert node.taints == ("nvidia.com/gpu=present:NoSchedule",)
+    assert node.problems == ("GPU 1 is unhealthy", "NoNews: for 5 minutes")
+    assert [(gpu.total, gpu.booked, gpu.percent, gpu.pods, gpu.healthy) for gpu in node.gpus] == [
+        (15 * GIB, 4 * GIB, 30, 1, True),
+        (15 * GIB, 0, 0, 0, False),
+    ]
+    assert [(each.name, each.shares) for each in node.pods] == [("p", (TileShare(0, 4 * GIB, 30),))]
+
+
+def test_a_place_that_is_kept_ends_with_its_time() -> None:
+    gpu = share("GPU-a-0", 15 * GIB)
+    ends = time.time_ns() + 60 * 10**9
+    hold = Reservation("g/1", 1, 1, "a", ends, Allocation((gpu,), {}, GIB, mode="cgpu"))
+    state = PageState(GANGS)
+    state.nodes_replaced([machine("a")])
+    state.pods_replaced([pod("m", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})])
+    state.difference()
+    assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
+    assert state.page.pending["default/m"].asks == "asks for 15 units of 1024 MiB on one GPU"
+    state.time_passed(ends)
+    difference = state.difference()
+    assert difference.nodes["a"].pods == ()
+    assert not difference.pending
+
+
+def test_a_pod_whose_gpus_nobody_knows_closes_its_node() -> None:
+    page = page_of([machine("a")], [pod("lost", node="a", mem=4)])
+    node = page.nodes["a"]
+    assert node.serves == ""
+    assert node.pods[0].problem.startswith("it was bound without the annotation")
+    assert node.pods[0].asked == 4 * GIB
+    assert "takes no GPU pods: nobody knows the GPUs of default/lost" in node.problems
+
+
+def test_pending_pods_say_what_for_and_why_they_wait() -> None:
+    wrong = pod("wrong", asks={GPU_MEMORY: "1.5"})
+    page = page_of([machine("a")], [pod("p", mem=99), pod("plain"), wrong])
+    assert set(page.pending) == {"default/p", "default/wrong"}
+    assert "asks for 99 units" in page.pending["default/p"].asks
+    assert page.pending["default/wrong"].asks.startswith("can never be placed: ")
+
+
+def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
+    state = PageState(GANGS)
+    old, new = pod("p", mem=4), pod("p", mem=5)
+    new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, uid="other"))
+    state.pod_applied(old)
+    state.difference()
+    state.pod_applied(new)
+    state.pod_deleted("p")
+    difference = state.difference()
+    assert difference.pending["default/p"].asks.startswith("asks for 5 units")
+    assert difference.pending_gone == ()
+    assert state.page.pending.keys() == {"default/p"}
+
+
+def test_a_heartbeat_changes_nothing() -> None:
+    state = PageState(GANGS)
+    state.node_applied(machine("a"))
+    assert state.difference()
+    again = machine("a")
+    again.metadata.resource_version = "2"
+    state.node_applied(again)
+    assert not state.difference()

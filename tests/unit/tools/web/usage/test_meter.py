@@ -1,0 +1,62 @@
+"""Parts of GPU time from readings: of two of the same containers, and of no others."""
+
+import pytest
+
+from gputile.tools.web.page.records import NodeTile, NodeUsage, PodTile, PodUsage
+from gputile.tools.web.usage.agent_metrics import AgentReading
+from gputile.tools.web.usage.meter import UsageMeter, made_of
+
+pytestmark = pytest.mark.requirement("B7")
+
+MIB = 1 << 20
+
+
+def test_memory_is_known_at_once_and_gpu_time_from_the_second_reading() -> None:
+    meter = UsageMeter()
+    first = meter.take(
+        "n", 100.0, AgentReading({"a/p": {0: 2 * MIB, 1: MIB}}, {"a/p": 50.0, "a/q": 1.0}, {1: 5 * MIB}), {}
+    )
+    assert first == NodeUsage({"a/p": PodUsage(3, None, {0: 2, 1: 1}), "a/q": PodUsage(None)}, {1: 5})
+    second = meter.take("n", 110.0, AgentReading({"a/p": {0: 4 * MIB}}, {"a/p": 54.0, "a/q": 1.0}), {})
+    assert second == NodeUsage({"a/p": PodUsage(4, 40, {0: 4}), "a/q": PodUsage(None, 0)})
+
+
+@pytest.mark.parametrize(("at_s", "seconds"), [(110.0, {"a/p": 49.0}), (110.0, {}), (100.0, {"a/p": 60.0})])
+def test_containers_that_started_again_and_clocks_that_stand_have_no_part(
+    at_s: float, seconds: dict[str, float]
+) -> None:
+    meter = UsageMeter()
+    meter.take("n", 100.0, AgentReading({"a/p": {0: MIB}}, {"a/p": 50.0}), {})
+    assert meter.take("n", at_s, AgentReading({"a/p": {0: MIB}}, seconds), {}).pods["a/p"] == PodUsage(1, None, {0: 1})
+
+
+def test_an_agent_that_started_again_counts_anew() -> None:
+    meter = UsageMeter()
+    percents = [
+        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}, agents_started=started), {}).pods["a/p"].percent
+        for at_s, seconds, started in ((100.0, 1.0, 1), (110.0, 5.0, 2), (120.0, 6.0, 2))
+    ]
+    assert percents == [None, None, 10]
+
+
+def test_a_pod_of_the_same_name_has_no_part_of_its_predecessors_time() -> None:
+    meter = UsageMeter()
+    percents = [
+        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}), {"a/p": made}).pods["a/p"].percent
+        for at_s, seconds, made in ((100.0, 50.0, 1), (110.0, 55.0, 2), (120.0, 56.0, 2))
+    ]
+    assert percents == [None, None, 10]
+
+
+def test_pods_are_told_apart_by_when_they_were_created() -> None:
+    tile = NodeTile("n", pods=(PodTile("a", "p", created=7), PodTile("b", "q")))
+    assert made_of(tile) == {"a/p": 7, "b/q": 0}
+
+
+def test_a_node_that_nobody_looks_at_is_forgotten() -> None:
+    meter = UsageMeter()
+    for node in ("n", "other"):
+        meter.take(node, 100.0, AgentReading({}, {"a/p": 50.0}), {})
+    meter.keep(["other"])
+    assert meter.take("n", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent is None
+    assert meter.take("other", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent == 100
