@@ -252,7 +252,8 @@ def test_what_if_knows_the_pod_groups_of_the_cluster(
         access = f"--kubeconfig={plane.kubeconfig(user)}"
         return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
 
-    may_list = "--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io"
+    rules = "limitranges,resourcequotas"
+    may_list = f"--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io,{rules}"
     plane.kubectl("create", "clusterrole", "looker", "--verb=list", may_list)
     plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
     try:

@@ -269,10 +269,10 @@ async def test_what_is_used_of_the_nodes_in_sight_and_by_a_pod() -> None:
                 if found:
                     break
                 await asyncio.sleep(0.02)
-        assert found == {"nodes": {"a": {"pods": {"default/p": [2048, None]}, "gpus": {"0": 2049}}}}
+        assert found == {"nodes": {"a": {"pods": {"default/p": [2048, None, {"0": 2048}]}, "gpus": {"0": 2049}}}}
         query = {"namespace": "default", "name": "p"}
         found = (await page.client.get("/api/pod-usage", params=query)).json()
-        assert found["usage"] == [2048, None]
+        assert found["usage"] == [2048, None, {"0": 2048}]
         assert [sample[1:] for sample in found["samples"]] == [[2048, None]]
         assert (await page.client.get("/api/pod-usage", params={**query, "name": "waits"})).json() == {}
         assert (await page.client.get("/api/pod-usage", params={**query, "name": "nobody"})).status_code == 404
