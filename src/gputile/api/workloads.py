@@ -1,4 +1,4 @@
-"""Defines slim Deployments, DaemonSets, Leases and others that tell whether gputile is ready."""
+"""Defines slim Deployments, DaemonSets and others that tell whether gputile is ready."""
 
 import msgspec
 
@@ -63,19 +63,6 @@ class DaemonSet(_WorkloadObject):
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
-
-
-class LeaseSpec(_WorkloadObject):
-    """coordination.k8s.io/v1 LeaseSpec: who holds it, None or "" for nobody."""
-
-    holder_identity: str | None = None
-
-
-class Lease(_WorkloadObject):
-    """coordination.k8s.io/v1 Lease."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
 class WebhookService(_WorkloadObject):

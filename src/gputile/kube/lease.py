@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode
-from gputile.api.core import ObjectMeta
+from gputile.api.lease import Lease
 from gputile.api.timestamps import micro_timestamp_of
 from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
@@ -20,19 +20,7 @@ from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
 from gputile.kube.lease_state import RELEASED_S, LeaseRecord, LeaseState, LeaseStep
 
-
-class _LeaseSpec(msgspec.Struct, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    lease_transitions: int | None = None
-
-
-class _Lease(msgspec.Struct):
-    metadata: ObjectMeta
-    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
-
-
-_LEASE = msgspec.json.Decoder(_Lease)
+_LEASE = msgspec.json.Decoder(Lease)
 
 
 class LeaseHolder:

@@ -118,7 +118,8 @@ async def _traces(connection: "BoundedReads", namespace: str) -> "Traces":
     """Return what programs outside of pods have left, as far as the user may read it."""
     import asyncio
 
-    from gputile.api.workloads import Lease, WebhookConfiguration
+    from gputile.api.lease import Lease
+    from gputile.api.workloads import WebhookConfiguration
     from gputile.kube.decoding import T
     from gputile.kube.errors import Forbidden, NotFound
     from gputile.kube.listing import list_all

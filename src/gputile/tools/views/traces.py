@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from gputile.api.lease import Lease
 from gputile.api.well_known import CONTROLLER_LEASE, EXTENDER_LEASE
-from gputile.api.workloads import Lease, WebhookConfiguration, WebhookEntry
+from gputile.api.workloads import WebhookConfiguration, WebhookEntry
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
 

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.workloads import Lease, WebhookConfiguration
+from gputile.api.lease import Lease
+from gputile.api.workloads import WebhookConfiguration
 from gputile.tools.views.traces import Traces, traces_of
 
 pytestmark = pytest.mark.requirement("U11")
