@@ -54,8 +54,9 @@ def request_for(units: int) -> Request:
 def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
     """Return what a pod gets on a node, None where it does not fit."""
     pod = gpu_pod(number, units)
-    decision = engine.decide(request_for(units), node, number)
-    return decision.booking(pod, "bench", 0.0) if isinstance(decision, Decision) else None
+    request = request_for(units)
+    decision = engine.decide(request, node, number)
+    return decision.booking(pod, request, 0.0) if isinstance(decision, Decision) else None
 
 
 def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[PlacementEngine, list[str]]:

@@ -494,7 +494,7 @@ class Gangs(RuleBasedStateMachine):
         decision = decide_pod(self.engine, asking, request, nodes[0], self.extender_ns)
         if not isinstance(decision, Decision):
             return False
-        booking = decision.booking(asking, "default", 1.0)
+        booking = decision.booking(asking, request, 1.0)
         assert booking is not None
         if fails:
             before = self.extender.booking(uid)

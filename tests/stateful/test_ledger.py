@@ -180,7 +180,7 @@ class Cluster(RuleBasedStateMachine):
         node = fitting[ranks.index(max(ranks))]
         decision = self.engine.decide(request, node, 1)
         assert isinstance(decision, Decision), "what filter lets through, decide places"
-        booking = decision.booking(asking, asking.metadata.namespace, 0.0)
+        booking = decision.booking(asking, request, 0.0)
         assert booking is not None
         assert not self.ledger.unplaced(node), "a pod on GPUs that nobody knows could be on any"
         self.ledger.apply(Assumed(booking))

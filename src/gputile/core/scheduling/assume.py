@@ -91,7 +91,7 @@ def assume(
     """Return which GPUs of ``node`` the pod gets, which the ledger has booked for it; or why it gets none."""
     decision = decide_pod(engine, pod, request, node, now.unix_ns)
     if isinstance(decision, Decision):
-        booking = decision.booking(pod, request.shape.trust_group, now.monotonic)
+        booking = decision.booking(pod, request, now.monotonic)
         if booking is not None:
             engine.ledger.apply(Assumed(booking))
     return decision

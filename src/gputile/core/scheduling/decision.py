@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.core.devices.allocation import Allocation, Chosen, binding_annotations
-from gputile.core.kube_predicates.pod_requests import host_request
+from gputile.core.devices.request import Request
 from gputile.core.ledger.booking import Booking
 
 
@@ -43,16 +43,20 @@ class Decision:
         )
         return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
-    def booking(self, pod: Pod, trust_group: str, assumed_at: float) -> Booking | None:
-        """Return what to assume while the Binding is under way; None where there is nothing to book."""
-        if self.allocation is None:
+    def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
+        """Return what to assume while the Binding is under way; None where there is nothing to book.
+
+        ``request`` is the pod's, None where it asks for no GPU; ``assumed_at`` is a time of the monotonic clock in
+        seconds.
+        """
+        if self.allocation is None or request is None:
             return None
         return Booking(
             uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
             node=self.node,
-            trust_group=trust_group,
+            trust_group=request.shape.trust_group,
             allocation=self.allocation,
             asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.gpus),
             priority=pod.spec.priority or 0,
@@ -60,7 +64,7 @@ class Decision:
             plan=self.plan,
             plan_size=self.plan_size,
             first=self.first,
-            host=host_request(pod),
+            host=request.host,
         )
 
     def text(self) -> str:

@@ -210,7 +210,7 @@ class _LedgerSearchState:
     def put(self, member: int, place: Decision) -> None:
         """Book the pod."""
         pod, request = self._pods[member], self._members[member].request
-        booking = place.booking(pod, request.shape.trust_group if request else "", 0.0)
+        booking = place.booking(pod, request, 0.0)
         if booking is not None:
             self._ledger.apply(Assumed(booking))
         self._predicates.place(pod, place.node)

@@ -328,7 +328,7 @@ class _Attempt:
         return [uid for uid in uids if uid in forbidden]
 
     def _put(self, member: GangCandidate, place: Decision) -> None:
-        booking = place.booking(member.pod, member.request.shape.trust_group if member.request else "", 0.0)
+        booking = place.booking(member.pod, member.request, 0.0)
         if booking is not None:
             self._ledger.apply(Assumed(booking))
         self._predicates.place(member.pod, place.node)

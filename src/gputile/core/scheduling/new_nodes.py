@@ -180,7 +180,7 @@ class _Site:
             decision = self._engine.decide(request, name, 0)
             if not isinstance(decision, Decision):
                 return False
-            booking = decision.booking(each.pod, request.shape.trust_group, 0.0)
+            booking = decision.booking(each.pod, request, 0.0)
             if booking is not None:
                 self._ledger.apply(Assumed(booking))
         self._predicates.place(each.pod, name)

@@ -126,7 +126,7 @@ class ReplayCluster:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
             return
         decision = self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
-        booking = decision.booking(self.pod(uid, index), request.shape.trust_group, 0.0)
+        booking = decision.booking(self.pod(uid, index), request, 0.0)
         if booking is not None:
             self.ledger.apply(Assumed(booking))
 

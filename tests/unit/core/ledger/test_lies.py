@@ -87,7 +87,7 @@ def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
             continue
         decision = engine.decide(request, "n", 1)
         assert isinstance(decision, Decision)
-        booking = decision.booking(asking, "default", 0.0)
+        booking = decision.booking(asking, request, 0.0)
         assert booking is not None
         ledger.apply(Assumed(booking))
         for part in booking.gpus:

@@ -187,7 +187,7 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
     asking = pod("p", mem=2, core=10)
     decision = PlacementEngine(ledger_of(gpu_node(mode="core_mem"))).decide(request_of(asking), "n", 5)
     assert isinstance(decision, Decision)
-    binding, booking = decision.binding(asking), decision.booking(asking, "default", 3.0)
+    binding, booking = decision.binding(asking), decision.booking(asking, request_of(asking), 3.0)
     assert (binding.metadata.uid, binding.target.kind, binding.target.name) == ("p", "Node", "n")
     assert booking is not None
     assert (booking.uid, booking.node, booking.assumed_at, booking.allocation) == ("p", "n", 3.0, decision.allocation)
@@ -212,7 +212,7 @@ def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> 
     decision = PlacementEngine(ledger_of(node)).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.annotations(asking) == {}
-    assert decision.booking(asking, "default", 0.0) is None
+    assert decision.booking(asking, request_of(asking), 0.0) is None
     assert decision.text() == "GPUs by the node's own device plugin"
 
 

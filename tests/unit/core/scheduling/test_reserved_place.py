@@ -156,7 +156,7 @@ def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -
     ledger = ledger_with(first, second)
     decision = claimed(ledger, first)
     assert isinstance(decision, Decision)
-    booking = decision.booking(first, "default", 1.0)
+    booking = decision.booking(first, request_of(first), 1.0)
     assert booking is not None
     ledger.apply(Assumed(booking))
     assert problem(ledger, second, 0) == "", "it may be offered its node"
@@ -176,7 +176,7 @@ def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     before = ledger.booking("a")
     decision = claimed(ledger, first)
     assert isinstance(decision, Decision)
-    booking = decision.booking(first, "default", 1.0)
+    booking = decision.booking(first, request_of(first), 1.0)
     assert booking is not None
     ledger.apply(Assumed(booking))
     ledger.apply(PodApplied(first))
