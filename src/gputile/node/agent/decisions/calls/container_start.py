@@ -5,7 +5,7 @@ container waits until the pods that were on them before have gone.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from gputile.node.agent.decisions.answers.allocate import Limits, shares_of
@@ -146,7 +146,8 @@ def limits_of_started(state: AllocationState) -> list[Start]:
 
 
 def _start(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> Start:
-    _wait_for_others(state, pod_devices, devices)
+    if not state.device_table.stage(devices.directory).may_run:
+        _wait_for_others(state, pod_devices, lambda rules: rules.check_others(pod_devices, devices.resource))
     mounts = dict(devices.mounts) if devices.mounts is not None else None
     return Start(devices.directory, _limits(state, pod_devices, devices), mounts)
 
@@ -157,19 +158,17 @@ def _rules_before(state: AllocationState, pod_devices: PodDevices) -> Allocation
     return rules_of(state, first)
 
 
-def _wait_for_others(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> None:
-    """Keep a container from its first start while those forbid it who were on its GPUs before.
+def _wait_for_others(state: AllocationState, pod_devices: PodDevices, check: Callable[[AllocationRules], None]) -> None:
+    """Keep a container from starting while pods forbid it, by ``check``, that were on its GPUs before.
 
     Raises:
         NotYet: says who or what is in the way.
     """
-    if state.device_table.stage(devices.directory).may_run:
-        return
     try:
-        rules_of(state).check_others(pod_devices, devices.resource)
+        check(rules_of(state))
     except Occupied:  # mostly all pods have room; only where they do not it counts who came first
         try:
-            _rules_before(state, pod_devices).check_others(pod_devices, devices.resource)
+            check(_rules_before(state, pod_devices))
         except Occupied as error:
             raise NotYet(str(error)) from error
 
@@ -196,11 +195,7 @@ def _limits(state: AllocationState, pod_devices: PodDevices, devices: ContainerD
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not may_run:
         names = ", ".join(f"GPU {index}" for index in sorted(apart))
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: delete the pod, to be admitted anew")
-    for index in indices:
-        stranger = rules_of(state).stranger_on(pod_devices, index)
-        stranger = stranger and _rules_before(state, pod_devices).stranger_on(pod_devices, index)
-        if stranger is not None:
-            raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+    _wait_for_others(state, pod_devices, lambda rules: rules.check_trust_groups(pod_devices, indices))
     shares = shares_of(
         state.node_config,
         pod_devices,

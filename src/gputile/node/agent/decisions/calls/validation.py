@@ -1,6 +1,6 @@
 """Checks whether IDs that the kubelet chose, or is about to be told to choose, can be served."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
@@ -125,6 +125,17 @@ class AllocationRules:
         others = (other for other in self.device_table.on(index, pod_devices.uid) if other.identified)
         return next((other for other in others if other.trust_group != pod_devices.trust_group), None)
 
+    def check_trust_groups(self, pod_devices: PodDevices, indices: Iterable[int]) -> None:
+        """Refuse GPUs without isolation that pods of another trust group use.
+
+        Raises:
+            Occupied: says which GPU and pod.
+        """
+        for index in indices:
+            stranger = self.stranger_on(pod_devices, index)
+            if stranger is not None:
+                raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+
     def _check_gpus(self, slots: Slots) -> None:
         for index in slots:
             gpu = self.node_config.gpu(index)
@@ -153,9 +164,7 @@ class AllocationRules:
                 raise Occupied(f"GPU {index} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
-            stranger = self.stranger_on(pod_devices, index)
-            if stranger is not None:
-                raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+        self.check_trust_groups(pod_devices, slots)
 
 
 def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: Slots, gpus: int) -> None:
