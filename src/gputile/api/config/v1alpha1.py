@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from gputile.api.config.section import ConfigurationError, Namespace, Section
+from gputile.api.config.trust_groups import Trust
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
 from gputile.api.field_mistake import RULE
@@ -16,43 +18,7 @@ API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
 
 
-class ConfigurationError(ValueError):
-    """The configuration is not valid; the text names the field, the rule and the valid values."""
-
-
-class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
-
-
-Namespace = Annotated[
-    str,
-    Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", extra={RULE: "the name of a namespace"}),
-]
-
-
-class Trust(_Section, frozen=True):
-    """Who may share a GPU that has no memory isolation (G5)."""
-
-    by: Annotated[
-        Literal["namespace", "cluster"],
-        Meta(
-            description=(
-                "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of "
-                "one group of `trust.groups`; `cluster`, everybody."
-            )
-        ),
-    ] = "namespace"
-    groups: Annotated[
-        dict[str, list[Namespace]],
-        Meta(
-            description=(
-                "Namespaces that trust each other, by a name of the group. A namespace is in one group at most."
-            )
-        ),
-    ] = {}
-
-
-class AdmissionConfiguration(_Section, frozen=True):
+class AdmissionConfiguration(Section, frozen=True):
     """The admission webhook; ``gangs`` is whether gangs are planned at all (M13)."""
 
     trusted_users: Annotated[
@@ -74,7 +40,7 @@ class AdmissionConfiguration(_Section, frozen=True):
     ] = False
 
 
-class Features(_Section, frozen=True):
+class Features(Section, frozen=True):
     """What GPU nodes may be switched to (M13); gangs, the third feature, are ``admission.gangs``."""
 
     sharing: Annotated[
@@ -91,7 +57,7 @@ class Features(_Section, frozen=True):
     ] = True
 
 
-class GangConfiguration(_Section, frozen=True):
+class GangConfiguration(Section, frozen=True):
     """How gangs are planned; ``admission.gangs`` is whether they are (M13)."""
 
     hold_seconds: Annotated[
@@ -129,7 +95,7 @@ class GangConfiguration(_Section, frozen=True):
     ] = 3600
 
 
-class PreemptionConfiguration(_Section, frozen=True):
+class PreemptionConfiguration(Section, frozen=True):
     """Preemption of GPU pods where kube-scheduler finds no victims (B5)."""
 
     enabled: Annotated[
@@ -154,7 +120,7 @@ class PreemptionConfiguration(_Section, frozen=True):
     ] = 120
 
 
-class NodeTypeGpus(_Section, frozen=True, kw_only=True):
+class NodeTypeGpus(Section, frozen=True, kw_only=True):
     """The GPUs of one node of a type."""
 
     count: Annotated[int, Meta(ge=1, le=64, description="How many GPUs such a node has; 1 to 64.")] = 1
@@ -164,7 +130,7 @@ class NodeTypeGpus(_Section, frozen=True, kw_only=True):
     ]
 
 
-class NodeTaint(_Section, frozen=True, kw_only=True):
+class NodeTaint(Section, frozen=True, kw_only=True):
     """A taint that the nodes of a type have, beside ``nvidia.com/gpu:NoSchedule``."""
 
     key: Annotated[str, Meta(min_length=1, description="The key of the taint.")]
@@ -172,7 +138,7 @@ class NodeTaint(_Section, frozen=True, kw_only=True):
     effect: Annotated[Literal["NoSchedule", "NoExecute"], Meta(description="Its effect.")] = "NoSchedule"
 
 
-class NodeTypeConfiguration(_Section, frozen=True, kw_only=True):
+class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
     """GPU nodes that the cluster's autoscaler can add."""
 
     label: Annotated[
@@ -188,7 +154,9 @@ class NodeTypeConfiguration(_Section, frozen=True, kw_only=True):
     ]
     gpus: Annotated[NodeTypeGpus, Meta(description="The GPUs of one node.")]
     mode: Annotated[Mode, Meta(description="The mode that the nodes join with.")] = Mode.EXCLUSIVE
-    labels: Annotated[dict[str, str], Meta(description="Further labels of the nodes that pods may select by.")] = {}
+    labels: Annotated[dict[str, str], Meta(description="Further labels of the nodes that pods may select by.")] = (
+        msgspec.field(default_factory=dict)
+    )
     taints: Annotated[
         tuple[NodeTaint, ...], Meta(description="Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")
     ] = ()
@@ -204,7 +172,7 @@ class NodeTypeConfiguration(_Section, frozen=True, kw_only=True):
         return self.label.partition("=")[2]
 
 
-class AutoscalingConfiguration(_Section, frozen=True):
+class AutoscalingConfiguration(Section, frozen=True):
     """What the cluster's autoscaler is told of demand that it cannot see (U8)."""
 
     enabled: Annotated[
@@ -235,7 +203,7 @@ class AutoscalingConfiguration(_Section, frozen=True):
     ] = ()
 
 
-class ControllerConfiguration(_Section, frozen=True):
+class ControllerConfiguration(Section, frozen=True):
     """The controller: taints (G7), and nodes whose agent is silent."""
 
     taint_nodes: Annotated[
@@ -255,7 +223,7 @@ class ControllerConfiguration(_Section, frozen=True):
     ] = 120
 
 
-class GpuTime(_Section, frozen=True):
+class GpuTime(Section, frozen=True):
     """How time on GPUs is shared (G4, M5). Without leave no pod weighs more than others."""
 
     policy: Annotated[
@@ -292,14 +260,14 @@ class GpuTime(_Section, frozen=True):
     namespace_max_weight: Annotated[
         dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
         Meta(description="The same for the pods of some namespaces, by namespace."),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
 
     def most_weight(self, namespace: str) -> int:
         """Return the most that a pod of a namespace may weigh."""
         return self.namespace_max_weight.get(namespace, self.max_weight)
 
 
-class Configuration(_Section, frozen=True):
+class Configuration(Section, frozen=True):
     """The whole configuration. The descriptions of the fields are the reference that people read."""
 
     api_version: Annotated[
@@ -368,13 +336,7 @@ class Configuration(_Section, frozen=True):
         except GpuTimePolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
         self._check_node_types(unit)
-        seen: dict[str, str] = {}
-        for group, namespaces in self.trust.groups.items():
-            for namespace in namespaces:
-                if seen.setdefault(namespace, group) != group:
-                    raise ConfigurationError(
-                        f"trust.groups: namespace {namespace} is in {seen[namespace]} and in {group}: keep it in one"
-                    )
+        self.trust.check()
 
     def _check_node_types(self, unit_mib: int) -> None:
         labels: set[str] = set()
@@ -409,14 +371,8 @@ class Configuration(_Section, frozen=True):
         return self.preemption.enabled if preemption else self.admission.gangs
 
     def trust_group(self, pod: Pod) -> str:
-        """Return the trust group of a pod: its namespace, the name of its namespace's group, or "*" for everybody."""
-        if self.trust.by == "cluster":
-            return "*"
-        namespace = pod.metadata.namespace
-        for group, namespaces in self.trust.groups.items():
-            if namespace in namespaces:
-                return f"group:{group}"
-        return namespace
+        """Return the trust group of a pod: see ``trust_groups``."""
+        return self.trust.group_of(pod.metadata.namespace)
 
 
 def load_configuration(data: Any) -> Configuration:

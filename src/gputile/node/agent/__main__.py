@@ -9,7 +9,8 @@ import sys
 
 import uvloop
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
 from gputile.node.agent.files.node_files import StateError
