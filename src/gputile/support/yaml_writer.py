@@ -16,9 +16,12 @@ _BREAKS: Final = frozenset("\x85\u2028\u2029")  # ends of lines for YAML 1.1: on
 _UNFOLDED: Final = 1_000_000  # columns: a sentence stays one line
 
 
-def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
-    """Return the documents, of plain values, as YAML; lines longer than ``width`` columns are folded."""
-    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
+def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED, ascii_only: bool = False) -> str:
+    """Return the documents, of plain values, as YAML; lines longer than ``width`` columns are folded.
+
+    With ``ascii_only``, other characters are written by their codes, in quotes.
+    """
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=not ascii_only, width=width)
     return text
 
 

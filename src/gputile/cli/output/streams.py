@@ -100,18 +100,37 @@ def _write_all(stream: TextIO, text: str) -> None:
 
 def _writable(text: str, encoding: str | None) -> str:
     """Return ``text`` with the codes of characters that an encoding has not."""
-    if encoding is None or text.isascii():
+    if encoding is None or _can_be_written(text, encoding):
         return text
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def _can_be_written(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _takes(text: str) -> bool:
+    """Return whether the standard output's encoding has all characters of ``text``."""
+    stdout: TextIO | None = sys.stdout
+    return stdout is None or stdout.encoding is None or _can_be_written(text, stdout.encoding)
+
+
 def write_json(value: Any) -> None:
-    """Print a result as JSON that people can read too."""
+    """Print a result as JSON that people can read too, in ASCII where the output's encoding lacks a character."""
+    import json
+
     import msgspec
 
     from gputile.api.old_keys import with_old_keys
 
-    write(msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n"
+    if not _takes(text):  # characters beyond ASCII are in texts only
+        text = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
+    write(text)
 
 
 def write_yaml(value: Any) -> None:
@@ -122,4 +141,5 @@ def write_yaml(value: Any) -> None:
     from gputile.support.yaml_writer import yaml_text
 
     plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))
-    write(yaml_text([plain]))
+    text = yaml_text([plain])
+    write(text if _takes(text) else yaml_text([plain], ascii_only=True))
