@@ -18,6 +18,7 @@ from gputile.tools.simulator.rules.values.fields import POD_TEMPLATE, Broken, br
 from gputile.tools.simulator.rules.values.object_size import broken_size
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.custom_kinds import broken_custom, broken_group
+from gputile.tools.simulator.rules.workloads.dependencies import awaits_completion
 from gputile.tools.simulator.rules.workloads.kinds import (
     Json,
     broken_beside,
@@ -49,6 +50,7 @@ _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "only what is in the files is counted"
 _OF_CONTAINERS_ONLY: Final = "of what it bounds, only single containers are judged, without ratios"
 _ONE_POD_ONLY: Final = "ReadWriteOncePod: whether only one pod has it at a time is not judged"
+_AT_ONCE: Final = "Jobs that start when others are complete are placed beside these, as if all ran at once"
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 
 
@@ -123,6 +125,8 @@ class Intake:
         """
         if not manifest.stored:
             self._refuse(manifest, list(broken_custom(manifest, kind)), notes)
+            if awaits_completion(manifest.kind, manifest.body):
+                notes.append(Note(_AT_ONCE, manifest.origin))
 
     def check_group(self, manifest: Manifest, group: Group, owner: str, notes: list[Note]) -> None:
         """Check a template of an object called ``owner``, and what its controller makes of it.

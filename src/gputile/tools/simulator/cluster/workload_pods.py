@@ -44,6 +44,7 @@ from gputile.tools.simulator.rules.workloads.pod_kinds import (
     groups,
     is_suspended,
     template_reference,
+    used_instead,
     with_template,
 )
 
@@ -253,6 +254,10 @@ class _Expander:
         suspended = is_suspended(whole, kind)
         if suspended:
             self.expansion.notes.append(Note("is suspended and makes no pods", origin))
+        if path := used_instead(whole, kind):
+            self.expansion.notes.append(
+                Note(f"{path}: its pods are those of another object, and are not placed", origin)
+            )
         self._intake.check_custom(whole, kind, self.expansion.notes)
         for group in groups(whole, kind):
             self._intake.check_group(whole, group, owner.name, self.expansion.notes)

@@ -10,6 +10,7 @@ from gputile.tools.simulator.documents.paths import EACH, Step, entries, places_
 from gputile.tools.simulator.rules.values.fields import Broken, broken_fields
 from gputile.tools.simulator.rules.values.names import broken_label_value, broken_rfc1035_label
 from gputile.tools.simulator.rules.values.numbers import one_of
+from gputile.tools.simulator.rules.workloads.dependencies import broken_dependencies
 from gputile.tools.simulator.rules.workloads.exclusive_topology import broken_exclusive_topology
 from gputile.tools.simulator.rules.workloads.kinds import broken_job_template
 from gputile.tools.simulator.rules.workloads.pod_kinds import Group, PodKind
@@ -24,6 +25,7 @@ _Fields = dict[str, "_Fields"]
 def broken_custom(manifest: Manifest, kind: PodKind) -> Iterator[Broken]:
     """Yield what is wrong with an object's name, and with the fields that its kind requires or has its templates in."""
     yield from broken_exclusive_topology(manifest.kind, manifest.body)
+    yield from broken_dependencies(manifest.kind, manifest.body)
     name = manifest.body.get("metadata", {}).get("name")
     if name and kind.longest_name:
         yield from _broken_name(name, kind.longest_name)
@@ -100,10 +102,14 @@ def _broken_name(name: str, longest: int) -> Iterator[Broken]:
 def _paths(kind: PodKind) -> Iterator[str]:
     """Yield the paths of an object that the table knows."""
     for rule in kind.pods:
-        yield from (rule.template, rule.otherwise)
+        yield from (rule.template, rule.otherwise, rule.unless)
+        if rule.added is not None:
+            yield from (rule.added.when, rule.added.resources)
         for count in rule.counts():
             yield from count.paths()
     yield from (kind.suspended, kind.template_of, *kind.required)
+    if kind.scheduler is not None:
+        yield kind.scheduler.path
 
 
 def _holders(kind: PodKind) -> Iterator[str]:

@@ -52,6 +52,22 @@ class Count(_TableSection, frozen=True):
         yield from filter(None, (self.path, self.least, self.most))
 
 
+class AddedContainer(_TableSection, frozen=True, kw_only=True):
+    """A container that the kind's controller adds to each pod, with the image of the pod's first one."""
+
+    when: Annotated[Path, msgspec.Meta(description="Where the object says by true that there is one.")]
+    name: Annotated[str, msgspec.Meta(description="The container's name.")]
+    requests: Annotated[dict[str, str], msgspec.Meta(description="What it requests, which also is its limit.")] = {}
+    resources: Annotated[str, msgspec.Meta(description="Where resources of it stand that count instead.")] = ""
+
+
+class Scheduler(_TableSection, frozen=True, kw_only=True):
+    """The scheduler of pods whose template names none: what stands at ``path``, else ``default``."""
+
+    default: Annotated[str, msgspec.Meta(description="Its schedulerName.")]
+    path: Annotated[str, msgspec.Meta(description="Where another schedulerName stands.")] = ""
+
+
 class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
 
@@ -59,6 +75,7 @@ class PodsOfKind(_TableSection, frozen=True):
     ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}`` is
     the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Pods with a ``job_name``
     are made by Jobs of this name, as many as the first number of ``count``: ``template`` is in the template of a Job.
+    Where anything stands at ``unless``, the object uses pods of another one, and needs no such template.
     """
 
     template: Annotated[
@@ -91,14 +108,22 @@ class PodsOfKind(_TableSection, frozen=True):
         msgspec.Meta(description="Names of the Jobs that make the pods, with the same braces; {number} counts Jobs."),
     ] = ""
 
+    unless: Annotated[
+        str, msgspec.Meta(description="Where the object names another one whose pods it uses instead of these.")
+    ] = ""
+    added: Annotated[
+        AddedContainer | None, msgspec.Meta(description="A container that the kind's controller adds to the pods.")
+    ] = None
+
     def counts(self) -> Iterator[Count]:
         """Yield the numbers whose product is how many pods there are."""
         yield from (Count(path=each) if isinstance(each, str) else each for each in self.count)
 
 
 class PodKind(_TableSection, frozen=True):
-    """A kind; one without ``pods`` makes none. ``suspended`` is the path of what holds its pods back while true.
+    """A kind; one without ``pods`` makes none.
 
+    ``suspended`` is the path of what holds its pods back while true, ``stopped`` of what does so by being there.
     ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path of
     what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
     ``required`` are fields that its CustomResourceDefinition requires. A kind with a ``longest_name`` takes RFC 1035
@@ -111,6 +136,10 @@ class PodKind(_TableSection, frozen=True):
         tuple[PodsOfKind, ...], msgspec.Meta(description="The pods that an object of it makes; none: it makes none.")
     ] = ()
     suspended: Annotated[str, msgspec.Meta(description="Where the object says that its pods are held back.")] = ""
+    stopped: Annotated[str, msgspec.Meta(description="Where anything stands while its pods are held back.")] = ""
+    scheduler: Annotated[
+        Scheduler | None, msgspec.Meta(description="The scheduler of its pods, where the templates name none.")
+    ] = None
     owned: Annotated[
         dict[str, str],
         msgspec.Meta(description="Labels by which its pods are known where their controller is another object."),
@@ -211,7 +240,8 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
         ManifestError: there is none, or a number is not one.
     """
     found = []
-    for rule in kind.pods:
+    rules = [rule for rule in kind.pods if not _uses_others(manifest.body, rule)]
+    for rule in rules:
         places = list(places_at(manifest.body, rule.template)) or list(places_at(manifest.body, rule.otherwise))
         for place in places:
             if not isinstance(place.value, dict):
@@ -221,14 +251,42 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
             if count > MOST_PODS_OF_A_TEMPLATE:
                 many = f"{count:,} pods of one template are more than {MOST_PODS_OF_A_TEMPLATE:,}"
                 raise manifest.origin.error("", many)
-            found.append(Group(place.steps, place.value, count, next(iter(numbers), 1), rule, place.name))
-    if kind.pods and not found:
-        template = kind.pods[0].template
-        path, why = missing(manifest.body, template, template)
+            template = _as_its_controller_makes(manifest.body, kind, rule, place.value)
+            found.append(Group(place.steps, template, count, next(iter(numbers), 1), rule, place.name))
+    if kind.pods and not found and rules == list(kind.pods):
+        first = kind.pods[0].template
+        path, why = missing(manifest.body, first, first)
         raise manifest.origin.error(path, why)
-    for rule in kind.pods:
+    for rule in rules:
         _check_entries(manifest, rule)
     return found
+
+
+def used_instead(manifest: Manifest, kind: PodKind) -> str:
+    """Return where an object names another one whose pods it uses, "" where it makes all of its pods."""
+    return next((rule.unless for rule in kind.pods if _uses_others(manifest.body, rule)), "")
+
+
+def _uses_others(body: Json, rule: PodsOfKind) -> bool:
+    return any(place.value for place in places_at(body, rule.unless))
+
+
+def _as_its_controller_makes(body: Json, kind: PodKind, rule: PodsOfKind, template: Json) -> Json:
+    """Return a template with the scheduler and the container that the controller gives to its pods."""
+    spec = template.get("spec")
+    if not isinstance(spec, dict):
+        return template
+    scheduler, added, containers = kind.scheduler, rule.added, spec.get("containers")
+    if scheduler is not None and not spec.get("schedulerName"):
+        named = next((place.value for place in places_at(body, scheduler.path)), "")
+        spec = {**spec, "schedulerName": named or scheduler.default}
+    first = containers[0] if isinstance(containers, list) and containers else None
+    if added is not None and isinstance(first, dict) and _is_true(body, added.when):
+        written = next((place.value for place in places_at(body, added.resources)), None)
+        resources = written or {"limits": added.requests, "requests": added.requests}
+        container = {"name": added.name, "image": first.get("image", ""), "resources": resources}
+        spec = {**spec, "containers": [*(containers or ()), container]}
+    return template if spec is template["spec"] else {**template, "spec": spec}
 
 
 def _check_entries(manifest: Manifest, rule: PodsOfKind) -> None:
@@ -282,7 +340,11 @@ def with_template(manifest: Manifest, kind: PodKind, template: Json) -> Manifest
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
     """Return whether an object holds its pods back."""
-    return any(place.value is True for place in places_at(manifest.body, kind.suspended))
+    return _is_true(manifest.body, kind.suspended) or any(places_at(manifest.body, kind.stopped))
+
+
+def _is_true(body: Json, path: str) -> bool:
+    return any(place.value is True for place in places_at(body, path))
 
 
 def _broken_table(table: KindsTable) -> Iterator[tuple[str, str]]:

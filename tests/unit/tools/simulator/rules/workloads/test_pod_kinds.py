@@ -286,6 +286,92 @@ def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) ->
     assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
 
 
+def test_a_stopped_notebook_makes_no_pods(tmp_path: Path) -> None:
+    """Its controller looks whether the annotation is there, and not at its value."""
+    for version in ("v1", "v1beta1"):
+        body = of_kind(f"kubeflow.org/{version}", "Notebook", {"template": TEMPLATE})
+        assert [pod.metadata.name for pod in expanded(tmp_path, body).pods] == ["w-0"]
+        found = expanded(tmp_path, changed(body, "metadata.annotations", {"kubeflow-resource-stopped": ""}))
+        assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
+
+
+def test_a_rayjob_on_a_cluster_that_is_there_makes_no_cluster(tmp_path: Path) -> None:
+    selecting = of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}, "entrypoint": "e"})
+    found = expanded(tmp_path, selecting)
+    assert found.pods == []
+    assert "spec.clusterSelector: its pods are those of another object" in str(found.notes[-1])
+    submitting = expanded(tmp_path, changed(selecting, "spec.submitterPodTemplate", TEMPLATE)).pods
+    assert [pod.metadata.name for pod in submitting] == ["w-submitter"]
+    with_both = changed(selecting, "spec.rayClusterSpec", RAY)
+    assert expanded(tmp_path, with_both).pods == []
+    assert len(expanded(tmp_path, changed(with_both, "spec.clusterSelector", {})).pods) == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "within"), [("RayCluster", ""), ("RayJob", ".rayClusterSpec"), ("RayService", ".rayClusterConfig")]
+)
+def test_rays_autoscaler_runs_beside_the_head(tmp_path: Path, kind: str, within: str) -> None:
+    spec = {within.removeprefix("."): RAY} if within else RAY
+    body = changed(of_kind("ray.io/v1", kind, spec), f"spec{within}.enableInTreeAutoscaling", True)
+    head, worker = expanded(tmp_path, body).pods[:2]
+    assert [(each.name, each.resources.requests) for each in head.spec.containers[1:]] == [
+        ("autoscaler", {"cpu": "500m", "memory": "512Mi"})
+    ]
+    assert len(worker.spec.containers) == 1
+    larger = changed(body, f"spec{within}.autoscalerOptions", {"resources": {"requests": {"cpu": "7"}}})
+    assert expanded(tmp_path, larger).pods[0].spec.containers[1].resources.requests == {"cpu": "7"}
+    off = changed(body, f"spec{within}.enableInTreeAutoscaling", False)
+    assert len(expanded(tmp_path, off).pods[0].spec.containers) == 1
+
+
+@pytest.mark.parametrize(("fields", "name"), [({}, "volcano"), ({"schedulerName": "mine"}, "mine")])
+def test_the_scheduler_of_volcanos_jobs_is_told(tmp_path: Path, fields: Json, name: str) -> None:
+    tasks = [{"name": "a", "template": TEMPLATE}]
+    found = expanded(tmp_path, of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, **fields}))
+    assert found.pods[0].spec.scheduler_name == name
+    assert f"spec.tasks[0].template.spec.schedulerName: {name} is believed to decide" in " ".join(map(str, found.notes))
+
+
+DEPENDING = "spec.replicatedJobs.1.dependsOn"
+
+
+@pytest.mark.parametrize("state", ["Ready", "Complete"])
+def test_jobs_that_wait_for_others_are_placed_beside_them(tmp_path: Path, state: str) -> None:
+    body = changed(JOB_SET, DEPENDING, [{"name": "driver", "status": state}])
+    found = expanded(tmp_path, body)
+    assert len(found.pods) == 5
+    assert ("as if all ran at once" in " ".join(map(str, found.notes))) == (state == "Complete")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (changed(JOB_SET, DEPENDING, [{"name": "drver", "status": "Ready"}]), "names no replicatedJob that comes"),
+        (changed(JOB_SET, DEPENDING, [{"name": "workers", "status": "Ready"}]), "names no replicatedJob that comes"),
+        (changed(JOB_SET, DEPENDING, [{"name": "driver", "status": "Done"}]), 'Unsupported value: "Done"'),
+        (changed(JOB_SET, DEPENDING, [{"name": "driver"}]), "Unsupported value"),
+        (changed(JOB_SET, DEPENDING, "driver"), "must be a list, is a string"),
+        (
+            changed(
+                changed(JOB_SET, DEPENDING, [{"name": "driver", "status": "Ready"}]),
+                "spec.startupPolicy",
+                {"startupPolicyOrder": "InOrder"},
+            ),
+            "cannot be set where startupPolicy says InOrder",
+        ),
+        (
+            changed(JOB_SET, "spec.replicatedJobs.0.dependsOn", [{"name": "workers", "status": "Ready"}]),
+            "names no replicatedJob that comes",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_jobs_that_never_start_are_refused(tmp_path: Path, body: Json, said: str) -> None:
+    with pytest.raises(ManifestError, match=r"replicatedJobs\[[01]\]\.dependsOn") as found:
+        expanded(tmp_path, body)
+    assert said in str(found.value)
+
+
 def test_a_suspended_one_is_judged(tmp_path: Path) -> None:
     suspended = changed(JOB_SET, "spec.suspend", True)
     path = "spec.replicatedJobs.0.template.spec.template.spec"
