@@ -42,6 +42,11 @@ def _active(metric: str) -> str:
     return f"{metric} and on (instance) gputile_extender_active == 1"
 
 
+def _measured(metric: str) -> str:
+    """Return a metric of those GPUs alone whose memory in use is known: only so are its sums compared with that."""
+    return f"{metric} and on (node, gpu) gputile_agent_gpu_memory_used_bytes"
+
+
 def _rate(metric: str, where: str = "") -> str:
     return f"rate({metric}{where}[$__rate_interval])"
 
@@ -104,14 +109,13 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "GPU memory",
-            "What there is, what pods have booked, and what is in use: of healthy GPUs, without time-sliced ones and "
-            "those of other device plugins.",
+            "What there is, what pods have by the kubelet's device IDs, and what is in use: each of the same GPUs, those "
+            "of which the driver tells what is in use.",
             "bytes",
             {
-                "total": "max(gputile_ledger_gpu_memory_bytes)",
-                "booked": "max(gputile_ledger_gpu_memory_booked_bytes)",
-                "used": "sum(gputile_agent_gpu_memory_used_bytes and on (node, gpu) gputile_agent_gpu_healthy == 1 "
-                'and on (node) gputile_agent_node_info{sharing!="time-slicing"})',
+                "total": f"sum({_measured('gputile_agent_gpu_memory_bytes')})",
+                "booked": f"sum({_measured('gputile_agent_gpu_memory_booked_bytes')})",
+                "used": "sum(gputile_agent_gpu_memory_used_bytes)",
             },
         ),
         Panel(
@@ -280,7 +284,7 @@ NAMESPACE: Final = Dashboard(
     (
         Panel(
             "Memory booked and used",
-            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use.",
+            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use, where that is measured.",
             "bytes",
             {
                 "{{namespace}} booked": "sum by (namespace) "
