@@ -44,7 +44,7 @@ def agent_reading(text: bytes) -> AgentReading:
     # The other series are most of the text, and Prometheus' own parser takes a tenth of a second for all of them.
     said = [line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)]
     if not said:
-        raise UnreadableMetrics("these are no metrics of an agent: it names none of them")
+        raise UnreadableMetrics("none of them is named")
     lines = [line for line in said if line.startswith(_READ)]
     pod_bytes: dict[str, dict[int, int]] = {}
     pod_seconds: dict[str, float] = {}
@@ -63,7 +63,7 @@ def agent_reading(text: bytes) -> AgentReading:
                 elif each.name == _STARTED:
                     agents_started = int(_amount(each))
     except (ValueError, OverflowError, LookupError) as error:
-        raise UnreadableMetrics(f"these are no metrics of an agent: {type(error).__name__}: {error}") from error
+        raise UnreadableMetrics(f"{type(error).__name__}: {error}") from error
     return AgentReading(pod_bytes, pod_seconds, gpu_bytes, agents_started)
 
 

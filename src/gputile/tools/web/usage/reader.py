@@ -22,6 +22,7 @@ from gputile.tools.web.usage.agent_metrics import AgentReading, UnreadableMetric
 _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
 _MOST_S: Final = 5.0  # for one agent's answer, tries included
 _LIST_AGAIN_S: Final = 60.0
+_MOST_QUOTED: Final = 60  # characters of an answer
 _HOUR: Final = msgspec.json.Decoder(PodHour)
 
 
@@ -54,12 +55,14 @@ class UsageReader:
         Raises:
             UsageUnknown: it cannot be read.
         """
-        answer = await self._ask(node, "/metrics", NO_QUERY)
+        place = await self._place(node)
+        answer = await self._ask(node, place, "/metrics", NO_QUERY)
         try:
             return agent_reading(answer)
         except UnreadableMetrics as error:
             self._doubted.add(node)
-            raise UsageUnknown(f"the agent cannot be asked: {error}") from error
+            who = self._named(place)
+            raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
 
     async def hour(self, node: str, uid: str) -> list[UsageSample]:
         """Return what the agent of a node remembers of a pod, oldest first; an agent may be too old to remember.
@@ -67,19 +70,25 @@ class UsageReader:
         Raises:
             UsageUnknown: it cannot be read.
         """
+        place = await self._place(node)
         try:
-            answer = await self._ask(node, HOUR_PATH, {POD_UID: uid})
-            return _of_pod(_HOUR.decode(answer))
+            answer = await self._ask(node, place, HOUR_PATH, {POD_UID: uid})
         except UsageUnknown as error:
             if isinstance(error.__cause__, NotFound):
                 self._doubted.discard(node)
                 return []
             raise
+        try:
+            return _of_pod(_HOUR.decode(answer))
         except msgspec.MsgspecError as error:
-            raise UsageUnknown(f"the agent answers no use of an hour: {error}") from error
+            raise UsageUnknown(f"{self._named(place)} answers no use of an hour: {error}; {_quoted(answer)}") from error
 
-    async def _ask(self, node: str, path: str, query: Query) -> bytes:
-        place = await self._place(node)
+    def _named(self, place: str) -> str:
+        """Return a pod and a port of it in words."""
+        name, _, port = place.rpartition(":")
+        return f"port {port} of pod {self._namespace}/{name}"
+
+    async def _ask(self, node: str, place: str, path: str, query: Query) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy{path}"
         try:
             async with asyncio.timeout(_MOST_S):  # ends before the connection's own time-out
@@ -138,6 +147,12 @@ def _of_pod(hour: PodHour) -> list[UsageSample]:
         if sample.percent is not None:
             percent[sample.at] = percent.get(sample.at, 0) + sample.percent
     return [UsageSample(at, mib.get(at), percent.get(at)) for at in sorted(mib.keys() | percent.keys())]
+
+
+def _quoted(answer: bytes) -> str:
+    """Return how an answer begins, for somebody who looks for what gave it."""
+    text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
+    return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
 
 
 def _said(error: Exception) -> str:

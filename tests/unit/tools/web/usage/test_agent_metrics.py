@@ -61,7 +61,7 @@ def test_metrics_without_the_series_say_nothing() -> None:
     ],
 )
 def test_series_that_no_agent_writes_are_refused(text: bytes) -> None:
-    with pytest.raises(UnreadableMetrics, match="no metrics of an agent"):
+    with pytest.raises(UnreadableMetrics):
         agent_reading(text)
 
 

@@ -89,6 +89,27 @@ async def test_an_agent_that_does_not_answer_or_says_nonsense(
     assert await why(reader, "a") == ("the agent did not answer within 0.2 s", False)
 
 
+async def test_what_is_no_agent_is_told_with_its_pod_its_port_and_what_it_answered(
+    server: FakeApiServer, reader: UsageReader
+) -> None:
+    """Whoever serves pages at the port that the agent's pod names, it is not for want of agent.hostPID."""
+    page = b"<!doctype html>\n<html><head><title>Welcome to nginx!</title>\x1b[2J</head><body>" + b"x" * 10_000
+    put_agent(server, "a", page)
+    server.proxied[hour_path("a")] = 200, page
+    who, begins = "port 8085 of pod gputile/agent-a", "it begins with '<!doctype html> <html><head><title>Welcome to nginx!</"
+    text, refused = await why(reader, "a")
+    assert text.startswith(f"{who} answers no metrics of an agent: none of them is named; {begins}")
+    assert not refused
+    assert text.isprintable()
+    assert len(text) < 200
+    with pytest.raises(UsageUnknown) as unknown:
+        await reader.hour("a", "uid")
+    assert str(unknown.value).startswith(f"{who} answers no use of an hour: ")
+    assert begins in str(unknown.value)
+    put_agent(server, "a", b"")
+    assert (await why(reader, "a"))[0].endswith("; it is empty")
+
+
 async def test_an_agent_whose_pod_is_another_now_is_found_again(
     server: FakeApiServer, reader: UsageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
