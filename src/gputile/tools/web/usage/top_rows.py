@@ -56,6 +56,10 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     ]
     booked_mib: Annotated[int, msgspec.Meta(description="What it has of their memory, MiB.")]
     used_mib: Annotated[int | None, msgspec.Meta(description="What it uses of their memory, MiB; null: not known.")]
+    used_mib_of_gpus: Annotated[
+        list[int | None],
+        msgspec.Meta(description="What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known."),
+    ]
     compute_percent: Annotated[int, msgspec.Meta(description="What it has of their compute, per cent of one GPU.")]
     gpu_time_percent: Annotated[
         int | None, msgspec.Meta(description="What it has of their time now, per cent of one GPU; null: not known.")
@@ -139,7 +143,7 @@ def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
             pod.node,
             ",".join(map(str, pod.gpus)) or "unknown",
             _gib(pod.booked_mib),
-            _used(pod.used_mib),
+            _used_by(pod),
             f"{pod.compute_percent}%" if pod.compute_percent else "-",
             "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
             "reserved" if pod.reserved else "bound",
@@ -189,6 +193,7 @@ def _pod(node: str, pod: PodTile, usage: NodeUsage) -> TopPod:
         gpus=[share.index for share in pod.shares],
         booked_mib=sum(share.mib for share in pod.shares) or pod.asked,
         used_mib=measured.mib,
+        used_mib_of_gpus=[measured.gpus.get(share.index) for share in pod.shares],
         compute_percent=sum(share.percent for share in pod.shares),
         gpu_time_percent=measured.percent,
         reserved=pod.reserved,
@@ -222,6 +227,13 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
             return None
         total += amount
     return total
+
+
+def _used_by(pod: TopPod) -> str:
+    """Return what a pod uses, and of several GPUs what of each, in their order."""
+    if pod.used_mib is None or len(pod.gpus) < 2:
+        return _used(pod.used_mib)
+    return f"{_gib(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
 
 
 def _used(mib: int | None) -> str:

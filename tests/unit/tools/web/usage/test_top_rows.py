@@ -76,5 +76,21 @@ def test_what_the_tables_say() -> None:
     ]
 
 
+def test_a_pod_on_several_gpus_is_told_by_what_it_uses_of_each() -> None:
+    shares = (TileShare(1, 8 * GIB), TileShare(3, 8 * GIB))
+    tile = NodeTile("n", pods=(PodTile("ns", "p", shares), PodTile("ns", "q", shares)))
+    measured = PodUsage(9 * GIB, gpus={3: 2 * GIB, 1: 7 * GIB}), PodUsage(GIB, gpus={1: GIB})
+    found = top_answer([tile], TopOrder.NAME, {"n": NodeUsage(dict(zip(("ns/p", "ns/q"), measured, strict=True)))})
+    assert [(pod.used_mib, pod.used_mib_of_gpus) for pod in found.pods] == [
+        (9 * GIB, [7 * GIB, 2 * GIB]),
+        (GIB, [GIB, None]),
+    ]
+    assert [row[3:6] for row in pod_rows(found.pods)[1:]] == [("1,3", "16", "9 (7, 2)"), ("1,3", "16", "1 (1, -)")]
+    unknown = top_answer([tile], TopOrder.NAME).pods
+    assert [(row[5], each.used_mib_of_gpus) for row, each in zip(pod_rows(unknown)[1:], unknown, strict=True)] == [
+        ("-", [None, None])
+    ] * 2
+
+
 def test_a_cordoned_node_is_said_to_be_one() -> None:
     assert top_answer([NodeTile("n", cordoned=True)], TopOrder.NAME).nodes[0].problems == ["it is cordoned"]
