@@ -109,8 +109,8 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "GPU memory",
-            "What there is, what pods have by the kubelet's device IDs, and what is in use: each of the same GPUs, those "
-            "of which the driver tells what is in use.",
+            "What there is, what pods have by the kubelet's device IDs, and what is in use: each of the same GPUs, "
+            "those of which the driver tells what is in use.",
             "bytes",
             {
                 "total": f"sum({_measured('gputile_agent_gpu_memory_bytes')})",
@@ -284,7 +284,8 @@ NAMESPACE: Final = Dashboard(
     (
         Panel(
             "Memory booked and used",
-            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use, where that is measured.",
+            "What its pods have of GPUs' memory by the kubelet's device IDs, and what they use, "
+            "where that is measured.",
             "bytes",
             {
                 "{{namespace}} booked": "sum by (namespace) "
