@@ -24,6 +24,7 @@ RECONCILE_APART_S = 0.3
 ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for 90 s
 AGAIN_S = 1.0  # after a pod has changed while it was being corrected
 PROBE_STEP_S = 5.0
+LAG_EVERY_S = 1.0  # four looks a second would be a quarter of what an idle agent costs
 TELL_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
@@ -34,7 +35,7 @@ class Agent:
     def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
         self.news = NodeInformer(parts.allocation_state, parts.wakeups, parts.host.node_name)
-        self._lag = LoopLag("agent")
+        self._lag = LoopLag("agent", look_every=LAG_EVERY_S)
         parts.monitoring.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()
