@@ -18,7 +18,7 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
-    HOLD_ANNOTATION,
+    RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
@@ -83,8 +83,8 @@ class _Server:
     """The API server: it stores everything."""
 
     async def reserve(self, pod: Pod, text: str | None) -> Pod:
-        annotations = {key: value for key, value in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
-        annotations |= {HOLD_ANNOTATION: text} if text is not None else {}
+        annotations = {key: value for key, value in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
+        annotations |= {RESERVATION_ANNOTATION: text} if text is not None else {}
         return _newer(pod, annotations=annotations)
 
     async def ungate(self, pod: Pod) -> Pod:

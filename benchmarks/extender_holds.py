@@ -16,8 +16,8 @@ from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.kept_places import EvictionSources
 from gputile.controlplane.extender.preemption import Preemption
+from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_MEMORY, HOLD_ANNOTATION
+from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
     bound,
@@ -168,7 +168,7 @@ def test_a_place_is_kept_while_a_victim_takes_its_time(cluster: ControlPlane, na
     urgent(cluster, namespace, 100)
     wait_evicted(cluster, namespace)
     (victim,) = leaving(cluster, namespace)
-    reservation = json.loads(pod_of(cluster, namespace)["metadata"]["annotations"][HOLD_ANNOTATION])
+    reservation = json.loads(pod_of(cluster, namespace)["metadata"]["annotations"][RESERVATION_ANNOTATION])
     assert reservation["preemption"] is True
     assert reservation["expires_ns"] / 1e9 > datetime.now().timestamp() + 600
     if restart:

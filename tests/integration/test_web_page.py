@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MIG_PREFIX
+from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -203,7 +203,7 @@ def with_trouble() -> list[Node | Pod]:
     kept = Reservation("g/1", 1, 1, "a", ends_ns, Allocation((gpu,), {}, GIB, mode="cgpu"))
     new = bound("new", "a", 0, 3)
     new.metadata.creation_timestamp = datetime.now(UTC).isoformat()
-    return [sick, new, pod("kept", mem=6, annotations={HOLD_ANNOTATION: encode_reservation(kept)})]
+    return [sick, new, pod("kept", mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(kept)})]
 
 
 async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -> None:

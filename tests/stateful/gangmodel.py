@@ -15,8 +15,8 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
-    HOLD_ANNOTATION,
     POD_GROUP_LABEL,
+    RESERVATION_ANNOTATION,
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.reservation import Reservation, reservation_of
@@ -59,7 +59,7 @@ def new_pod(name: str, units: int, labels: dict[str, str], now_ns: int) -> Pod:
 
 def annotated(changed: Pod, **annotations: str | None) -> Pod:
     """Return the pod with annotations set, or removed where they are None."""
-    wanted = {HOLD_ANNOTATION if key == "hold" else key: text for key, text in annotations.items()}
+    wanted = {RESERVATION_ANNOTATION if key == "hold" else key: text for key, text in annotations.items()}
     kept = {key: text for key, text in changed.metadata.annotations.items() if key not in wanted}
     kept |= {key: text for key, text in wanted.items() if text is not None}
     return msgspec.structs.replace(changed, metadata=msgspec.structs.replace(changed.metadata, annotations=kept))

@@ -49,7 +49,7 @@ from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.assume import decide_pod
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reserved_place import place_of, place_problem
+from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.machine import awaited
@@ -485,9 +485,9 @@ class Gangs(RuleBasedStateMachine):
         """
         asking = self.server.pods[uid]
         held = self.extender.booking(uid)
-        if place_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.reserved):
+        if reservation_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.reserved):
             return False
-        request, place = request_of(asking), place_of(asking, self.extender, self.extender_ns)
+        request, place = request_of(asking), reserved_node(asking, self.extender, self.extender_ns)
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False

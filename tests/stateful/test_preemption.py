@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from tests.unit.controlplane.extender.cluster import Fate
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
@@ -32,7 +32,7 @@ class World(PreemptingWorld):
         self.cluster.on_evict = self._on_evict
 
     def _on_evict(self, victim: Pod) -> None:
-        waiting = [pod for pod in self.cluster.pods.values() if HOLD_ANNOTATION in pod.metadata.annotations]
+        waiting = [pod for pod in self.cluster.pods.values() if RESERVATION_ANNOTATION in pod.metadata.annotations]
         unbound = [pod for pod in waiting if not pod.spec.node_name]
         priority = victim.spec.priority or 0
         assert any((pod.spec.priority or 0) > priority for pod in unbound), "nobody who is more important waits"

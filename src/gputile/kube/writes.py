@@ -67,7 +67,7 @@ async def bind_pod(connection: Connection, binding: Binding, *, within: float) -
     await connection.post(f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within)
 
 
-async def keep_place(
+async def write_reservation(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None], node: str, *, within: float
 ) -> Pod:
     """Set annotations and ``nominatedNodeName`` of this very version of the pod; return the pod as stored.

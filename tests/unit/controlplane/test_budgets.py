@@ -13,8 +13,8 @@ from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.kept_places import EvictionSources
 from gputile.controlplane.extender.preemption import Preemption
+from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject
 from tests.corebuilders import book, share

@@ -18,7 +18,6 @@ from gputile.kube.writes import (
     create_job,
     delete_job,
     evict_pod,
-    keep_place,
     mark_preempted,
     mark_unschedulable,
     patch_node,
@@ -26,6 +25,7 @@ from gputile.kube.writes import (
     read_pod,
     reference_to,
     remove_scheduling_gate,
+    write_reservation,
 )
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
@@ -101,14 +101,14 @@ async def test_a_place_is_kept_for_the_version_that_was_decided_about() -> None:
         decided = stored(server)
         for _ in range(2):
             server.fault("patch", "answer", status=200, body=json.dumps(GATED).encode())
-        await keep_place(connection, decided, {"a": "1"}, "n", within=60.0)
+        await write_reservation(connection, decided, {"a": "1"}, "n", within=60.0)
         assert server.requests[-1].path == f"{PODS}/p/status"
         known = {"uid": "uid-p", "resourceVersion": decided.metadata.resource_version}
         assert server.requests[-1].json() == {
             "metadata": {**known, "annotations": {"a": "1"}},
             "status": {"nominatedNodeName": "n"},
         }
-        await keep_place(connection, decided, {"a": None}, "", within=60.0)
+        await write_reservation(connection, decided, {"a": None}, "", within=60.0)
         assert server.requests[-1].json()["status"] == {"nominatedNodeName": None}
 
 

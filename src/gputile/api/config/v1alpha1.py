@@ -366,7 +366,7 @@ class Configuration(Section, frozen=True):
         except QuantityError as error:
             raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
 
-    def keeps_places(self, *, preemption: bool) -> bool:
+    def reserves_gpus(self, *, preemption: bool) -> bool:
         """Return whether GPUs are kept for pods that are to be bound: for those that preempt, or for gangs."""
         return self.preemption.enabled if preemption else self.admission.gangs
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import GANG_GATE, HOLD_ANNOTATION
+from gputile.api.well_known import GANG_GATE, RESERVATION_ANNOTATION
 from gputile.controlplane.controller.taints import JsonPatch
 from gputile.kube import writes
 from gputile.kube.connection import Connection
@@ -33,7 +33,7 @@ class ApiServerWriter:
 
     async def reserve(self, pod: Pod, text: str | None) -> Pod:
         """Write the reservation of this very version of the pod, or remove it; return the pod as stored."""
-        return await writes.annotate_pod(self._connection, pod, {HOLD_ANNOTATION: text})
+        return await writes.annotate_pod(self._connection, pod, {RESERVATION_ANNOTATION: text})
 
     async def ungate(self, pod: Pod) -> Pod:
         """Remove the gate of the pod's gang; return the pod as stored."""

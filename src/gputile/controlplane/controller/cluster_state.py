@@ -13,7 +13,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
 from gputile.api.policy import PodDisruptionBudget
-from gputile.api.well_known import HANDOVER_ANNOTATION, HOLD_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.well_known import HANDOVER_ANNOTATION, INVENTORY_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.controller.gang_members import GangMembers
@@ -177,9 +177,9 @@ class ClusterState:
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
         """See a pod as it will be once a write of its reservation is executed; return it as it will be."""
-        annotations = {key: text for key, text in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
+        annotations = {key: text for key, text in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
         if reservation is not None:
-            annotations[HOLD_ANNOTATION] = encode_reservation(reservation)
+            annotations[RESERVATION_ANNOTATION] = encode_reservation(reservation)
         else:
             self.freed += 1
         expected = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))

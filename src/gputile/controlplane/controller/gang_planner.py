@@ -17,9 +17,9 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PlaceState
+from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PreemptionState
 from gputile.controlplane.controller.gang_searches import TOO_LARGE, GangSearches
 from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
 from gputile.controlplane.controller.starvation import StarvationTimeout
@@ -136,7 +136,7 @@ class GangPlanner:
         head: Gang | None = None
         for gang in gangs:
             yield
-            if gang.repeated and self._keeps_gpus(gang):
+            if gang.repeated and self._has_reservation(gang):
                 self._starvation.repeat(gang.name)
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
@@ -177,7 +177,7 @@ class GangPlanner:
         Pods that others leave GPUs for are not among them.
         """
         found = self._searches.without_room()
-        return [pod for pod in found if (gang := gang_of(pod)) is None or self.preemption.kept(gang) is None]
+        return [pod for pod in found if (gang := gang_of(pod)) is None or self.preemption.plan_of(gang) is None]
 
     def abandon(self) -> None:
         """Take back what was expected of a round that was given up: nothing of it is written."""
@@ -213,8 +213,8 @@ class GangPlanner:
             self._give_up(gang, "some of its pods are gone", result)
             yield from self._remove_reservations(gang, result)
             return False
-        if self.preemption.kept(gang.name) is not None and (yield from self._goes_on(gang, result)):
-            return self.preemption.kept(gang.name) is None
+        if self.preemption.plan_of(gang.name) is not None and (yield from self._goes_on(gang, result)):
+            return self.preemption.plan_of(gang.name) is None
         refused = self._refused.get(gang.name)
         if refused is not None and refused.pauses(self._cluster_state.now_ns):
             yield from self._remove_reservations(gang, result)
@@ -265,7 +265,7 @@ class GangPlanner:
 
     def _keep_places(self, gang: Gang, found: GangVictims, result: Round) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
-        plan = self.preemption.keep(gang, found)
+        plan = self.preemption.reserve(gang, found)
         yield from self._write(gang, plan, len(plan.places), result, starts=False)
         leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
@@ -273,31 +273,31 @@ class GangPlanner:
 
     def _goes_on(self, gang: Gang, result: Round) -> Steps[bool]:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
-        preemption, kept = self.preemption, self.preemption.kept(gang.name)
-        if kept is None:
+        preemption, preempting = self.preemption, self.preemption.plan_of(gang.name)
+        if preempting is None:
             return False
-        state, why = yield from preemption.look(gang, kept)
-        if state is PlaceState.LOST:
+        state, why = yield from preemption.look(gang, preempting)
+        if state is PreemptionState.LOST:
             self._give_up(gang, why, result)
             return False
-        if state is PlaceState.FREE:
+        if state is PreemptionState.FREE:
             preemption.drop(gang)
-            yield from self._start(gang, kept.plan, result)
+            yield from self._start(gang, preempting.plan, result)
             return True
-        if preemption.ends_soon(kept, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
-            yield from self._write(gang, kept.plan, len(kept.plan.places), result, starts=False)
-        elif evictions := preemption.due(gang.name, kept):
+        if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
+            yield from self._write(gang, preempting.plan, len(preempting.plan.places), result, starts=False)
+        elif evictions := preemption.due(gang.name, preempting):
             result.evictions.append(evictions)
         return True
 
     def _give_up(self, gang: Gang, why: str, result: Round) -> None:
-        """Keep places no longer that others were to leave for a gang."""
-        if self.preemption.kept(gang.name) is not None:
+        """Reserve no longer what others were to leave for a gang."""
+        if self.preemption.plan_of(gang.name) is not None:
             self.preemption.drop(gang)
             text = f"gang {gang.name.name}: no places are kept any more that others leave: {why}"
             result.events.append(GangEvent(gang.unreserved, _ENDED, text))
 
-    def _keeps_gpus(self, gang: Gang) -> bool:
+    def _has_reservation(self, gang: Gang) -> bool:
         ends = (self._cluster_state.reservation_end(pod.metadata.uid) for pod in (*gang.reserved, *gang.unreserved))
         return any(end_ns > self._cluster_state.now_ns for end_ns in ends)
 
@@ -323,7 +323,7 @@ class GangPlanner:
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
         may_reserve = gang.below_min_member and not (gang.started and self._several_started)
-        may_reserve = may_reserve and gang.name not in self._refused and self.preemption.kept(gang.name) is None
+        may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
         waited = self._starvation.has_passed(gang.name, gang.complete_at, self._cluster_state.now_ns)
         return may_reserve and complete and waited and not self._searches.is_too_large(gang)
 
@@ -357,7 +357,7 @@ class GangPlanner:
                     repeated=repeated,
                 )
                 writes.append(ReservationPatch(pod, reservation))
-            elif HOLD_ANNOTATION in pod.metadata.annotations:
+            elif RESERVATION_ANNOTATION in pod.metadata.annotations:
                 writes.append(ReservationPatch(pod, None))
         yield from self._expect(writes, result)
 
@@ -380,7 +380,9 @@ class GangPlanner:
 
     def _remove_reservations(self, gang: Gang, result: Round) -> Steps[None]:
         # Also those that have ended: the extender's clock may differ.
-        writes = [ReservationPatch(pod, None) for pod in gang.unreserved if HOLD_ANNOTATION in pod.metadata.annotations]
+        writes = [
+            ReservationPatch(pod, None) for pod in gang.unreserved if RESERVATION_ANNOTATION in pod.metadata.annotations
+        ]
         yield from self._expect(writes, result)
 
     def _expect(self, writes: Sequence[ReservationPatch], result: Round) -> Steps[None]:

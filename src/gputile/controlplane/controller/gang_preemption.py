@@ -1,6 +1,6 @@
-"""Has pods of lower priority evicted for gangs, and keeps the places that they leave.
+"""Has pods of lower priority evicted for gangs, and reserves the GPUs that they leave.
 
-First the places are kept: reservations of a plan that is not to start yet. When they are written, the pods are evicted
+First GPUs are reserved, by a plan that is not to start yet. When all reservations are written, the pods are evicted
 that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
 It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
 the gang waits before it tries again. For a while others are chosen then than who was refused (``refused_evictions``).
@@ -24,7 +24,7 @@ from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules
 from gputile.kube.errors import KubeError
 
@@ -46,7 +46,7 @@ class Eviction(NamedTuple):
     why: str
 
 
-class PlaceState(Enum):
+class PreemptionState(Enum):
     """What has become of the places that pods leave for a gang."""
 
     LEAVING = "pods have to leave yet"
@@ -55,10 +55,10 @@ class PlaceState(Enum):
 
 
 @dataclass(slots=True)
-class PreemptedPlaces:
+class PreemptionPlan:
     """The places of a gang, and the pods that leave them. Times are Unix time in nanoseconds.
 
-    ``evicted`` has when the eviction of each pod was accepted. The places are kept for ``lasts_ns`` at most.
+    ``evicted`` has when the eviction of each pod was accepted. The reservations last ``lasts_ns`` at most.
     """
 
     plan: GangPlan
@@ -78,7 +78,7 @@ class GangPreemption:
         self.evictions_refused = 0
         self._cluster_state = cluster_state
         self._configuration = cluster_state.ledger.configuration
-        self._kept: dict[GangName, PreemptedPlaces] = {}
+        self._plans: dict[GangName, PreemptionPlan] = {}
         bound = cluster_state.bound_pods.facts
         self._refused = RefusedEvictions(lambda: cluster_state.now_ns / _SECOND, lambda uid: uid in bound)
         self._rests: dict[GangName, tuple[frozenset[str], int]] = {}
@@ -90,13 +90,13 @@ class GangPreemption:
         """Begin a round; ``names`` are the gangs that have unbound pods."""
         self._passed_over &= self._asking
         self._asking, self._steps_left = set(), STEPS_A_ROUND
-        for remembered in (self._kept, self._rests):
+        for remembered in (self._plans, self._rests):
             for name in remembered.keys() - names:
                 del remembered[name]
 
-    def kept(self, name: GangName) -> PreemptedPlaces | None:
-        """Return the places that pods leave for a gang, None where there are none."""
-        return self._kept.get(name)
+    def plan_of(self, name: GangName) -> PreemptionPlan | None:
+        """Return by what plan pods leave GPUs for a gang, None where there is none."""
+        return self._plans.get(name)
 
     # -- a new plan
 
@@ -136,14 +136,14 @@ class GangPreemption:
         self._passed_over.add(name)
         return False
 
-    def keep(self, gang: Gang, found: GangVictims) -> GangPlan:
-        """Note that these places are kept for a gang; return the plan."""
+    def reserve(self, gang: Gang, found: GangVictims) -> GangPlan:
+        """Note that these places are reserved for a gang; return the plan."""
         facts = self._cluster_state.bound_pods.facts
         graces = [facts[uid].grace_s for uid in found.evicted if uid in facts]
         lasts = self._configuration.preemption.keep_seconds + max([0, *graces, *self._leaving_s(found)])
         plan = GangPlan(found.places, True, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
-        self._kept[gang.name] = PreemptedPlaces(plan, found.evicted, until_ns, lasts * _SECOND)
+        self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan
 
     def _leaving_s(self, found: GangVictims) -> list[int]:
@@ -171,7 +171,10 @@ class GangPreemption:
     def _rules(self) -> EvictionRules:
         state, now_ns = self._cluster_state, self._cluster_state.now_ns
         under_way = {
-            uid for kept in self._kept.values() for uid, at_ns in kept.evicted.items() if now_ns - at_ns < _EVICTED_NS
+            uid
+            for preempting in self._plans.values()
+            for uid, at_ns in preempting.evicted.items()
+            if now_ns - at_ns < _EVICTED_NS
         }
         return EvictionRules(
             state.bound_pods.facts,
@@ -190,60 +193,62 @@ class GangPreemption:
         groups = self._cluster_state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
-    # -- places that are kept
+    # -- reservations that were written
 
-    def look(self, gang: Gang, kept: PreemptedPlaces) -> Steps[tuple[PlaceState, str]]:
+    def look(self, gang: Gang, preempting: PreemptionPlan) -> Steps[tuple[PreemptionState, str]]:
         """Return, in steps, what has become of the places of a gang, and why they are lost."""
         now_ns = self._cluster_state.now_ns
-        if kept.refused and not kept.evicted:
-            return PlaceState.LOST, kept.refused
+        if preempting.refused and not preempting.evicted:
+            return PreemptionState.LOST, preempting.refused
         pods = {pod.metadata.uid: pod for pod in gang.unreserved}
-        if not kept.plan.places.keys() <= pods.keys():
-            return PlaceState.LOST, "its pods are others now"
-        if len(kept.plan.places) < gang.needed:
-            return PlaceState.LOST, f"it needs {gang.needed} places now"
-        bookings = self._bookings(kept)
+        if not preempting.plan.places.keys() <= pods.keys():
+            return PreemptionState.LOST, "its pods are others now"
+        if len(preempting.plan.places) < gang.needed:
+            return PreemptionState.LOST, f"it needs {gang.needed} places now"
+        bookings = self._bookings(preempting)
         if bookings is None:
-            return PlaceState.LOST, "a reservation of it is not there"
-        problems = [why for booking in bookings.values() if (why := lost_place(self._cluster_state.ledger, booking))]
+            return PreemptionState.LOST, "a reservation of it is not there"
+        problems = [
+            why for booking in bookings.values() if (why := lost_reservation(self._cluster_state.ledger, booking))
+        ]
         if not problems:
-            return PlaceState.FREE, ""
+            return PreemptionState.FREE, ""
         for why in problems:
             if why.rule not in _WAITING:
-                return PlaceState.LOST, why.text
-        if not 0 < kept.until_ns - now_ns <= kept.lasts_ns:
-            return PlaceState.LOST, "its time is over"
+                return PreemptionState.LOST, why.text
+        if not 0 < preempting.until_ns - now_ns <= preempting.lasts_ns:
+            return PreemptionState.LOST, "its time is over"
         ground, rules = self._cluster_state.ground(), self._rules()
-        if not kept.evicted and rules.over_budget(kept.victims):
-            return PlaceState.LOST, "not all pods that have to leave may be evicted any more"
-        planned = [(pods[uid], place.node) for uid, place in kept.plan.places.items()]
-        if self.due(gang.name, kept) and not (
-            yield from is_enough(bookings, planned, frozenset(kept.victims), ground, rules, now_ns)
+        if not preempting.evicted and rules.over_budget(preempting.victims):
+            return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
+        planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
+        if self.due(gang.name, preempting) and not (
+            yield from is_enough(bookings, planned, frozenset(preempting.victims), ground, rules, now_ns)
         ):
-            return PlaceState.LOST, "what the pods that have to leave would free is not enough any more"
-        return PlaceState.LEAVING, ""
+            return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
+        return PreemptionState.LEAVING, ""
 
-    def due(self, name: GangName, kept: PreemptedPlaces) -> list[Eviction]:
+    def due(self, name: GangName, preempting: PreemptionPlan) -> list[Eviction]:
         """Return the evictions to ask for now."""
         now_ns, facts = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts
-        if 0 < kept.retry_ns - now_ns <= _RETRY_NS:
+        if 0 < preempting.retry_ns - now_ns <= _RETRY_NS:
             return []
         return [
             Eviction(name, uid, known.namespace, known.name, f"preempted by gang {name}")
-            for uid in self._refused.first(kept.victims)
+            for uid in self._refused.first(preempting.victims)
             if (known := facts.get(uid)) is not None
             and not known.leaves_at
-            and not 0 <= now_ns - kept.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
+            and not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
         ]
 
-    def ends_soon(self, kept: PreemptedPlaces, margin_ns: int) -> bool:
+    def ends_soon(self, preempting: PreemptionPlan, margin_ns: int) -> bool:
         """Return whether reservations of a plan end within ``margin_ns``."""
-        ends = (self._cluster_state.reservation_end(uid) for uid in kept.plan.places)
+        ends = (self._cluster_state.reservation_end(uid) for uid in preempting.plan.places)
         return min(ends) - self._cluster_state.now_ns <= margin_ns
 
     def drop(self, gang: Gang) -> None:
-        """Keep no places for a gang any more; it waits before it tries again, unless its pods change."""
-        self._kept.pop(gang.name, None)
+        """Reserve nothing for a gang any more; it waits before it tries again, unless its pods change."""
+        self._plans.pop(gang.name, None)
         uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
         self._rests[gang.name] = uids, self._cluster_state.now_ns + _REST_NS
 
@@ -259,21 +264,21 @@ class GangPreemption:
     def was_evicted(self, eviction: Eviction) -> None:
         """Note that the API server has accepted an eviction, or may have."""
         self.evictions += 1
-        if (kept := self._kept.get(eviction.gang)) is not None:
-            kept.evicted[eviction.uid] = self._cluster_state.now_ns
+        if (preempting := self._plans.get(eviction.gang)) is not None:
+            preempting.evicted[eviction.uid] = self._cluster_state.now_ns
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
         """Note that the API server refuses an eviction."""
         self.evictions_refused += 1
         self._refused.refused(eviction.uid, error)
-        if (kept := self._kept.get(eviction.gang)) is not None:
-            kept.refused, kept.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
+        if (preempting := self._plans.get(eviction.gang)) is not None:
+            preempting.refused, preempting.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
 
-    def _bookings(self, kept: PreemptedPlaces) -> dict[str, Booking] | None:
+    def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
         """Return the reservations of a plan by UID, None where one is not there."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
-        for uid, place in kept.plan.places.items():
+        for uid, place in preempting.plan.places.items():
             booking = self._cluster_state.ledger.booking(uid)
             if place.allocation is None:
                 continue

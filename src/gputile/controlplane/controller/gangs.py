@@ -10,7 +10,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.reserved_place import plan_problem
 
 # A reservation that ends within this part of its time is renewed, before others can take its GPUs.
@@ -212,8 +212,8 @@ def _reserved(
 ) -> Generator[None, None, set[str]]:
     """Return, in steps, the UIDs of the pods that may use their reservation.
 
-    That is the rule of the extender (``reserved_place.claim``): all reservations of a plan, or those of a started
-    one. The latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
+    That is the rule of the extender (``reserved_place``): all reservations of a plan, or those of a started one. The
+    latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
     They also stay while their node takes no pods for a moment: others would get the GPUs otherwise.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
@@ -282,7 +282,7 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
     booking = cluster_state.ledger.booking(pod.metadata.uid)
     if booking is None or not booking.reserved or booking.plan != reservation.plan:
         return False
-    return lost_place(cluster_state.ledger, booking) is None
+    return lost_reservation(cluster_state.ledger, booking) is None
 
 
 def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
@@ -291,7 +291,7 @@ def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reserv
     if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
         return False
     begun = any(member.begun for member in ledger.by_plan(reservation.plan))
-    lost = lost_place(ledger, booking)
+    lost = lost_reservation(ledger, booking)
     return begun and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 
 

@@ -132,11 +132,11 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
         if verdict.request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
-        if self._preemption is not None and self._preemption.keeps_place(args.pod):
+        if self._preemption is not None and self._preemption.has_reservation(args.pod):
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority, interchange = args.pod.spec.priority or 0, None
         if self._preemption is not None:
-            interchange = Interchange(args.pod, self._preemption.places.rules().facts)
+            interchange = Interchange(args.pod, self._preemption.reservations.rules().facts)
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputile.api.core import Binding, Pod
-from gputile.api.well_known import FENCE_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import FENCE_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.listing import list_all
-from gputile.kube.writes import annotate_pod_status, bind_pod, evict_pod, keep_place, mark_preempted, read_pod
+from gputile.kube.writes import annotate_pod_status, bind_pod, evict_pod, mark_preempted, read_pod, write_reservation
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
 BIND_SECONDS = 15.0
@@ -47,7 +47,7 @@ class PreemptionApi(Protocol):
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the API server itself, None where there is none of this name."""
 
-    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, node: str) -> Pod:
         """Write the reservation of this very version of the pod, and its nominated node; return it as stored.
 
         None removes the reservation, and "" the nomination.
@@ -87,7 +87,7 @@ class ApiServerPodApi:
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
 
-    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, node: str) -> Pod:
         """Write the reservation and the nominated node of this very version of the pod.
 
         Raises:
@@ -96,7 +96,7 @@ class ApiServerPodApi:
         """
         if not self._active():
             raise NoLongerActive("the Lease was lost before the reservation was sent")
-        return await keep_place(self._connection, pod, {HOLD_ANNOTATION: text}, node, within=POD_SECONDS)
+        return await write_reservation(self._connection, pod, {RESERVATION_ANNOTATION: text}, node, within=POD_SECONDS)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Ask for the eviction of the pod with this UID, and write into its status that it is preempted.

@@ -11,10 +11,10 @@ from typing import NoReturn
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.kept_places import RETRY_S, EvictionSources, KeptPlaces
 from gputile.controlplane.extender.pod_api import PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
+from gputile.controlplane.extender.preemption_reservations import RETRY_S, EvictionSources, PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
@@ -47,7 +47,7 @@ class Preemption:
         self._engine, self._ledger = engine, engine.ledger
         self._sources, self._clock = sources, clock
         self._queue = PreemptionQueue()
-        self.places = KeptPlaces(engine, api, sources, clock, notify, self._queue)
+        self.reservations = PreemptionReservations(engine, api, sources, clock, notify, self._queue)
 
     # -- what kube-scheduler asks
 
@@ -61,7 +61,7 @@ class Preemption:
         if self._may_preempt(pod):
             self._queue.refused(pod, names, self._clock.monotonic(), by_scheduler=True)
 
-    def keeps_place(self, pod: Pod) -> bool:
+    def has_reservation(self, pod: Pod) -> bool:
         """Return whether GPUs are kept for the pod, so that nobody else has to leave."""
         booking = self._ledger.booking(pod.metadata.uid)
         return booking is not None and booking.preemption
@@ -91,7 +91,7 @@ class Preemption:
 
     async def round(self, active: Callable[[], bool] = lambda: True) -> None:
         """Go on with the places that are kept, and look for places for the pods that wait."""
-        await self.places.go_on(active)
+        await self.reservations.go_on(active)
         begun, hopeless = self._clock.monotonic(), set[_Search]()
         lowest = min((booking.priority for booking in self._ledger.bookings()), default=0)
         for waiting in self._queue.due(begun):
@@ -105,8 +105,8 @@ class Preemption:
 
         ``hopeless`` are the searches of the round that found nothing: others like them are not made.
         """
-        uid, pod = waiting.pod.metadata.uid, await self.places.read(waiting.pod)
-        request = self.places.request(pod) if pod is not None else None
+        uid, pod = waiting.pod.metadata.uid, await self.reservations.read(waiting.pod)
+        request = self.reservations.request(pod) if pod is not None else None
         if pod is None or request is None or self._ledger.booking(uid) is not None:
             return
         nominated, now = _nominated(pod), self._clock.monotonic()
@@ -128,9 +128,9 @@ class Preemption:
             self._queue.later(waiting, now + (PERIOD_S if nominated else AGAIN_S))
         elif place.withdrawn:
             for other in place.withdrawn:
-                await self.places.give_up(other, f"pod {pod.key} of higher priority takes its place")
+                await self.reservations.give_up(other, f"pod {pod.key} of higher priority takes its place")
             self._queue.later(waiting, now)
-        elif not await self.places.keep(pod, request, place):
+        elif not await self.reservations.reserve(pod, request, place):
             self._queue.later(waiting, now + RETRY_S)
 
     async def _place(self, pod: Pod, request: Request, names: Sequence[str]) -> VictimChoice | None:
@@ -140,17 +140,17 @@ class Preemption:
         """
         if self._engine.best_first(request, names):
             return None
-        preemptor = self.places.preemptor(pod, request)
-        found = await in_slices(choose_victims(self._engine, preemptor, names, self.places.rules()))
+        preemptor = self.reservations.preemptor(pod, request)
+        found = await in_slices(choose_victims(self._engine, preemptor, names, self.reservations.rules()))
         if found is None:
             return None
         # The ledger may have changed between the steps: what is written next is decided without a pause.
         gpus = frozenset(gpu.uuid for gpu in found.gpus)
-        place = at_once(choose_victims(self._engine, preemptor, (found.node,), self.places.rules(), gpus))
+        place = at_once(choose_victims(self._engine, preemptor, (found.node,), self.reservations.rules(), gpus))
         if place is None or place.evicted or place.withdrawn:
             return place
         # Pods leave by themselves. Where they are of lower priority, their successors are not to take the place.
-        return place if self.places.leaving_at(place.node, gpus, preemptor.priority) else None
+        return place if self.reservations.leaving_at(place.node, gpus, preemptor.priority) else None
 
     def _left(self, pod: Pod, request: Request, node: str) -> VictimChoice | None:
         """Return the place on the node that kube-scheduler has nominated, once nobody else need leave it."""
@@ -158,8 +158,8 @@ class Preemption:
         if isinstance(decision, Decision):
             gpus = tuple(each.gpu for each in decision.gpus)
             return VictimChoice(node, gpus, (), ()) if decision.allocation is not None else None
-        preemptor = self.places.preemptor(pod, request)
-        rules = self.places.rules(soon_s=MOST_GRACE_S)
+        preemptor = self.reservations.preemptor(pod, request)
+        rules = self.reservations.rules(soon_s=MOST_GRACE_S)
         place = at_once(choose_victims(self._engine, preemptor, (node,), rules))
         # Whom kube-scheduler evicts may not have been told to leave yet.
         return place if place is not None and not place.evicted and not place.withdrawn else None

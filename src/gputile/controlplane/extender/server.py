@@ -29,7 +29,6 @@ from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.kept_places import EvictionSources
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.extender.pending_pods import PendingPods
@@ -37,6 +36,7 @@ from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
+from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
@@ -182,21 +182,21 @@ class Extender:
             "GPUs with more booked than they have: never, unless somebody else writes allocations.",
             lambda: overallocated_gpus(ledger),
         )
-        places = self._preemption.places
+        reservations = self._preemption.reservations
         counter(
             "gputile_extender_places_kept",
             "Places that were kept for pods that preempt others, since the start.",
-            lambda: places.kept,
+            lambda: reservations.reserved,
         )
         counter(
             "gputile_extender_evictions",
             "Pods that were evicted for pods of higher priority, since the start.",
-            lambda: places.evictions,
+            lambda: reservations.evictions,
         )
         counter(
             "gputile_extender_evictions_refused",
             "Evictions that the API server refused, since the start.",
-            lambda: places.evictions_refused,
+            lambda: reservations.evictions_refused,
         )
 
     @asynccontextmanager

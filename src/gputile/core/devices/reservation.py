@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, check_allocation
 from gputile.core.devices.gang_membership import MOST_MEMBERS
 from gputile.core.devices.versioned_codec import VersionedCodec
@@ -58,7 +58,7 @@ encode_reservation, decode_reservation = _CODEC.encode, _CODEC.decode
 
 def reservation_of(pod: Pod) -> Reservation | None:
     """Return the reservation that a pod carries; None where it has none, or one that cannot be read."""
-    text = pod.metadata.annotations.get(HOLD_ANNOTATION)
+    text = pod.metadata.annotations.get(RESERVATION_ANNOTATION)
     if text is None:
         return None
     try:

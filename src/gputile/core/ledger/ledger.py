@@ -56,7 +56,7 @@ class Ledger:
         self._non_gpu_pods = NonGpuPods()
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
-        self._keeps_places = any(configuration.keeps_places(preemption=each) for each in (False, True))
+        self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
 
     # -- events
 
@@ -121,7 +121,7 @@ class Ledger:
             if pod.finished or pod.spec.node_name:
                 self._reservations.put(uid, None)
                 self._release(uid)
-            elif self._keeps_places and (held is None or held.reserved or held.assumed_at is not None):
+            elif self._reserves_gpus and (held is None or held.reserved or held.assumed_at is not None):
                 self._reservation_applied(pod, held)
             return
         self._reservations.put(uid, None)

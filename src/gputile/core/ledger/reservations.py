@@ -20,7 +20,7 @@ def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
     reservation = reservation_of(pod)
     if reservation is None or reservation.allocation is None:
         return None
-    if not configuration.keeps_places(preemption=reservation.preemption):
+    if not configuration.reserves_gpus(preemption=reservation.preemption):
         return None
     try:
         request = parse_request(pod, configuration.unit_mib, configuration.trust_group)

@@ -14,7 +14,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_binding import PodBinding, binding_of
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal
-from gputile.core.scheduling.reserved_place import claim, is_ordinary, waits_for
+from gputile.core.scheduling.reserved_place import is_ordinary, take_reservation, waits_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,4 @@ def decide_pod(
     """Return which GPUs of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
     if is_ordinary(engine.ledger, pod):
         return engine.decide(request, node, now_ns)
-    return claim(engine, pod, request, node, now_ns)
+    return take_reservation(engine, pod, request, node, now_ns)

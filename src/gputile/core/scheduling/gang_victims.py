@@ -24,7 +24,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import lost_place
+from gputile.core.scheduling.reservation_refusal import lost_reservation
 from gputile.core.scheduling.victim_choice import (
     MOST_NODES,
     SEARCHED,
@@ -76,7 +76,7 @@ def choose_gang_victims(
     aside = _WithoutPods(ground)
     try:
         for member in members:
-            aside.take_reservation(member.pod)
+            aside.claim(member.pod)
             yield
         for uid in [uid for uid in rules.facts if rules.is_leaving(uid, now_s)]:
             aside.take(uid)
@@ -119,7 +119,7 @@ def is_enough(
             if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
                 aside.take(uid)
                 yield
-        enough = all(lost_place(ground.engine.ledger, booking) is None for booking in places.values())
+        enough = all(lost_reservation(ground.engine.ledger, booking) is None for booking in places.values())
         for pod, node in pods:
             enough = enough and (yield from _takes(ground.predicates, pod, node))
         yield from aside.bring_back_in_steps()
@@ -157,7 +157,7 @@ class _WithoutPods:
         self._reservations: list[tuple[Pod, Booking | None, str]] = []
         self._gone: dict[str, tuple[Pod, str]] = {}
 
-    def take_reservation(self, pod: Pod) -> None:
+    def claim(self, pod: Pod) -> None:
         """Look at a pod that waits as if nothing were kept for it."""
         uid = pod.metadata.uid
         self._reservations.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
@@ -379,6 +379,6 @@ class _Attempt:
     def _stands(self, pod: Pod, place: Decision) -> bool:
         """Return whether a pod of the gang could still have its place."""
         booking = self._ledger.booking(pod.metadata.uid)
-        if booking is not None and lost_place(self._ledger, booking) is not None:
+        if booking is not None and lost_reservation(self._ledger, booking) is not None:
             return False
         return at_once(_takes(self._predicates, pod, place.node))

@@ -8,7 +8,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.placement.node_reasons import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
-from gputile.core.scheduling.reserved_place import is_ordinary, place_of, place_problem
+from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     if request is None:
         return PodVerdict(Filtered(list(names)))
     if not is_ordinary(ledger, pod):
-        if (waits := place_problem(ledger, pod, now_ns)) is not None:
+        if (waits := reservation_problem(ledger, pod, now_ns)) is not None:
             return PodVerdict(_none(names, waits), lacks_gpus=True)
-        if (place := place_of(pod, ledger, now_ns)) is not None:
+        if (place := reserved_node(pod, ledger, now_ns)) is not None:
             return _only(place, names, f"GPUs of node {place} are kept for the pod")
         if (booking := ledger.booking(pod.metadata.uid)) is not None:
             why = f"an earlier Binding of the pod to node {booking.node} is not confirmed yet"

@@ -55,7 +55,7 @@ class ReservationRefusal:
         return shortened(f"gang {self.gang}: {why}" if self.gang else why)
 
 
-def lost_place(ledger: Ledger, reservation: Booking) -> ReservationRefusal | None:
+def lost_reservation(ledger: Ledger, reservation: Booking) -> ReservationRefusal | None:
     """Return why the GPUs of a reservation cannot be taken any more, None where they can."""
     row = ledger.row_of.get(reservation.node)
     node_info = ledger.node_info(row) if row is not None else None

@@ -14,7 +14,7 @@ all or nothing, at any lag.
 from dataclasses import replace
 
 from gputile.api.core import Pod
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Chosen
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.inventory import advertised_units
@@ -27,7 +27,7 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_place
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
 
 _A_STEP = 128  # places of a plan that are judged before others are let in
 
@@ -38,7 +38,7 @@ def is_ordinary(ledger: Ledger, pod: Pod) -> bool:
         return False
     if not ledger.configuration.admission.gangs:
         return True
-    return HOLD_ANNOTATION not in pod.metadata.annotations and gang_of(pod) is None
+    return RESERVATION_ANNOTATION not in pod.metadata.annotations and gang_of(pod) is None
 
 
 def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
@@ -46,14 +46,14 @@ def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
     engine.ledger.apply(TimePassed(now_ns))
 
 
-def claim(
+def take_reservation(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
 ) -> Decision | FitRefusal | ReservationRefusal:
     """Return which GPUs of ``node`` a pod gets that is not ordinary, or why it gets none now.
 
     ``now_ns`` is Unix time in nanoseconds.
     """
-    why = place_problem(engine.ledger, pod, now_ns)
+    why = reservation_problem(engine.ledger, pod, now_ns)
     if why is not None:
         return why
     reservation = engine.ledger.booking(pod.metadata.uid)
@@ -66,7 +66,7 @@ def claim(
     return _taken(engine, reservation, now_ns)
 
 
-def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str | None:
+def reserved_node(pod: Pod, ledger: Ledger, now_ns: int) -> str | None:
     """Return the node where GPUs are kept for the pod, None where it is free to go anywhere."""
     booking, reservation = ledger.booking(pod.metadata.uid), reservation_of(pod)
     if booking is not None:
@@ -83,7 +83,7 @@ def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str | None:
     )
 
 
-def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal | None:
+def reservation_problem(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal | None:
     """Return why a pod that GPUs are reserved for, or a pod of a gang, must wait; None where it need not.
 
     A pod with a reservation belongs to its plan, whatever its labels have become.
@@ -98,14 +98,14 @@ def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal |
     if booking is not None:
         why = at_once(plan_problem(ledger, booking))
         return replace(why, gang=name) if why is not None else None
-    if gang is None or place_of(pod, ledger, now_ns) is not None:
+    if gang is None or reserved_node(pod, ledger, now_ns) is not None:
         return None
     return ReservationRefusal(ReservationRule.NO_PLACE, name)
 
 
 def _preemption_problem(ledger: Ledger, booking: Booking) -> ReservationRefusal | None:
     """Return why a pod cannot have yet what other pods leave for it, None where it can."""
-    why = lost_place(ledger, booking) if booking.reserved else None
+    why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
         return replace(why, rule=ReservationRule.NOT_LEFT_YET)
     return why
@@ -120,7 +120,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
         return None
     members = ledger.by_plan(booking.plan)
     if any(member.begun for member in members):
-        return lost_place(ledger, booking)
+        return lost_reservation(ledger, booking)
     if len(members) < booking.plan_size:
         return ReservationRefusal(ReservationRule.PLAN_INCOMPLETE, kept=len(members), size=booking.plan_size)
     if _first(ledger, booking.plan) is None:
@@ -128,7 +128,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
     for number, member in enumerate(members, 1):
         if number % _A_STEP == 0:
             yield
-        if member.reserved and (why := lost_place(ledger, member)) is not None:
+        if member.reserved and (why := lost_reservation(ledger, member)) is not None:
             return why
     return None
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -144,7 +144,7 @@ def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: in
     """Also where no configuration says that gangs are planned, as the chart's does."""
     gpu = share(make_gpu_uuid("a", 0), 15 * 1024)
     hold = Reservation("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, 1024, mode="share"))
-    kept = json.dumps({HOLD_ANNOTATION: encode_reservation(hold)})
+    kept = json.dumps({RESERVATION_ANNOTATION: encode_reservation(hold)})
     (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
     (tmp_path / "config").write_text(config, encoding="utf-8")
     more = ("--config", str(tmp_path / "config")) if config else ()

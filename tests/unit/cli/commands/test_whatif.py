@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.tools.simulator.documents.generated_names import make_gpu_uuid
@@ -144,7 +144,7 @@ def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
     manifest["metadata"]["annotations"] = {
         ALLOCATION_ANNOTATION: encode_allocation(Allocation((share,), {"c": (share,)}, 512, mode="share")),
         MEMORY_UNIT_ANNOTATION: "512",
-        HOLD_ANNOTATION: "of an earlier gang",
+        RESERVATION_ANNOTATION: "of an earlier gang",
     }
     (tmp_path / "runs").write_text(yaml.safe_dump(manifest), encoding="utf-8")
     answer = simulated(files, "-f", str(tmp_path / "runs"), "--without-node", "a", "--unit", unit)

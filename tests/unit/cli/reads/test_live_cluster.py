@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -48,7 +48,7 @@ def kept(ends_in_s: int) -> Pod:
     """Return a pod of a gang, for which the whole GPU is kept."""
     gpu = share("GPU-n-0", 15 * GIB)
     hold = Reservation("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, GIB, mode="share"))
-    return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+    return pod("member", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
 
 
 @pytest.mark.requirement("M13")

@@ -95,7 +95,7 @@ async def test_a_pod_whose_eviction_is_always_refused_does_not_block_a_gang() ->
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
-    kept = bench.planner.preemption.kept(GangName("default", "g", False))
+    kept = bench.planner.preemption.plan_of(GangName("default", "g", False))
     assert kept is not None
     bench.cluster.refused = {kept.victims[0]}
     for _ in range(6):

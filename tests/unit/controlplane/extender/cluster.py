@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from gputile.api.core import Binding, Pod
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.kube.errors import (
     AnswerLost,
     ApiError,
@@ -117,7 +117,7 @@ class ModelCluster:
             self.touch(pod)
         return copy.deepcopy(pod)
 
-    async def keep(self, pod: Pod, text: str | None, node: str) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, node: str) -> Pod:
         """Write a reservation and a nomination of this very version of a pod."""
         if not self.writable:
             raise AnswerLost("timed out")
@@ -126,8 +126,8 @@ class ModelCluster:
             raise NotFound(404, "NotFound", "no such pod")
         if (found.metadata.uid, found.metadata.resource_version) != (pod.metadata.uid, pod.metadata.resource_version):
             raise Conflict(409, "Conflict", "the precondition does not hold")
-        others = {key: each for key, each in found.metadata.annotations.items() if key != HOLD_ANNOTATION}
-        found.metadata.annotations = others | ({HOLD_ANNOTATION: text} if text is not None else {})
+        others = {key: each for key, each in found.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
+        found.metadata.annotations = others | ({RESERVATION_ANNOTATION: text} if text is not None else {})
         found.status.nominated_node_name = node
         self.touch(found)
         return copy.deepcopy(found)

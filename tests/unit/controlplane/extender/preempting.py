@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.kept_places import EvictionSources
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
+from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
@@ -150,10 +150,10 @@ class PreemptingWorld:
         """Return the messages of the events with a reason."""
         return [event.message for event in self.events if event.reason == reason]
 
-    def keeps_place(self, name: str) -> bool:
+    def has_reservation(self, name: str) -> bool:
         """Return whether a pod has a reservation in the API server."""
         pod = self.pod(name)
-        return pod is not None and HOLD_ANNOTATION in pod.metadata.annotations and not pod.spec.node_name
+        return pod is not None and RESERVATION_ANNOTATION in pod.metadata.annotations and not pod.spec.node_name
 
     def check(self) -> None:
         """Assert that no GPU is given away twice."""

@@ -9,7 +9,7 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HOLD_ANNOTATION, POD_GROUP_LABEL
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL, RESERVATION_ANNOTATION
 from gputile.controlplane.extender.binder import FIRST_POD_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation
@@ -38,7 +38,7 @@ def member(name: str, labels: dict[str, str], annotations: dict[str, str] | None
 async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], hold: str | None) -> None:
     configuration = Configuration(admission=AdmissionConfiguration(gangs=True))
     ledger = ledger_of(*(gpu_node(name, mode="cgpu") for name in NODES), configuration=configuration)
-    asking = member("p", labels, {HOLD_ANNOTATION: hold} if hold is not None else None)
+    asking = member("p", labels, {RESERVATION_ANNOTATION: hold} if hold is not None else None)
     ledger.apply(PodApplied(asking))
     cluster = ModelCluster(lambda: Fate.OK)
     cluster.add(asking)
@@ -85,7 +85,7 @@ class Bench:
         shares = (share(f"GPU-a-{['p1', 'p2'].index(name)}", 1024),)
         allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
         hold = Reservation(plan, 2, 2, "a", 10**9, allocation, first=name == "p1")
-        self.pods[name] = member(name, LABELS, {HOLD_ANNOTATION: encode_reservation(hold)})
+        self.pods[name] = member(name, LABELS, {RESERVATION_ANNOTATION: encode_reservation(hold)})
         self.cluster.add(self.pods[name])
 
     def hear(self) -> None:

@@ -89,7 +89,7 @@ async def test_equal_pods_and_pods_that_never_preempt_wait(policy: str) -> None:
     await world.schedule("high")
     await world.round()
     assert not world.leaving()
-    assert not world.keeps_place("high")
+    assert not world.has_reservation("high")
 
 
 async def test_nobody_is_evicted_for_a_place_that_could_not_be_written() -> None:
@@ -106,7 +106,7 @@ async def test_a_place_is_given_up_when_the_first_eviction_is_refused() -> None:
     world = await two_full_gpus()
     world.cluster.refused_evictions = {"low0", "low1"}
     await preempting(world)
-    assert not world.keeps_place("high")
+    assert not world.has_reservation("high")
     assert not world.leaving()
     assert world.said("PreemptionRefused")
     assert world.said("PreemptionEnded")
@@ -192,7 +192,7 @@ async def test_a_budget_without_any_left_keeps_all() -> None:
         pod.metadata.labels = {"app": "low"}
     world.watch_all()
     await preempting(world)
-    assert not world.keeps_place("high")
+    assert not world.has_reservation("high")
     budget.status.disruptions_allowed = 1
     world.extender.budgets.budgets(Applied(budget))
     await world.round(40)
@@ -203,22 +203,22 @@ async def test_another_extender_goes_on() -> None:
     """The one before wrote the reservation, and died before it evicted anybody."""
     world = await two_full_gpus()
     world.cluster.refused_evictions = {"low0", "low1"}
-    real = world.cluster.keep
+    real = world.cluster.reserve
 
     async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
         if text is None:
             raise AssertionError("it dies before it gives the place up")
         return await real(pod, text, node)
 
-    world.cluster.keep = keep_only  # type: ignore[method-assign]
+    world.cluster.reserve = keep_only  # type: ignore[method-assign]
     world.add("high", 12, 10)
     await world.schedule("high")
     with pytest.raises(AssertionError):
         await world.round()
-    del world.cluster.keep
+    del world.cluster.reserve
     world.cluster.refused_evictions = set()
     world.replace_extender()
-    assert world.keeps_place("high")
+    assert world.has_reservation("high")
     assert not world.leaving()
     await world.round()
     (victim,) = world.leaving()
@@ -233,7 +233,7 @@ async def test_a_place_ends_and_its_pod_may_try_again() -> None:
     (victim,) = world.leaving()
     world.watch_all()
     await world.round(30 + 120 + 1)
-    assert not world.keeps_place("high")
+    assert not world.has_reservation("high")
     assert world.said("PreemptionEnded")
     high = world.pod("high")
     assert high is not None
@@ -251,7 +251,7 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims)
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
     await world.round()
-    assert not world.keeps_place("high"), "kube-scheduler has not nominated a node yet"
+    assert not world.has_reservation("high"), "kube-scheduler has not nominated a node yet"
     high.status.nominated_node_name = "a"
     await world.round()
     assert not world.leaving(), "its victims have not been deleted yet"
@@ -260,7 +260,7 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     low.metadata.deletion_timestamp = world.cluster.now
     world.watch("low0")
     await world.round()
-    assert world.keeps_place("high")
+    assert world.has_reservation("high")
     assert world.cluster.evicted == []
     world.add("successor", 10)
     world.end("low0")
@@ -281,7 +281,7 @@ async def test_kube_scheduler_s_victims_may_take_their_time() -> None:
     for _ in range(5):
         await world.round(20)
         world.watch_all()
-    assert world.keeps_place("high")
+    assert world.has_reservation("high")
     assert world.cluster.evicted == []
 
 
@@ -313,8 +313,8 @@ async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
     for _ in range(3):
         await world.round()
         world.watch_all()
-    assert world.keeps_place("higher")
-    assert not world.keeps_place("high")
+    assert world.has_reservation("higher")
+    assert not world.has_reservation("high")
     assert world.leaving() == {victim}
 
 

@@ -17,13 +17,13 @@ from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT_LABEL,
     GPU_MEMORY,
-    HOLD_ANNOTATION,
     INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
     MODE_LABEL,
     MODES,
     PLACEMENT_LABEL,
     PLACEMENTS,
+    RESERVATION_ANNOTATION,
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
@@ -132,7 +132,7 @@ def pods_on(draw: st.DrawFn, *names: str) -> list[dict[str, Any]]:
             name: text(draw(values))
             for name, values in (
                 (ALLOCATION_ANNOTATION, allocations),
-                (HOLD_ANNOTATION, holds),
+                (RESERVATION_ANNOTATION, holds),
                 (MEMORY_UNIT_ANNOTATION, numbers),
             )
             if draw(st.booleans())

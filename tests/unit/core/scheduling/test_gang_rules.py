@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod, PodCondition
-from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.scheduling.gang_rules import started
@@ -36,7 +36,7 @@ def done(bound_at: str, plan: str = "", assumed_ns: int = 0) -> Pod:
 
 def _planned(found: Pod, plan: str) -> Pod:
     if plan:
-        found.metadata.annotations[HOLD_ANNOTATION] = encode_reservation(Reservation(plan, 2, 2, "n", 0))
+        found.metadata.annotations[RESERVATION_ANNOTATION] = encode_reservation(Reservation(plan, 2, 2, "n", 0))
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HOLD_ANNOTATION
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import (
     Reservation,
@@ -32,7 +32,7 @@ from gputile.core.scheduling.assume import decide_pod
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal
-from gputile.core.scheduling.reserved_place import place_of, place_problem
+from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -53,7 +53,7 @@ def holding(
     shares = (share(f"GPU-n-{gpu}", units * 1024),)
     allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
     hold = Reservation(plan, size, size, "n", expires_ns, allocation, first=asking.metadata.name == "a")
-    meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+    meta = msgspec.structs.replace(asking.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
     return msgspec.structs.replace(asking, metadata=meta)
 
 
@@ -78,7 +78,7 @@ def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> Decision | FitRefus
 
 def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     """Return why a pod must wait, in words, "" where it need not."""
-    why = place_problem(ledger, asking, now_ns)
+    why = reservation_problem(ledger, asking, now_ns)
     return why.text if why is not None else ""
 
 
@@ -206,7 +206,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     ledger.apply(PodApplied(holding(member("a"), 0)))
     assert ledger.booking("a") is None
     assert problem(ledger, member("a"), 0) == ""
-    assert place_of(holding(member("a"), 0), ledger, 0) is None
+    assert reserved_node(holding(member("a"), 0), ledger, 0) is None
 
 
 def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
@@ -242,7 +242,7 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     assert told is not None
     assert told.allocation is not None
     lie = msgspec.structs.replace(told, allocation=msgspec.structs.replace(told.allocation, containers={}, **change))
-    meta = msgspec.structs.replace(held.metadata, annotations={HOLD_ANNOTATION: encode_reservation(lie)})
+    meta = msgspec.structs.replace(held.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(lie)})
     lying = msgspec.structs.replace(held, metadata=meta)
     ledger = ledger_with(lying)
     assert ledger.booking("a") is None
@@ -253,10 +253,10 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
 def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     asking = member("a", size=1)
     hold = Reservation("g/1", 0, 1, "foreign", LATER)
-    meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
+    meta = msgspec.structs.replace(asking.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
-    assert place_of(held, ledger, 0) == "foreign"
+    assert reserved_node(held, ledger, 0) == "foreign"
     assert problem(ledger, held, 0) == ""
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
@@ -267,7 +267,7 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
 def test_a_hold_that_cannot_be_read_is_none(text: str) -> None:
     with pytest.raises(ReservationError):
         decode_reservation(text)
-    asking = pod("a", mem=1, annotations={HOLD_ANNOTATION: text})
+    asking = pod("a", mem=1, annotations={RESERVATION_ANNOTATION: text})
     assert reservation_of(asking) is None
     assert ledger_with(asking).booking("a") is None
 

@@ -12,9 +12,9 @@ from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_MEMORY,
     GPUSHARE_PREFIX,
-    HOLD_ANNOTATION,
     INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
+    RESERVATION_ANNOTATION,
 )
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
@@ -26,7 +26,7 @@ from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
 
 MOST_COPIES = 100_000
 # Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
-_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION)
+_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
 class UnknownNode(ValueError):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, NodeCondition, NodeSpec, Pod, Taint
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.web.page.records import PageContent, TileShare, applied
@@ -121,7 +121,7 @@ def test_a_place_that_is_kept_ends_with_its_time() -> None:
     hold = Reservation("g/1", 1, 1, "a", ends, Allocation((gpu,), {}, GIB, mode="cgpu"))
     state = PageState(GANGS)
     state.nodes_replaced([machine("a")])
-    state.pods_replaced([pod("m", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})])
+    state.pods_replaced([pod("m", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})])
     state.difference()
     assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
     assert state.page.pending["default/m"].asks == "asks for 15 units of 1024 MiB on one GPU"

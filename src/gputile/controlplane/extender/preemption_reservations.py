@@ -1,6 +1,6 @@
 """Keeps reservations for pods that preempt others, until the pods are bound or give up.
 
-First the place is kept: one write to the pod gives it a reservation, which the ledger counts as a booking, and
+First GPUs are reserved: one write to the pod gives it a reservation, which the ledger counts as a booking, and
 ``nominatedNodeName``. Then pods are evicted until the reservation is free. So nobody else gets the place, whoever asks
 first, and the pod is bound to it only when it really is free. All that has to survive is in the API server: who takes
 over finds the reservation, and evicts whoever still has to leave.
@@ -19,7 +19,7 @@ import msgspec
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import BinderClock
@@ -34,7 +34,7 @@ from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_place
+from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import LATE_S, SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
@@ -56,8 +56,8 @@ class EvictionSources:
 
 
 @dataclass(slots=True)
-class _KeptPlace:
-    """A pod and the place that is kept for it. ``evicted`` tells whether a pod has been evicted for it."""
+class _Preempting:
+    """A pod with a reservation of this plan. ``evicted`` tells whether a pod has been evicted for it."""
 
     pod: Pod
     plan: str
@@ -65,8 +65,8 @@ class _KeptPlace:
     retry_at: float = 0.0
 
 
-class KeptPlaces:
-    """Keeps places and has pods leave them, one pod after the other. ``queue`` are the pods that wait for a place."""
+class PreemptionReservations:
+    """Reserves GPUs and has pods leave them, one after the other. ``queue`` are the pods that wait for one."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class KeptPlaces:
         notify: Callable[[PodEvent], None],
         queue: PreemptionQueue,
     ) -> None:
-        self.kept = 0
+        self.reserved = 0
         self.evictions = 0
         self.evictions_refused = 0
         self._engine, self._ledger = engine, engine.ledger
         self._api, self._sources, self._queue = api, sources, queue
         self._clock, self._notify = clock, notify
-        self._places: dict[str, _KeptPlace] = {}  # by the UID of the pod that preempts
+        self._preempting: dict[str, _Preempting] = {}  # by the UID of the pod that preempts
         self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
         self._refused = RefusedEvictions(clock.monotonic, lambda uid: self._ledger.booking(uid) is not None)
         self._latest: dict[str, float] = {}  # plan -> when its place is given up at the latest, monotonic
@@ -140,9 +140,9 @@ class KeptPlaces:
             and (below is None or booking.priority < below)
         ]
 
-    # -- a new place
+    # -- a new reservation
 
-    async def keep(self, pod: Pod, request: Request, place: VictimChoice) -> bool:
+    async def reserve(self, pod: Pod, request: Request, place: VictimChoice) -> bool:
         """Write the reservation of a place, and have the pods leave that have to; return whether it was written."""
         row = self._ledger.row_of.get(place.node)
         info = self._ledger.node_info(row) if row is not None else None
@@ -161,18 +161,18 @@ class KeptPlaces:
             preemption=True,
         )
         text = encode_reservation(reservation)
-        annotations = pod.metadata.annotations | {HOLD_ANNOTATION: text}
+        annotations = pod.metadata.annotations | {RESERVATION_ANNOTATION: text}
         meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
         self._ledger.apply(PodApplied(msgspec.structs.replace(pod, metadata=meta)))
         try:
-            stored = await self._api.keep(pod, text, place.node)
+            stored = await self._api.reserve(pod, text, place.node)
         except KubeError as error:
-            log.warning("a place is not kept", extra={"pod": pod.key, "node": place.node, "why": str(error)})
-            await self._not_kept(pod, uncertain=error.may_have_been_executed)
+            log.warning("GPUs are not reserved", extra={"pod": pod.key, "node": place.node, "why": str(error)})
+            await self._not_reserved(pod, uncertain=error.may_have_been_executed)
             return False
         self._ledger.apply(PodApplied(stored))
-        self.kept += 1
-        kept = self._places[uid] = _KeptPlace(stored, reservation.plan)
+        self.reserved += 1
+        preempting = self._preempting[uid] = _Preempting(stored, reservation.plan)
         self._latest[reservation.plan] = self._clock.monotonic() + lasts
         self._queue.rest(uid, self._clock.monotonic() + REST_S)
         log.info("keeps a place", extra={"pod": pod.key, "node": place.node, "evicts": len(place.evicted)})
@@ -181,10 +181,10 @@ class KeptPlaces:
         self._say(
             stored, EventReason.PREEMPTING, f"node {place.node}: {gpus} kept for the pod for {lasts} s at most{leave}"
         )
-        await self._evict(kept, place.evicted)
+        await self._evict(preempting, place.evicted)
         return True
 
-    async def _not_kept(self, pod: Pod, *, uncertain: bool) -> None:
+    async def _not_reserved(self, pod: Pod, *, uncertain: bool) -> None:
         """Take back what was expected of a write that failed; where nobody knows, the pod is read."""
         found: Pod | None = pod
         if uncertain:
@@ -198,16 +198,16 @@ class KeptPlaces:
             self._ledger.apply(PodApplied(found))
 
     def _lasts(self, node: str, uuids: Collection[str], evicted: Sequence[str] = ()) -> int:
-        """Return for how many seconds a place is kept: the configured time, and what pods may take to leave it."""
+        """Return how many seconds a reservation lasts: the configured time, and what pods may take to leave it."""
         facts, now_s = self._sources.bound_pods.facts, self._clock.unix_ns() / _SECOND
         graces = [facts[uid].grace_s for uid in evicted if uid in facts]
         leaving = [int(each - now_s) for each in self.leaving_at(node, uuids) if each - now_s <= MOST_GRACE_S]
         return self._ledger.configuration.preemption.keep_seconds + max([0, *graces, *leaving])
 
-    # -- places that are kept
+    # -- reservations that were written
 
     async def go_on(self, active: Callable[[], bool]) -> None:
-        """Have the pods leave that still have to, and give up the places that are lost or have ended."""
+        """Have the pods leave that still have to, and give up the reservations that are lost or have ended."""
         now = self._clock.monotonic()
         self._evicted = {
             uid: at
@@ -219,8 +219,8 @@ class KeptPlaces:
         for booking in reserved:
             if active():
                 await self._go_on(booking)
-        for uid in [uid for uid in self._places if not self._is_kept(uid)]:
-            await self._ended(self._places.pop(uid))
+        for uid in [uid for uid in self._preempting if not self._is_reserved(uid)]:
+            await self._ended(self._preempting.pop(uid))
 
     def _latest_end(self, booking: Booking) -> float:
         """Return when a place is given up at the latest: a reservation ends too late where a clock was wrong."""
@@ -229,7 +229,7 @@ class KeptPlaces:
             return known
         return self._clock.monotonic() + self._lasts(booking.node, {share.uuid for share in booking.gpus})
 
-    def _is_kept(self, uid: str) -> bool:
+    def _is_reserved(self, uid: str) -> bool:
         booking = self._ledger.booking(uid)
         return booking is not None and booking.reserved and booking.preemption
 
@@ -238,56 +238,56 @@ class KeptPlaces:
         if self._clock.monotonic() > self._latest[booking.plan]:
             await self.give_up(booking.uid, _TIME_IS_OVER)
             return
-        lost = lost_place(self._ledger, booking)
+        lost = lost_reservation(self._ledger, booking)
         if lost is None or lost.rule is ReservationRule.NODE_CLOSED:
             return
         if lost.rule is not ReservationRule.GPU_TAKEN:
             await self.give_up(booking.uid, lost.text)
             return
-        kept = self._places.get(booking.uid)
-        if kept is None or kept.plan != booking.plan:
-            kept = await self._taken_over(booking)
-        if kept is None or self._clock.monotonic() < kept.retry_at:
+        preempting = self._preempting.get(booking.uid)
+        if preempting is None or preempting.plan != booking.plan:
+            preempting = await self._taken_over(booking)
+        if preempting is None or self._clock.monotonic() < preempting.retry_at:
             return
         gpus = frozenset(share.uuid for share in booking.gpus)
-        request, leaving = self.request(kept.pod), self.leaving_at(booking.node, gpus)
+        request, leaving = self.request(preempting.pod), self.leaving_at(booking.node, gpus)
         now_s = self._clock.unix_ns() / _SECOND
         if request is None or any(now_s - leaves_at >= LATE_S for leaves_at in leaving):
             return  # a pod that does not go frees nothing, whoever else is evicted
-        preemptor = self.preemptor(kept.pod, request)
+        preemptor = self.preemptor(preempting.pod, request)
         rules = self.rules(soon_s=MOST_GRACE_S)
         place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
-        if place is None and kept.evicted:  # who was refused is needed
+        if place is None and preempting.evicted:  # who was refused is needed
             rules = self.rules(refused_too=True, soon_s=MOST_GRACE_S)
             place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
         if place is None:
-            if not leaving and not kept.evicted:
+            if not leaving and not preempting.evicted:
                 await self.give_up(booking.uid, "the pods that have to leave may not be evicted any more")
             return
         for other in place.withdrawn:
-            await self.give_up(other, f"pod {kept.pod.key} of higher priority takes its place")
-        await self._evict(kept, place.evicted)
+            await self.give_up(other, f"pod {preempting.pod.key} of higher priority takes its place")
+        await self._evict(preempting, place.evicted)
 
-    async def _taken_over(self, booking: Booking) -> _KeptPlace | None:
-        """Return what is known of a place that an earlier leader kept, None where its pod cannot be read."""
+    async def _taken_over(self, booking: Booking) -> _Preempting | None:
+        """Return what is known of a reservation of an earlier leader, None where its pod cannot be read."""
         meta = ObjectMeta(namespace=booking.namespace, name=booking.name, uid=booking.uid)
         pod = await self.read(Pod(metadata=meta))
         if pod is None:
             return None
         leaving = self.leaving_at(booking.node, {share.uuid for share in booking.gpus})
-        kept = self._places[booking.uid] = _KeptPlace(pod, booking.plan, evicted=bool(leaving))
-        return kept
+        preempting = self._preempting[booking.uid] = _Preempting(pod, booking.plan, evicted=bool(leaving))
+        return preempting
 
-    async def _evict(self, kept: _KeptPlace, uids: Sequence[str]) -> None:
+    async def _evict(self, preempting: _Preempting, uids: Sequence[str]) -> None:
         """Ask for the evictions, until one is refused; without any before it the place is given up."""
-        preemptor = kept.pod.metadata.uid
+        preemptor = preempting.pod.metadata.uid
         for uid in self._refused.first(uids):
             facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
-            if booking is None or not booking.reserved or booking.plan != kept.plan:
+            if booking is None or not booking.reserved or booking.plan != preempting.plan:
                 return
             if facts is None:
                 continue
-            said = f"preempted by pod {kept.pod.key} on node {booking.node}"
+            said = f"preempted by pod {preempting.pod.key} on node {booking.node}"
             try:
                 await self._api.evict(facts.namespace, facts.name, uid, said)
             except NoLongerActive:
@@ -297,24 +297,24 @@ class KeptPlaces:
             except KubeError as error:
                 self.evictions_refused += 1
                 self._refused.refused(uid, error)
-                kept.evicted |= error.may_have_been_executed
-                kept.retry_at = self._clock.monotonic() + RETRY_S
+                preempting.evicted |= error.may_have_been_executed
+                preempting.retry_at = self._clock.monotonic() + RETRY_S
                 why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
-                self._say(kept.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
-                if not kept.evicted:
+                self._say(preempting.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
+                if not preempting.evicted:
                     await self.give_up(preemptor, why)
                 return
-            kept.evicted = True
+            preempting.evicted = True
             self.evictions += 1
             self._evicted[uid] = self._clock.monotonic()
             victim = Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))
             self._say(victim, EventReason.PREEMPTED, said)
 
-    async def _ended(self, kept: _KeptPlace) -> None:
-        """Tell of a place that is not kept any more, unless its pod has it now."""
-        if self._ledger.booking(kept.pod.metadata.uid) is not None:
+    async def _ended(self, preempting: _Preempting) -> None:
+        """Tell of a reservation that has ended, unless its pod is bound to it now."""
+        if self._ledger.booking(preempting.pod.metadata.uid) is not None:
             return
-        pod = await self.read(kept.pod)
+        pod = await self.read(preempting.pod)
         reservation = reservation_of(pod) if pod is not None else None
         if pod is not None and reservation is not None and reservation.expires_ns > self._clock.unix_ns():
             self._ledger.apply(PodApplied(pod))  # the watch was behind
@@ -327,7 +327,7 @@ class KeptPlaces:
         if booking is None or not booking.reserved:
             return
         meta = ObjectMeta(namespace=booking.namespace, name=booking.name, uid=uid)
-        self._places.pop(uid, None)
+        self._preempting.pop(uid, None)
         pod = await self.read(Pod(metadata=meta))
         if pod is not None:
             await self._withdraw(pod, why)
@@ -335,12 +335,12 @@ class KeptPlaces:
     async def _withdraw(self, pod: Pod, why: str) -> None:
         """Remove the reservation of a pod that waits, and its nomination; where that fails it ends by itself."""
         self._queue.rest(pod.metadata.uid, self._clock.monotonic() + REST_S)
-        if HOLD_ANNOTATION not in pod.metadata.annotations:
+        if RESERVATION_ANNOTATION not in pod.metadata.annotations:
             return
         try:
-            self._ledger.apply(PodApplied(await self._api.keep(pod, None, "")))
+            self._ledger.apply(PodApplied(await self._api.reserve(pod, None, "")))
         except KubeError as error:
-            log.warning("a place is still kept", extra={"pod": pod.key, "why": str(error)})
+            log.warning("a reservation is not given up yet", extra={"pod": pod.key, "why": str(error)})
             return
         self._say(pod, EventReason.PREEMPTION_ENDED, f"no place is kept for the pod any more: {why}", warning=True)
 
