@@ -24,10 +24,30 @@ class WorkloadCondition(_WorkloadObject):
     message: str = ""
 
 
+class TemplateContainer(_WorkloadObject):
+    """core/v1 Container: what it runs."""
+
+    image: str = ""
+
+
+class TemplateSpec(_WorkloadObject):
+    """core/v1 PodSpec of a template."""
+
+    init_containers: list[TemplateContainer] = []
+    containers: list[TemplateContainer] = []
+
+
+class PodTemplate(_WorkloadObject):
+    """core/v1 PodTemplateSpec."""
+
+    spec: TemplateSpec = msgspec.field(default_factory=TemplateSpec)
+
+
 class DeploymentSpec(_WorkloadObject):
     """apps/v1 DeploymentSpec."""
 
     replicas: int = 1
+    template: PodTemplate = msgspec.field(default_factory=PodTemplate)
 
 
 class DeploymentStatus(_WorkloadObject):
@@ -48,6 +68,12 @@ class Deployment(_WorkloadObject):
     status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
 
 
+class DaemonSetSpec(_WorkloadObject):
+    """apps/v1 DaemonSetSpec."""
+
+    template: PodTemplate = msgspec.field(default_factory=PodTemplate)
+
+
 class DaemonSetStatus(_WorkloadObject):
     """apps/v1 DaemonSetStatus."""
 
@@ -62,6 +88,7 @@ class DaemonSet(_WorkloadObject):
     """apps/v1 DaemonSet."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
+    spec: DaemonSetSpec = msgspec.field(default_factory=DaemonSetSpec)
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
 
 
@@ -189,6 +216,20 @@ class ConfigMap(_WorkloadObject):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
+
+
+class HelmRevision(_WorkloadObject):
+    """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class ServerVersion(_WorkloadObject):
+    """version.Info of an API server; some write "30+" for ``minor``."""
+
+    major: str = ""
+    minor: str = ""
+    git_version: str = ""
 
 
 class ListedPriorityClass(_WorkloadObject):

@@ -47,8 +47,8 @@ def status(
 ) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 
-    Exit code: 0 when every component is ready, 3 while one is not, or where gputile runs outside of pods: no cluster
-    says whether it is ready then.
+    Exit code: 0 when every component is ready, 3 while one is not, when an upgrade has failed or not ended, when
+    Kubernetes is too old, or where gputile runs outside of pods: no cluster says whether it is ready then.
     """
     from gputile.tools.views.status import RolloutPhase, table
 
@@ -84,10 +84,11 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
     from gputile.cli.options.configuration import GivenConfiguration, installed_configuration
     from gputile.cli.reads.bounded_reads import read_or_leave, reads
+    from gputile.cli.reads.installation_problems import installation_problems
     from gputile.cli.reads.live_cluster import INSTALLED
     from gputile.cli.reads.readiness import unready_reasons
     from gputile.kube.listing import list_all
-    from gputile.tools.views.status import assess, with_traces
+    from gputile.tools.views.status import assess, with_problems, with_traces
 
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
     ours = {"labelSelector": selector}
@@ -103,8 +104,13 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
                 list_all(connection, "/api/v1/nodes", Node),
                 list_all(connection, f"{core}/configmaps", ConfigMap, ours),
             )
-            said = await unready_reasons(connection, namespace, pods)
-            found = assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps), said)
+            workloads: list[Deployment | DaemonSet] = [*deployments, *daemon_sets]
+            said, problems = await asyncio.gather(
+                unready_reasons(connection, namespace, pods),
+                installation_problems(connection, namespace, workloads, release),
+            )
+            found = assess(workloads, pods, events, nodes, _unit(maps), said)
+            found = with_problems(found, problems)
             return found if found.components else with_traces(found, await _traces(connection, namespace))
 
     def _unit(maps: list[ConfigMap]) -> int:

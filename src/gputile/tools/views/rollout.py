@@ -13,14 +13,17 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WorkloadCondition
+from gputile.tools.views.remedies import remedy_of
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+_NO_IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 _HOPELESS: Final = frozenset(
     (
-        *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"),
+        *_NO_IMAGE,
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
     )
 )
+_PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: a Secret of the pod is not there
 
 
 class RolloutState(StrEnum):
@@ -32,7 +35,10 @@ class RolloutState(StrEnum):
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """One component: how many of its pods are ready, of how many, and ``reason`` what is in the way, "" if nothing."""
+    """One component: how many of its pods are ready, of how many, and ``reason`` what is in the way, "" if nothing.
+
+    ``remedy`` is what to do about the reason, "" where nothing is known.
+    """
 
     name: Annotated[str, msgspec.Meta(description="Which component.")]
     kind: Annotated[str, msgspec.Meta(description="Deployment or DaemonSet.")]
@@ -40,6 +46,7 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     ready: Annotated[int, msgspec.Meta(description="How many of its pods are ready.")]
     wanted: Annotated[int, msgspec.Meta(description="How many pods it is to have.")]
     reason: Annotated[str, msgspec.Meta(description='What is in the way, "" for nothing.')] = ""
+    remedy: Annotated[str, msgspec.Meta(description='What to do about it, "" where nothing is known.')] = ""
 
 
 def component_of(
@@ -52,7 +59,7 @@ def component_of(
 
     ``said`` is why pods that run are not ready, in their own words, by their names.
     """
-    name = workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
+    name = name_of(workload)
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
     wanted, updated, available, total = _counts(workload)
     seen = workload.status.observed_generation >= workload.metadata.generation
@@ -61,7 +68,14 @@ def component_of(
     state, reason = _trouble(workload, pods, events, said)
     if not reason:
         reason = f"{updated} of {wanted} pods are of the newest kind" if updated < wanted else "its pods are starting"
-    return Component(name, kind, state, min(available, wanted), wanted, reason)
+    meta = workload.metadata
+    remedy = remedy_of(reason, meta.namespace, f"{kind.lower()}/{meta.name}")
+    return Component(name, kind, state, min(available, wanted), wanted, reason, remedy)
+
+
+def name_of(workload: Deployment | DaemonSet) -> str:
+    """Return the component's name: its label's, or its object's where it has none."""
+    return workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
 
 
 def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
@@ -117,6 +131,9 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
             ended = container.last_state.terminated
             more = f"; it ended with exit code {ended.exit_code}" if ended else ""
             text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+            lacking = _latest(events, name, _PULLS_WITHOUT) if waiting.reason in _NO_IMAGE else None
+            if lacking is not None:
+                more += f"; {lacking.reason}: {lacking.message}"
             return RolloutState.FAILED, f"pod {name}: container {container.name}: {text}{more}"
     conditions = {condition.type: condition for condition in status.conditions}
     scheduled = conditions.get("PodScheduled", WorkloadCondition())

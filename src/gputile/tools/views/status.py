@@ -13,6 +13,7 @@ from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
+from gputile.tools.views.installation_problem import InstallationProblem
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.table import aligned
 from gputile.tools.views.terminal_text import inert
@@ -54,6 +55,7 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
 
     ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``. Where there are
     no components, ``traces`` is what programs outside of pods have left, and ``elsewhere`` where gputile is instead.
+    ``problems`` is what is wrong with the whole, and no component's own state tells.
     """
 
     phase: Annotated[RolloutPhase, msgspec.Meta(description="What the installation is.")]
@@ -69,6 +71,10 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     ] = []
     elsewhere: Annotated[
         list[str], msgspec.Meta(description="Other namespaces that its webhook is in, if there is no component here.")
+    ] = []
+    problems: Annotated[
+        list[InstallationProblem],
+        msgspec.Meta(description="What is wrong with the whole, and no component's own state tells."),
     ] = []
 
 
@@ -98,8 +104,22 @@ def assess(
     resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
     served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)]
     return Installation(
-        phase, unit_mib, resting, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
+        phase,
+        unit_mib,
+        resting,
+        components,
+        sorted((_node(node, agents) for node in served), key=lambda n: n.name),
     )
+
+
+def with_problems(installation: Installation, problems: Sequence[InstallationProblem]) -> Installation:
+    """Return an installation with what is wrong with the whole, which can be no further than that lets it be."""
+    phase, states = installation.phase, {problem.state for problem in problems}
+    if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
+        phase = RolloutPhase.FAILED
+    elif phase is RolloutPhase.DEPLOYED and RolloutState.DEPLOYING in states:
+        phase = RolloutPhase.DEPLOYING
+    return msgspec.structs.replace(installation, phase=phase, problems=list(problems))
 
 
 def with_traces(installation: Installation, traces: Traces) -> Installation:
@@ -119,6 +139,7 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
 def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
     bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
+    bad += [problem.object for problem in installation.problems if problem.state is not RolloutState.READY]
     lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(map(inert, bad))}"]
     if not installation.components:
         lines += _seen(installation)
@@ -126,6 +147,12 @@ def table(installation: Installation, width: int | None = None) -> str:
         rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
         rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
         lines += ["", *aligned(rows, width)]
+    for problem in installation.problems:
+        lines += ["", inert(f"{problem.object}: {problem.rule}.")]
+    remedies = [(each.name, each.remedy) for each in installation.components if each.remedy]
+    remedies += [(each.object, each.remedy) for each in installation.problems]
+    if remedies:
+        lines += ["", "What to do:", *(f"- {inert(about)}: {inert(remedy)}" for about, remedy in remedies)]
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
         absent = "-" if installation.phase is RolloutPhase.OUTSIDE_OF_PODS else "none"

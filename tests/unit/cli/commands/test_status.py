@@ -47,7 +47,7 @@ def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None
     answer = json.loads(second.stdout)
     assert (answer["phase"], answer["unitMib"]) == ("Deployed", 128)
     assert answer["components"] == [
-        {"name": "webhook", "kind": "Deployment", "state": "Ready", "ready": 1, "wanted": 1, "reason": ""}
+        {"name": "webhook", "kind": "Deployment", "state": "Ready", "ready": 1, "wanted": 1, "reason": "", "remedy": ""}
     ]
     selectors = {request.query.get("labelSelector") for request in server.requests}
     assert "app.kubernetes.io/name=gputile,app.kubernetes.io/instance=gputile" in selectors
@@ -128,3 +128,64 @@ def test_an_unreachable_cluster_is_no_status(tmp_path: Path) -> None:
     result = run.invoke(app, ["status", "--kubeconfig", str(refusing)])
     assert result.exit_code == 1
     assert "no connection to 127.0.0.1:1: Connection refused" in result.stderr
+
+
+SECRETS = "/api/v1/namespaces/gputile/secrets"
+ALL_PODS = "/api/v1/pods"
+
+
+@pytest.mark.parametrize(("minor", "code", "phase"), [("29", 3, "Failed"), ("30", 0, "Deployed")])
+def test_an_api_server_that_is_too_old_is_named(
+    server: FakeApiServer, kubeconfig: str, minor: str, code: int, phase: str
+) -> None:
+    """As where the chart was rendered without asking the cluster, so that Helm could not refuse it."""
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    said = {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.4"}
+    server.proxied["/version"] = 200, json.dumps(said).encode()
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["phase"]) == (code, phase)
+    assert [each["object"] for each in answer["problems"]] == ["API server"][: code // 3]
+
+
+@pytest.mark.parametrize(
+    "version",
+    [(200, b"no json"), (200, b"[]"), (403, b"{}"), (200, b'{"major": 1}')],
+    ids=["text", "list", "no", "int"],
+)
+def test_a_version_that_cannot_be_read_is_none(
+    server: FakeApiServer, kubeconfig: str, version: tuple[int, bytes]
+) -> None:
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    server.proxied["/version"] = version
+    assert run.invoke(app, ["status", "--kubeconfig", kubeconfig]).exit_code == 0
+
+
+@pytest.mark.parametrize("release", [[], ["--release", "gputile"]], ids=["any", "named"])
+def test_an_upgrade_that_failed_is_named_though_every_component_is_ready(
+    server: FakeApiServer, kubeconfig: str, release: list[str]
+) -> None:
+    body = webhook(1)
+    body["metadata"]["labels"]["app.kubernetes.io/instance"] = "gputile"  # type: ignore[index]
+    server.store[DEPLOYMENTS]["gputile-webhook"] = body
+    for number, status in ((1, "deployed"), (2, "failed")):
+        labels = {"owner": "helm", "name": "gputile", "version": str(number), "status": status}
+        name = f"sh.helm.release.v1.gputile.v{number}"
+        server.put(SECRETS, {"metadata": {"name": name, "labels": labels}, "data": {"release": "SDRz"}})
+    words = ["status", "--kubeconfig", kubeconfig, *release]
+    first = run.invoke(app, words)
+    assert (first.exit_code, first.stdout.splitlines()[0]) == (3, "gputile: Failed: Helm release gputile")
+    assert "helm rollback gputile --namespace gputile" in first.stdout
+    selectors = {request.query["labelSelector"] for request in server.requests if request.path == SECRETS}
+    assert all(selector.startswith("owner=helm,") for selector in selectors), "no Secret of anybody else is read"
+    server.refused[SECRETS] = 403, "Forbidden"
+    assert run.invoke(app, words).exit_code == 0, "who may not read Secrets is told what the components say"
+
+
+def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str) -> None:
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    meta = {"name": "gpushare-schd-extender-0", "namespace": "kube-system"}
+    server.put(ALL_PODS, {"metadata": meta, "spec": {}, "status": {"phase": "Running"}})
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
+    assert result.exit_code == 0
+    assert "pod kube-system/gpushare-schd-extender-0: another extender runs there" in result.stdout

@@ -375,3 +375,57 @@ def test_deployed_means_that_all_wanted_pods_are_new_and_available(
     assert (phase is RolloutPhase.DEPLOYED) == (
         observed >= 1 and new >= wanted and available >= wanted and there <= new
     )
+
+
+NO_SECRET = event("p", "FailedToRetrieveImagePullSecret", "Unable to retrieve some image pull secrets (regcred)")
+REFUSED_PODS = condition("ReplicaFailure", "True", "FailedCreate", 'violates PodSecurity "restricted:latest"')
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "conditions", "reason", "remedy"),
+    [
+        (
+            [pod(containerStatuses=[WAITING])],
+            [NO_SECRET, event("p", "Failed", "later", "2026-02-01T00:00:00Z")],
+            [],
+            "no such image; FailedToRetrieveImagePullSecret: Unable to retrieve some image pull secrets (regcred)",
+            "kubectl create secret docker-registry NAME --namespace",
+        ),
+        ([], [], [REFUSED_PODS], "violates PodSecurity", "pod-security.kubernetes.io/enforce=privileged"),
+        (
+            [pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes")])],
+            [],
+            [],
+            "0/3 nodes",
+            "tolerations",
+        ),
+        (
+            [],
+            [],
+            [condition("Progressing", "False", "ProgressDeadlineExceeded", "has timed out")],
+            "has timed out",
+            "helm rollback",
+        ),
+    ],
+    ids=["pull-secret", "pod-security", "no-room", "no-progress"],
+)
+def test_a_reason_goes_with_what_to_do(
+    pods: list[RunningPod], events: list[Event], conditions: list[dict[str, str]], reason: str, remedy: str
+) -> None:
+    (component,) = assess([deployment(availableReplicas=0, conditions=conditions)], pods, events, [], 1024).components
+    assert reason in component.reason
+    assert remedy in component.remedy
+
+
+def test_a_secret_that_is_missing_hinders_nobody_who_has_the_image() -> None:
+    """The kubelet says so all the same, and starts what it has."""
+    (component,) = assess(
+        [deployment(availableReplicas=0)], [pod(containerStatuses=[CRASHED])], [NO_SECRET], [], 1024
+    ).components
+    assert "PullSecret" not in component.reason
+
+
+def test_a_component_that_is_ready_needs_no_remedy() -> None:
+    installation = assess([deployment()], [], [NO_SECRET], [], 1024)
+    assert installation.components[0].remedy == ""
+    assert "What to do" not in table(installation)

@@ -1,0 +1,117 @@
+"""Finds what is wrong with an installation as a whole, which no component's own state tells (U11).
+
+That is an API server that is too old, an upgrade that Helm has not brought to its end, components of two images, and
+another extender that gives the same GPUs away.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
+from gputile.tools.views.rollout import RolloutState, name_of
+
+OLDEST_KUBERNETES: Final = (1, 30)  # as the chart's kubeVersion
+RELEASE_LABEL: Final = "app.kubernetes.io/instance"
+# Labels of the pods of gpushare's manifest and of HAMi's chart: both write to pods which GPU they get.
+OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
+_PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
+
+
+class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """What is wrong with ``object``, by which rule, and what to do. ``state`` is Ready where all components may be."""
+
+    object: Annotated[str, msgspec.Meta(description="What is wrong: a Helm release, the API server, images, pods.")]
+    rule: Annotated[str, msgspec.Meta(description="What is wrong with it.")]
+    remedy: Annotated[str, msgspec.Meta(description="What to do about it.")]
+    state: Annotated[
+        RolloutState, msgspec.Meta(description="How far the installation can be at most; Ready where it hinders none.")
+    ]
+
+
+def old_server(version: ServerVersion) -> list[InstallationProblem]:
+    """Return the problem of an API server that is older than gputile needs, if it is, or does not say so."""
+    major, minor = version.major, "".join(filter(str.isdecimal, version.minor))
+    if not (major.isdecimal() and minor) or (int(major), int(minor)) >= OLDEST_KUBERNETES:
+        return []
+    needed = ".".join(map(str, OLDEST_KUBERNETES))
+    rule = f"Kubernetes {needed} or later is needed, and this is {version.git_version or f'{major}.{minor}'}"
+    return [InstallationProblem("API server", rule, f"upgrade the cluster to Kubernetes {needed}", RolloutState.FAILED)]
+
+
+def unfinished_releases(
+    revisions: Iterable[HelmRevision], names: Iterable[str], namespace: str
+) -> list[InstallationProblem]:
+    """Return the problems of the releases ``names`` whose latest revision Helm did not bring to its end."""
+    latest: dict[str, tuple[int, str]] = {}
+    for revision in revisions:
+        labels = revision.metadata.labels
+        name, number = labels.get("name", ""), labels.get("version", "")
+        if number.isdecimal():
+            latest[name] = max(latest.get(name, (0, "")), (int(number), labels.get("status", "")))
+    found = (_unfinished(name, *latest[name], namespace) for name in sorted(set(names)) if name in latest)
+    return [problem for problem in found if problem is not None]
+
+
+def _unfinished(name: str, number: int, status: str, namespace: str) -> InstallationProblem | None:
+    again = (
+        f"helm rollback {name} --namespace {namespace}, or helm upgrade once more"
+        if number > 1
+        else f"helm uninstall {name} --namespace {namespace}, then install it once more"
+    )
+    told = f"Helm release {name}"
+    if status == "failed":
+        rule = f"Helm says that revision {number} failed: it may be there in part"
+        return InstallationProblem(told, rule, again, RolloutState.FAILED)
+    if status == "uninstalling":
+        rule = f"Helm has begun to remove revision {number}, and has not ended"
+        return InstallationProblem(told, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED)
+    if status in _PENDING:
+        rule = f"Helm has not ended the {_PENDING[status]} to revision {number}: it may be there in part"
+        return InstallationProblem(
+            told, rule, f"wait for that helm; where none runs any more: {again}", RolloutState.DEPLOYING
+        )
+    return None
+
+
+def mixed_images(workloads: Iterable[Deployment | DaemonSet]) -> list[InstallationProblem]:
+    """Return the problems of components that are told to run different images of one repository."""
+    by_repository: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for workload in workloads:
+        spec = workload.spec.template.spec
+        for container in (*spec.init_containers, *spec.containers):
+            by_repository[_repository(container.image)][container.image].add(name_of(workload))
+    return [_mixed(images) for _, images in sorted(by_repository.items()) if len(images) > 1]
+
+
+def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
+    told = "; ".join(f"{', '.join(sorted(components))}: {image}" for image, components in sorted(images.items()))
+    return InstallationProblem(
+        "images",
+        f"components are to run different ones ({told})",
+        "finish the upgrade (helm upgrade), or go back (helm rollback); neighbouring minor versions work together",
+        RolloutState.DEPLOYING,
+    )
+
+
+def _repository(image: str) -> str:
+    """Return an image's name without tag and digest; a colon before the last slash is a port's."""
+    name = image.partition("@")[0]
+    before, colon, tag = name.rpartition(":")
+    return before if colon and "/" not in tag else name
+
+
+def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:
+    """Return the problems that the pods of other extenders are, those that run."""
+    names = sorted({f"{p.metadata.namespace}/{p.metadata.name}" for p in pods if p.status.phase == "Running"})
+    return [
+        InstallationProblem(
+            f"pod {name}",
+            "another extender runs there, which gives away the GPUs of the nodes that it serves",
+            "take it out of kube-scheduler's configuration, and remove it, where gputile serves the same nodes",
+            RolloutState.READY,
+        )
+        for name in names
+    ]

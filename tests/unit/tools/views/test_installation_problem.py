@@ -1,0 +1,223 @@
+"""What is wrong with an installation as a whole is named: the object, the rule, and what to do."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
+from gputile.tools.views.installation_problem import (
+    OLDEST_KUBERNETES,
+    InstallationProblem,
+    mixed_images,
+    old_server,
+    other_extenders,
+    unfinished_releases,
+)
+from gputile.tools.views.rollout import RolloutState
+from gputile.tools.views.status import RolloutPhase, assess, table, with_problems
+from tests.chart.helmcli import CHART
+
+pytestmark = pytest.mark.requirement("U11")
+
+READY = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
+
+
+def deployment(component: str, *images: str) -> Deployment:
+    body = {
+        "metadata": {
+            "name": f"gputile-{component}",
+            "namespace": "gpus",
+            "labels": {"app.kubernetes.io/component": component},
+            "generation": 1,
+        },
+        "spec": {"template": {"spec": {"containers": [{"image": image} for image in images]}}},
+        "status": READY,
+    }
+    return msgspec.convert(body, Deployment)
+
+
+def daemon_set(component: str, init: str, image: str) -> DaemonSet:
+    spec = {"initContainers": [{"image": init}], "containers": [{"image": image}]}
+    body = {
+        "metadata": {"name": component, "labels": {"app.kubernetes.io/component": component}},
+        "spec": {"template": {"spec": spec}},
+    }
+    return msgspec.convert(body, DaemonSet)
+
+
+def revision(number: int, status: str, name: str = "gputile") -> HelmRevision:
+    labels = {"owner": "helm", "name": name, "version": str(number), "status": status}
+    return msgspec.convert(
+        {"metadata": {"name": f"sh.helm.release.v1.{name}.v{number}", "labels": labels}}, HelmRevision
+    )
+
+
+def pod(name: str, phase: str = "Running") -> RunningPod:
+    return msgspec.convert(
+        {"metadata": {"name": name, "namespace": "kube-system"}, "status": {"phase": phase}}, RunningPod
+    )
+
+
+DEPLOYED = assess([deployment("webhook")], [], [], [], 1024)
+
+
+def phase_with(problems: list[InstallationProblem]) -> RolloutPhase:
+    return with_problems(DEPLOYED, problems).phase
+
+
+@pytest.mark.parametrize(
+    ("minor", "old"),
+    [("29", True), ("29+", True), ("9", True), ("30", False), ("30+", False), ("36", False), ("100", False)],
+)
+def test_an_api_server_that_is_too_old_fails_the_installation(minor: str, old: bool) -> None:
+    problems = old_server(ServerVersion("1", minor, f"v1.{minor.rstrip('+')}.4"))
+    assert phase_with(problems) is (RolloutPhase.FAILED if old else RolloutPhase.DEPLOYED)
+    if old:
+        (problem,) = problems
+        assert problem.object == "API server"
+        assert problem.rule == f"Kubernetes 1.30 or later is needed, and this is v1.{minor.rstrip('+')}.4"
+        assert "upgrade the cluster" in problem.remedy
+
+
+@given(st.text(max_size=4), st.text(max_size=4), st.text(max_size=8))
+def test_whatever_a_server_calls_its_version_is_no_error(major: str, minor: str, text: str) -> None:
+    assert all(problem.state is RolloutState.FAILED for problem in old_server(ServerVersion(major, minor, text)))
+
+
+def test_a_server_that_says_no_version_is_not_called_old() -> None:
+    assert old_server(ServerVersion()) == []
+
+
+def test_the_chart_promises_the_same_kubernetes() -> None:
+    asked = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["kubeVersion"]
+    assert asked == f">={'.'.join(map(str, OLDEST_KUBERNETES))}.0-0"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "phase", "rule", "remedy"),
+    [
+        (["superseded", "failed"], RolloutPhase.FAILED, "revision 2 failed", "helm rollback gputile --namespace gpus"),
+        (["failed"], RolloutPhase.FAILED, "revision 1 failed", "helm uninstall gputile --namespace gpus"),
+        (["deployed", "pending-upgrade"], RolloutPhase.DEPLOYING, "the upgrade to revision 2", "helm rollback"),
+        (["deployed", "pending-rollback"], RolloutPhase.DEPLOYING, "the rollback to revision 2", "helm rollback"),
+        (["pending-install"], RolloutPhase.DEPLOYING, "the installation to revision 1", "helm uninstall"),
+        (["superseded", "uninstalling"], RolloutPhase.FAILED, "begun to remove revision 2", "helm uninstall"),
+    ],
+)
+def test_what_helm_did_not_end_is_named(statuses: list[str], phase: RolloutPhase, rule: str, remedy: str) -> None:
+    revisions = [revision(number, status) for number, status in enumerate(statuses, 1)]
+    (problem,) = unfinished_releases(revisions, ["gputile"], "gpus")
+    assert problem.object == "Helm release gputile"
+    assert rule in problem.rule
+    assert remedy in problem.remedy
+    assert phase_with([problem]) is phase
+
+
+@pytest.mark.parametrize(
+    ("revisions", "names"),
+    [
+        ([revision(1, "failed"), revision(2, "deployed")], ["gputile"]),
+        ([revision(9, "failed"), revision(10, "deployed")], ["gputile"]),
+        ([revision(2, "failed", "another")], ["gputile"]),
+        ([revision(1, "deployed"), revision(2, "a-state-of-a-later-helm")], ["gputile"]),
+        ([msgspec.convert({"metadata": {"labels": {"version": "x", "status": "failed"}}}, HelmRevision)], [""]),
+        ([], ["gputile"]),
+    ],
+)
+def test_only_the_latest_revision_of_our_own_release_counts(revisions: list[HelmRevision], names: list[str]) -> None:
+    assert unfinished_releases(revisions, names, "gpus") == []
+
+
+def test_half_an_upgrade_is_named_by_components_and_images() -> None:
+    """A registry with a port, and a digest, are no tags; kube-scheduler's image is another repository."""
+    old, new = "registry:5000/gputile:0.1.0", "registry:5000/gputile@sha256:00"
+    scheduler = "registry.k8s.io/kube-scheduler:v1.36.2"
+    workloads: list[Deployment | DaemonSet] = [
+        daemon_set("agent", new, new),
+        deployment("webhook", old),
+        deployment("scheduler", scheduler, old),
+    ]
+    (problem,) = mixed_images(workloads)
+    assert f"(scheduler, webhook: {old}; agent: {new})" in problem.rule
+    assert phase_with([problem]) is RolloutPhase.DEPLOYING
+    assert mixed_images(workloads[1:]) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "mixed"),
+    [
+        ("gputile", "gputile:0.2.0", True),
+        ("gputile:0.1.0", "gputile:0.1.0@sha256:00", True),
+        ("a:5000/gputile", "a:5000/gputile", False),
+        ("a:5000/gputile:1", "b:5000/gputile:2", False),
+        ("", "", False),
+    ],
+)
+def test_images_are_compared_within_a_repository(first: str, second: str, mixed: bool) -> None:
+    assert bool(mixed_images([deployment("webhook", first), deployment("controller", second)])) is mixed
+
+
+def test_another_extender_is_named_and_hinders_no_component() -> None:
+    problems = other_extenders([pod("gpushare-schd-extender-x"), pod("done", "Succeeded")])
+    assert [problem.object for problem in problems] == ["pod kube-system/gpushare-schd-extender-x"]
+    assert phase_with(problems) is RolloutPhase.DEPLOYED
+    told = table(with_problems(DEPLOYED, problems))
+    assert told.startswith("gputile: Deployed\n")
+    assert "another extender runs there" in told
+
+
+def test_the_table_says_what_is_wrong_and_what_to_do() -> None:
+    problems = unfinished_releases([revision(2, "failed")], ["gputile"], "gpus")
+    told = table(with_problems(DEPLOYED, problems))
+    assert told.startswith("gputile: Failed: Helm release gputile\n")
+    assert re.search(
+        r"^What to do:\n- Helm release gputile: helm rollback gputile --namespace gpus", told, re.MULTILINE
+    )
+
+
+def test_what_others_wrote_is_printed_inert() -> None:
+    told = table(with_problems(DEPLOYED, other_extenders([pod("evil\x1b[31m")])))
+    assert "\x1b" not in told
+
+
+def broken(reason: str, message: str = "") -> dict[str, Any]:
+    return {"name": "webhook", "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "remedy"),
+    [
+        (broken("ImagePullBackOff", "not found"), "image.repository and image.tag"),
+        (broken("CrashLoopBackOff"), "kubectl logs --namespace gpus deployment/gputile-webhook"),
+    ],
+)
+def test_a_component_that_fails_has_a_remedy(waiting: dict[str, Any], remedy: str) -> None:
+    failing = deployment("webhook")
+    failing.status.available_replicas = 0
+    labels = {"app.kubernetes.io/component": "webhook"}
+    one = msgspec.convert(
+        {"metadata": {"name": "p", "labels": labels}, "status": {"containerStatuses": [waiting]}}, RunningPod
+    )
+    installation = assess([failing], [one], [], [], 1024)
+    (component,) = installation.components
+    assert remedy in component.remedy
+    assert f"- webhook: {component.remedy}" in table(installation)
+
+
+@given(st.lists(st.sampled_from(RolloutState), max_size=3), st.sampled_from(RolloutPhase))
+def test_an_installation_is_no_further_than_its_worst_problem(states: list[RolloutState], phase: RolloutPhase) -> None:
+    """What is not installed stays so, and a failure never looks better."""
+    order = [RolloutPhase.FAILED, RolloutPhase.DEPLOYING, RolloutPhase.DEPLOYED]
+    problems = [InstallationProblem("o", "r", "m", state) for state in states]
+    found = with_problems(msgspec.structs.replace(DEPLOYED, phase=phase), problems)
+    if phase not in order:
+        assert found.phase is phase
+    else:
+        allowed = [RolloutState.FAILED, RolloutState.DEPLOYING, RolloutState.READY]
+        assert order.index(found.phase) == min(order.index(phase), *map(allowed.index, states), 2)
+    assert found.problems == problems
