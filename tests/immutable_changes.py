@@ -45,6 +45,20 @@ _BODIES: tuple[Json, ...] = (
     _of("IngressClass", "networking.k8s.io/v1", spec={"controller": "example.com/c"}),
     _of("ResourceQuota", "v1", spec={"hard": {"pods": 5}, "scopes": ["Terminating"]}),
 )
+_AFFINITY: Json = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}]
+        }
+    }
+}
+GATED = changed(
+    changed(changed(POD, "spec.schedulingGates", [{"name": "example.com/g"}]), "spec.nodeSelector", {"a": "b"}),
+    "spec.affinity",
+    _AFFINITY,
+)
+_TERM = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_MORE: Json = {"key": "disk", "operator": "Exists"}
 STORED: dict[str, Json] = {body["kind"]: body for body in _BODIES}
 _LABELS: Json = {"app": "x", "more": "m"}
 CHANGES = (
@@ -99,4 +113,13 @@ CHANGES = (
     Change("IngressClass", "spec.controller", "example.com/d", True),
     Change("ResourceQuota", "spec.scopes", ["NotTerminating"], True),
     Change("ResourceQuota", "spec.hard.pods", 6, False),
+)
+# Changes of a Pod that waits behind a scheduling gate.
+GATED_CHANGES = (
+    Change("Pod", "spec.nodeSelector", {"a": "b", "zone": "c"}, False),
+    Change("Pod", "spec.nodeSelector", {"a": "c"}, True),
+    Change("Pod", "spec.affinity", changed(_AFFINITY, f"{_TERM}.0.matchExpressions.1", _MORE), False),
+    Change("Pod", "spec.affinity", changed(_AFFINITY, f"{_TERM}.0.matchExpressions.0.values", ["a"]), True),
+    Change("Pod", "spec.affinity", changed(_AFFINITY, f"{_TERM}.1", {"matchExpressions": [_MORE]}), True),
+    Change("Pod", "spec.restartPolicy", "Never", True),
 )

@@ -241,6 +241,30 @@ class ListedPriorityClass(_WorkloadObject):
     preemption_policy: str = ""
 
 
+class ListedServicePort(_WorkloadObject):
+    """core/v1 ServicePort."""
+
+    port: int = 0
+    protocol: str = "TCP"
+    node_port: int = 0
+
+
+class ListedServiceSpec(_WorkloadObject):
+    """core/v1 ServiceSpec: its addresses and ports."""
+
+    ports: list[ListedServicePort] = []
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    cluster_ips: list[str] = msgspec.field(default_factory=list, name="clusterIPs")
+    health_check_node_port: int = 0
+
+
+class ListedService(_WorkloadObject):
+    """core/v1 Service."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: ListedServiceSpec = msgspec.field(default_factory=ListedServiceSpec)
+
+
 class Namespace(_WorkloadObject):
     """core/v1 Namespace: what it is called, its labels, and whether it is being deleted."""
 

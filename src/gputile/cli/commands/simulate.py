@@ -203,13 +203,16 @@ def _make_pods(
 
     if live is not None:
         from gputile.cli.reads.live_cluster import unsafe_namespaces
+        from gputile.cli.reads.services import read_services
 
         admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
         if live.priority_classes is not None:
             admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
         rules = _namespace_rules(options, scenario, live)
-        intake = dataclasses.replace(intake, admission=admission.beside(rules.limit_ranges))
-        scenario.notes += rules.notes
+        services, said = read_services(options.reach, scenario.manifests)
+        admission = admission.beside(rules.limit_ranges)
+        intake = dataclasses.replace(intake, admission=admission, services=services, autoscalers=rules.autoscalers)
+        scenario.notes += [*rules.notes, *said]
     try:
         if stored is not None:
             scenario.manifests, said = stored.merged(scenario.manifests)

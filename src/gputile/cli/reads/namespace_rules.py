@@ -1,4 +1,4 @@
-"""Reads what namespaces demand of their pods: LimitRanges, quotas and Pod Security levels."""
+"""Reads what namespaces demand of pods: LimitRanges, quotas, autoscalers, Pod Security levels."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -18,52 +18,63 @@ if TYPE_CHECKING:
 
 _MOST_NAMESPACES: Final = 200
 _THE_CLUSTER: Final = "the cluster"
+_AUTOSCALER: Final = ("autoscaling/v2", "HorizontalPodAutoscaler")
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRules:
-    """The LimitRanges of namespaces, and what is to be said of rules there that are not judged."""
+    """The LimitRanges and HorizontalPodAutoscalers of namespaces, and what is to be said of rules not judged."""
 
     limit_ranges: "Sequence[Manifest]" = ()
+    autoscalers: "Sequence[Manifest]" = ()
     notes: "Sequence[Note]" = ()
 
 
 def read_rules(reach: Reach, manifests: "Iterable[Manifest]", labelled: Iterable[Namespace]) -> NamespaceRules:
     """Return the rules of the namespaces that ``manifests`` name; leave the program where the API server fails.
 
-    ``labelled`` are the cluster's namespaces. Of a LimitRange that is among the manifests, too, theirs counts. Beyond
-    200 namespaces, the rules of the others are not known.
+    ``labelled`` are the cluster's namespaces. Of a LimitRange or autoscaler that is among the manifests, too, theirs
+    counts. Beyond 200 namespaces, the rules of the others are not known.
     """
+    from gputile.tools.simulator.cluster.autoscaled import SCALABLE
     from gputile.tools.simulator.cluster.workload_pods import place_of
     from gputile.tools.simulator.documents.notes import Note
 
     given = list(manifests)
     used = list(dict.fromkeys(place_of(each)[0] for each in given))
     names = used[:_MOST_NAMESPACES]
+    scaled = {place_of(each)[0] for each in given if each.kind in SCALABLE}
 
-    async def read() -> "list[tuple[list[Manifest], list[str]]]":
+    async def read() -> list[_Namespace]:
         async with reads(reach) as connection:
-            return await asyncio.gather(*(_rules_of(connection, name) for name in names))
+            return await asyncio.gather(*(_rules_of(connection, name, name in scaled) for name in names))
 
-    written = {place_of(each) for each in given if each.kind == "LimitRange"}
+    written = {(each.kind, *place_of(each)) for each in given}
     found, notes = list["Manifest"](), list["Note"]()
-    for ranges, texts in read_or_leave(read()) if names else ():
-        found += (each for each in ranges if place_of(each) not in written)
-        notes += map(Note, texts)
+    for each in read_or_leave(read()) if names else ():
+        found += (rule for rule in each.rules if (rule.kind, *place_of(rule)) not in written)
+        notes += map(Note, each.said)
     if used[_MOST_NAMESPACES:]:
         notes.append(Note(f"the rules of {len(used) - _MOST_NAMESPACES:,} more namespaces are not read"))
     notes += (Note(text) for each in labelled if each.metadata.name in used and (text := _security(each)))
-    return NamespaceRules(found, notes)
+    autoscalers = [each for each in found if each.kind == _AUTOSCALER[1]]
+    return NamespaceRules([each for each in found if each.kind != _AUTOSCALER[1]], autoscalers, notes)
 
 
-async def _rules_of(connection: Reading, namespace: str) -> "tuple[list[Manifest], list[str]]":
-    """Return the LimitRanges of a namespace, and what is to be said of its quotas and of what may not be read.
+@dataclass(frozen=True, slots=True)
+class _Namespace:
+    """What a namespace has: its rules, and sentences on those that are not judged."""
+
+    rules: "Sequence[Manifest]"
+    said: Sequence[str]
+
+
+async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _Namespace:
+    """Return the LimitRanges of a namespace, with its autoscalers if pods of it can be ``scaled``.
 
     Raises:
         KubeError: the API server fails.
     """
-    from gputile.tools.simulator.documents.manifests import Manifest, Origin
-
     said, prefix = [], f"/api/v1/namespaces/{quote(namespace, safe='')}"
     ranges, why = await _listed(connection, f"{prefix}/limitranges")
     if why:
@@ -75,9 +86,21 @@ async def _rules_of(connection: Reading, namespace: str) -> "tuple[list[Manifest
             f"whether the quota of the namespace {namespace} allows its pods is not judged: "
             f"{why or f'it has the ResourceQuota {named}, of which others use a part'}"
         )
-    return [
-        Manifest(Origin(_THE_CLUSTER, kind="LimitRange", name=_name(each)), "v1", "LimitRange", each) for each in ranges
-    ], said
+    rules = [_manifest("v1", "LimitRange", each) for each in ranges]
+    if scaled:
+        version, kind = _AUTOSCALER
+        path = f"/apis/{version}/namespaces/{quote(namespace, safe='')}/{kind.lower()}s"
+        autoscalers, why = await _listed(connection, path)
+        rules += [_manifest(version, kind, each) for each in autoscalers]
+        if why:
+            said.append(f"how many pods autoscalers keep in the namespace {namespace} is not known: {why}")
+    return _Namespace(rules, said)
+
+
+def _manifest(version: str, kind: str, body: dict[str, Any]) -> "Manifest":
+    from gputile.tools.simulator.documents.manifests import Manifest, Origin
+
+    return Manifest(Origin(_THE_CLUSTER, kind=kind, name=_name(body)), version, kind, body)
 
 
 async def _listed(connection: Reading, path: str) -> tuple[list[dict[str, Any]], str | None]:

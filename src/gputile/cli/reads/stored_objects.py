@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_READ: Final = 2_000
 _AT_A_TIME: Final = 8
+_CLASSES: Final = "/apis/storage.k8s.io/v1/storageclasses"
 _POD: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/]+)")
 
 
@@ -50,9 +52,27 @@ def read_stored(reach: Reach, manifests: "Iterable[Manifest]") -> "StoredObjects
                     raise BadAnswer(f"GET {path}: the answer is no {wanted[path].kind} ({error})") from error
 
             await asyncio.gather(*map(one, paths[:_MOST_READ]))
+            await _read_classes(connection, wanted.values(), found)
             return found
 
     return read_or_leave(read()) if paths else found
+
+
+async def _read_classes(connection: Reading, manifests: "Iterable[Manifest]", found: "StoredObjects") -> None:
+    """Add the StorageClasses of claims that grow.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    for claim, name in found.growing(manifests):
+        if not name or name in found.classes:
+            continue
+        try:
+            found.classes[name] = await _object(connection, f"{_CLASSES}/{quote(name, safe='')}")
+        except NotFound:
+            found.classes[name] = None
+        except Forbidden as error:
+            found.unread[claim] = str(error)
 
 
 async def _object(connection: Reading, path: str) -> dict[str, Any] | None:

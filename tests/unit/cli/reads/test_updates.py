@@ -177,3 +177,114 @@ def test_rules_that_may_not_be_read_are_said_to_be_unknown(server: FakeApiServer
     assert (placed, f"not judged: GET /api/v1/namespaces/default/{path}" in said) == (["w"], True), said
     server.refused[f"/api/v1/namespaces/default/{path}"] = (500, "InternalError")
     assert "cannot read the cluster" in simulated(server, kubeconfig, POD, 1)[1]
+
+
+SERVICES = "/api/v1/services"
+NODE_PORT: Json = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "w"},
+    "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+}
+CLAIM: Json = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "w"},
+    "spec": {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "1Gi"}},
+    },
+}
+LARGER = changed(CLAIM, "spec.resources.requests.storage", "2Gi")
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+
+
+def test_a_node_port_of_another_service_is_refused(server: FakeApiServer, kubeconfig: str) -> None:
+    other = {**NODE_PORT, "metadata": {"name": "other", "namespace": "else"}}
+    server.store[SERVICES] = {"other": other}
+    _, said = simulated(server, kubeconfig, NODE_PORT, 2)
+    assert "spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated by the cluster's" in said
+    simulated(server, kubeconfig, changed(NODE_PORT, "spec.ports.0.nodePort", 30081))
+    server.store[SERVICES] = {"w": {**NODE_PORT, "metadata": {"name": "w", "namespace": "default"}}}
+    simulated(server, kubeconfig, NODE_PORT)
+
+
+def test_services_that_may_not_be_listed_are_told(server: FakeApiServer, kubeconfig: str) -> None:
+    server.refused[SERVICES] = (403, "Forbidden")
+    _, said = simulated(server, kubeconfig, NODE_PORT)
+    assert "whether other Services have the addresses and node ports is not judged" in said
+
+
+@pytest.mark.parametrize(
+    ("allowed", "code"), [(True, 0), (False, 2), (None, 2)], ids=["allowed", "not allowed", "no such class"]
+)
+def test_a_claim_grows_if_its_class_allows_it(
+    server: FakeApiServer, kubeconfig: str, allowed: bool | None, code: int
+) -> None:
+    there = {**CLAIM, "metadata": {"name": "w", "namespace": "default"}, "status": {"phase": "Bound"}}
+    server.store["/api/v1/namespaces/default/persistentvolumeclaims"] = {"w": there}
+    server.store[CLASSES] = {"fast": {"allowVolumeExpansion": allowed}} if allowed is not None else {}
+    _, said = simulated(server, kubeconfig, LARGER, code)
+    assert ('its StorageClass "fast" has no allowVolumeExpansion' in said) == (code == 2)
+    simulated(server, kubeconfig, CLAIM)
+
+
+def scaled_by(server: FakeApiServer, least: int, most: int) -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
+    spec = {"scaleTargetRef": target, "minReplicas": least, "maxReplicas": most}
+    body = {"metadata": {"name": "w", "namespace": "default"}, "spec": spec}
+    server.store["/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"] = {"w": body}
+
+
+def test_an_autoscaler_of_the_cluster_counts(server: FakeApiServer, kubeconfig: str) -> None:
+    scaled_by(server, 4, 6)
+    placed, said = simulated(server, kubeconfig, DEPLOYMENT)
+    assert len(placed) == 4
+    assert "HorizontalPodAutoscaler/w keeps it at 4 to 6 replicas" in said
+
+
+@pytest.mark.parametrize(("scaled", "code"), [(False, 0), (True, 3)])
+def test_a_workload_that_is_scaled_down_makes_room(
+    server: FakeApiServer, kubeconfig: str, scaled: bool, code: int
+) -> None:
+    """3 x 4 of 15 units are in use; with one replica 7 more have room. What an autoscaler asks for comes back."""
+    deployed(server, 3, 4)
+    if scaled:
+        scaled_by(server, 1, 6)
+    fewer = changed(changed(DEPLOYMENT, "spec.replicas", 1), LIMITS, {MEM: 4})
+    other = changed(changed(POD, "metadata.name", "p"), "spec.containers.0.resources.limits", {MEM: 7})
+    both = {"apiVersion": "v1", "kind": "List", "items": [fewer, other]}
+    placed, said = simulated(server, kubeconfig, both, code)
+    assert placed == ["p"]
+    assert ("2 more than are asked for leave" in said) != scaled
+
+
+def test_a_set_that_is_scaled_down_loses_its_last_pods(server: FakeApiServer, kubeconfig: str) -> None:
+    """w-0 with 2 units stays, and w-1 and w-2 with 5 each leave."""
+    stored(server, changed(STATEFUL_SET, "spec.replicas", 3))
+    for i in range(3):
+        there(server, f"w-{i}", "StatefulSet/w", units=2)
+    other = changed(changed(POD, "metadata.name", "p"), "spec.containers.0.resources.limits", {MEM: 12})
+    both = {"apiVersion": "v1", "kind": "List", "items": [changed(STATEFUL_SET, "spec.replicas", 1), other]}
+    placed, said = simulated(server, kubeconfig, both)
+    assert (placed, "1 of its 1 pods run already; 2 more than are asked for leave" in said) == (["p"], True)
+
+
+def test_a_gated_pod_is_decided_as_its_manifest_says(server: FakeApiServer, kubeconfig: str) -> None:
+    """The gate that was written goes, a gate that a webhook added stays, and the nodeSelector becomes narrower."""
+    gated = changed(POD, "spec.schedulingGates", [{"name": "example.com/mine"}])
+
+    def live(*gates: str) -> None:
+        there(server, "w", node="")
+        pod = server.store["/api/v1/pods"]["w"]
+        pod["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(gated)}
+        pod["spec"]["schedulingGates"] = [{"name": each} for each in gates]
+
+    live("example.com/mine")
+    assert simulated(server, kubeconfig, POD)[0] == ["w"]
+    narrower = changed(POD, "spec.nodeSelector", {"zone": "nowhere"})
+    simulated(server, kubeconfig, narrower, 3)
+    simulated(server, kubeconfig, gated, 3)
+    live("example.com/mine", "example.com/added")
+    simulated(server, kubeconfig, POD, 3)

@@ -20,13 +20,18 @@ from gputile.core.kube_predicates.pod_requests import CPU, PODS, pod_requests
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 
 _PODS: Final = ("pods", "count/pods")
-_ALONE: Final = (CPU, "memory", "ephemeral-storage")  # the same as with "requests." before them
+_ALONE: Final = (CPU, "memory", "ephemeral-storage", "hugepages-")  # the same as with "requests." before them
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _NOT_OF_PODS: Final = ("requests.storage",)
 _PER_CORE: Final = 1000
 _NAMED: Final = frozenset(f"{kind}{name}" for kind in ("", _REQUESTS, _LIMITS) for name in (CPU, "memory"))
 _MOST_NAMED: Final = 5
+# What controllers put into each namespace; one in a file is no second one.
+_EVERYWHERE: Final = {
+    **dict.fromkeys(("configmaps", "count/configmaps"), "kube-root-ca.crt"),
+    **dict.fromkeys(("serviceaccounts", "count/serviceaccounts"), "default"),
+}
 
 
 def has_scopes(manifest: Manifest) -> bool:
@@ -81,7 +86,8 @@ def exceeded(
                 amount = f"{used[resource]}{'m' if in_cores else ''}"
                 said = f"exceeded quota: the files' pods in {namespace} {verb} {amount}"
             elif not resource and there[name] > most:
-                said = f"exceeded quota: what the files have of it in {namespace} is {there[name]}"
+                with_it = f" with {_EVERYWHERE[name]}, which each namespace has," if name in _EVERYWHERE else ""
+                said = f"exceeded quota: what the files have of it in {namespace}{with_it} is {there[name]}"
             if said:
                 yield quota.origin.error(f"spec.hard[{shown(name)}]", f"{said}, and {written} may be")
 
@@ -153,13 +159,11 @@ def _objects(there: Iterable[tuple[Manifest, int]]) -> dict[str, Counter[str]]:
     for each, times in there:
         if each.kind not in kubernetes_kinds().kinds.get(each.api_version, {}):
             continue
-        used = found.setdefault(_namespace(each), Counter())
-        name = each.kind.lower()
-        plural = f"{name[:-1]}ies" if name.endswith("cy") else f"{name}{'es' if name.endswith('s') else 's'}"
-        used[f"count/{plural}{f'.{each.group}' if each.group else ''}"] += times
-        if each.group == "":
-            used[plural] += times
-        spec = each.body.get("spec", {})
+        used, spec = found.setdefault(_namespace(each), Counter()), each.body.get("spec", {})
+        for name in _names_of(each):
+            always = _EVERYWHERE.get(name)
+            if always is None or always != each.body.get("metadata", {}).get("name"):
+                used[name] += times + (always is not None and name not in used)
         if each.kind == "PersistentVolumeClaim":
             storage = spec.get("resources", {}).get("requests", {}).get("storage", 0)
             used["requests.storage"] += times * math.ceil(parse_quantity(storage))
@@ -171,6 +175,19 @@ def _objects(there: Iterable[tuple[Manifest, int]]) -> dict[str, Counter[str]]:
     return found
 
 
+def _names_of(manifest: Manifest) -> list[str]:
+    """Return under which names a quota counts an object of one of Kubernetes' kinds."""
+    name = manifest.kind.lower()
+    if name.endswith(("cy", "ty")):
+        plural = f"{name[:-1]}ies"
+    elif name.endswith("points"):
+        plural = name
+    else:
+        plural = f"{name}{'es' if name.endswith('s') else 's'}"
+    group = f".{manifest.group}" if manifest.group else ""
+    return [f"count/{plural}{group}", *(() if group else (plural,))]
+
+
 def _counted(name: str) -> str:
     """Return the resource that an amount of a quota bounds the requests of, "" where it bounds something else."""
     if name in _PODS:
@@ -179,4 +196,4 @@ def _counted(name: str) -> str:
         return name
     if name in _NOT_OF_PODS:
         return ""
-    return name.removeprefix(_REQUESTS) if name.startswith(_REQUESTS) or name in _ALONE else ""
+    return name.removeprefix(_REQUESTS) if name.startswith((_REQUESTS, *_ALONE)) else ""

@@ -1,4 +1,4 @@
-"""Applies the bounds of HorizontalPodAutoscalers among the files to their targets.
+"""Applies the bounds of HorizontalPodAutoscalers, in the files or the cluster, to their targets.
 
 An autoscaler keeps the number of pods within its bounds without any metric (pkg/controller/podautoscaler of
 Kubernetes); how many it asks for within them depends on load, which nobody knows here. Of 0 pods it makes no more.
@@ -13,7 +13,7 @@ from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
 
 Target = tuple[str, str, str, str]  # API group, kind, namespace, name
 _KIND: Final = "HorizontalPodAutoscaler"
-_SCALABLE: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet")
+SCALABLE: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet")
 _REPLICAS: Final = "spec.replicas"
 _DEFAULT: Final = 1
 
@@ -49,7 +49,7 @@ def scaled(manifest: Manifest, bounds: Mapping[Target, Bounds], kind: PodKind | 
     ``kind`` is what the table says of its kind, if that is not Kubernetes' own.
     """
     counted = (count.path for rule in kind.pods for count in rule.counts()) if kind is not None else ()
-    if not bounds or (manifest.kind not in _SCALABLE if kind is None else _REPLICAS not in counted):
+    if not bounds or (manifest.kind not in SCALABLE if kind is None else _REPLICAS not in counted):
         return manifest, ""
     found = bounds.get((manifest.group, manifest.kind, *_place(manifest)))
     spec = manifest.body.get("spec")
@@ -64,6 +64,11 @@ def scaled(manifest: Manifest, bounds: Mapping[Target, Bounds], kind: PodKind | 
         return manifest, f"{within}: the {kept} that it says are placed" if found.most > kept else ""
     said = f"{within}: {kept} are placed, and it says {replicas}"
     return replace(manifest, body=manifest.body | {"spec": spec | {"replicas": kept}}), said
+
+
+def targets(manifests: Iterable[Manifest]) -> set[tuple[str, str, str]]:
+    """Return kind, namespace and name of what autoscalers among ``manifests`` scale."""
+    return {(kind, namespace, name) for _, kind, namespace, name in written_bounds(manifests)}
 
 
 def _is_number(value: Any) -> TypeGuard[int]:

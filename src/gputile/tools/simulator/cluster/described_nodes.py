@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
-from gputile.api.quantity import QuantityError, parse_mib, parse_quantity
+from gputile.api.quantity import QuantityError, decimal, parse_mib, parse_quantity
 from gputile.api.well_known import (
     DEFAULT_UNIT_MIB,
     GPU_COUNT,
@@ -14,6 +14,8 @@ from gputile.api.well_known import (
     MODE_LABEL,
     MODES,
     PLACEMENT_LABEL,
+    REPLICAS_LABEL,
+    SHARING_LABEL,
     SMALLEST_UNIT_MIB,
     WHOLE_GPU,
     Mode,
@@ -23,6 +25,7 @@ from gputile.core.devices.advertised import model_labels, resources_for_mode
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
+    MOST_REPLICAS,
     Gpu,
     Inventory,
     InventoryError,
@@ -43,8 +46,14 @@ from gputile.tools.simulator.rules.values.names import broken_labels, check_name
 
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 LINKS = {"nvlink": 300, "pcie": 32}
-# NVIDIA's GPUs are shared on Linux alone.
-_KUBELET_LABELS = {"kubernetes.io/os": "linux"}
+# What kubelets write. NVIDIA's GPUs are shared on Linux alone.
+_KUBELET_LABELS = {
+    **dict.fromkeys(("kubernetes.io/os", "beta.kubernetes.io/os"), "linux"),
+    **dict.fromkeys(("kubernetes.io/arch", "beta.kubernetes.io/arch"), "amd64"),
+}
+_SHARING = ("mig", "none", "time-slicing")  # what the label gputile.io/sharing chooses
+_TIME_SLICING = _SHARING[2]
+_DISK = "1024Gi"
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
@@ -150,8 +159,10 @@ class _Describer:
         capacity: ResourceList = dict(non_gpu)
         allocatable: ResourceList = dict(non_gpu)
         if gpus:
-            capacity |= _texts(resources_for_mode(mode, gpus, self._unit, count_unhealthy=True))
-            allocatable |= _texts(resources_for_mode(mode, gpus, self._unit))
+            for resources, unhealthy in ((capacity, True), (allocatable, False)):
+                offered = resources_for_mode(mode, gpus, self._unit, count_unhealthy=unhealthy)
+                offered[WHOLE_GPU] *= inventory.replicas or 1
+                resources |= _texts(offered)
             if mode.shared:
                 capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
         addresses = [NodeAddress(type="Hostname", address=name)]
@@ -187,11 +198,24 @@ class _Describer:
                     rule = f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
                     raise self._error(f"{path}.memory", rule) from error
                 gpus.append(gpu)
-        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
+        replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
+        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, replicas=replicas, bandwidth=links)
         try:
             return check_inventory(inventory)
         except InventoryError as error:
             raise self._error("gpus", str(error)) from error
+
+    def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
+        """Return how many pods have each GPU in turns, as the labels say; 0 where one has it alone."""
+        way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
+        if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
+            return 0
+        if mode is not Mode.EXCLUSIVE:
+            raise self._error(field, f"{way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode.value}")
+        replicas = decimal(text := labels.get(REPLICAS_LABEL, ""), 3)
+        if not 2 <= replicas <= MOST_REPLICAS:
+            raise self._error(f'labels["{REPLICAS_LABEL}"]', f"must be 2 to {MOST_REPLICAS}, is {text[:40]!r}")
+        return replicas
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
         """Return the matrix of the whole node: what the groups say within them, PCIe between them."""
@@ -223,6 +247,7 @@ class _Describer:
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
         non_gpu: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        non_gpu["ephemeral-storage"] = _DISK
         non_gpu |= described.resources
         for name, amount in non_gpu.items():
             path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'

@@ -1,5 +1,6 @@
 """Decides whether an object can be used: a known kind, existing fields, and valid for the API server."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -7,6 +8,7 @@ from gputile.api.core import Pod
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.pod_groups import POD_GROUP_API
 from gputile.api.wording import nearest, shown
+from gputile.api.workloads import ListedService
 from gputile.tools.simulator.admission.chain import Admission, checked
 from gputile.tools.simulator.admission.quotas import has_scopes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, decode
@@ -56,12 +58,17 @@ _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of po
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own."""
+    """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
+
+    ``services`` are those of the cluster, as far as they matter, and ``autoscalers`` its HorizontalPodAutoscalers.
+    """
 
     admission: Admission = field(default_factory=Admission)
     kinds: PodKinds = field(default_factory=known_kinds)
     validate: Validation = Validation.STRICT
     ignore_unknown: bool = False
+    services: Sequence[ListedService] = ()
+    autoscalers: Sequence[Manifest] = ()
 
     def knows(self, manifest: Manifest) -> bool:
         """Return whether the object is of one of Kubernetes' own kinds, or of one of the table."""

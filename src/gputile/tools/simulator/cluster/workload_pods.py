@@ -139,7 +139,8 @@ def expand(
     if not wrong:
         everything, pods = [*there.manifests, *manifests], [*there.pods, *expander.expansion.pods]
         made = [*there.made, *expander.expansion.made]
-        wrong += map(str, (*allocated_twice(everything), *exceeded(everything, pods, made), *unnamed(everything, pods)))
+        twice = allocated_twice(everything, taken.services)
+        wrong += map(str, (*twice, *exceeded(everything, pods, made), *unnamed(everything, pods)))
     if wrong:
         more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
@@ -158,7 +159,7 @@ class _Expander:
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
-        self._bounds = written_bounds(manifests)
+        self._bounds = written_bounds([*intake.autoscalers, *manifests])
 
     def take(self, manifest: Manifest) -> None:
         """Add the object's pods.

@@ -1,7 +1,8 @@
 """Defines ``kind: Cluster``, by which people describe a cluster in a few lines.
 
-Defaults are ample or usual: a node has 128 CPUs, 1 TiB of memory and room for 110 pods, and one with GPUs
-has the taint ``nvidia.com/gpu:NoSchedule`` (``taints: []`` takes it away).
+Defaults are ample or usual: a node is an amd64 machine with Linux, with 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
+resource ephemeral-storage) and room for 110 pods, and one with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
+(``taints: []`` takes it away).
 """
 
 from typing import Annotated, Any, Literal
@@ -60,7 +61,9 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     gpus: Annotated[GpuGroup | list[GpuGroup], msgspec.Meta(description="Its GPUs, or groups of equal ones.")] = []
     labels: Annotated[
         dict[str, str],
-        msgspec.Meta(description="Further labels; kubernetes.io/os is linux unless named."),
+        msgspec.Meta(
+            description="Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."
+        ),
     ] = {}
     annotations: Annotated[dict[str, str], msgspec.Meta(description="Further annotations.")] = {}
     taints: Annotated[

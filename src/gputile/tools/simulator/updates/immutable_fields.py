@@ -15,6 +15,7 @@ from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.updates.differences import Path, changed_paths, last_applied
+from gputile.tools.simulator.updates.gated_pods import narrows
 
 Json = Mapping[str, Any]
 
@@ -144,6 +145,8 @@ def _comparable(kind: str, written: Json) -> Json:
 
 def _may_change(kind: str, path: Path, written: Json, stored: Json) -> bool:
     """Return whether this change of a field that else is fixed is one that an API server takes."""
+    if kind == "Pod" and len(path) > 1 and narrows(path, written, stored):
+        return True
     rule = _RULES.get((kind, str(path[1]) if len(path) > 1 else ""))
     return rule is not None and rule(written, stored)
 

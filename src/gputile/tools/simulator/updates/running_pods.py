@@ -22,6 +22,7 @@ from gputile.core.kube_predicates.disks import disks
 from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.inter_pod import hard_spread
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.cluster.autoscaled import targets
 from gputile.tools.simulator.cluster.controller_labels import CONTROLLERS_LABELS
 from gputile.tools.simulator.cluster.intake import MAKERS
 from gputile.tools.simulator.cluster.rolling_update import Replacement, RollingUpdate, rolling_update
@@ -29,11 +30,15 @@ from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.cluster.workload_pods import Expansion, Owner, place_of
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.updates.gated_pods import applied
 
 # Labels with which the controllers of Deployments and Rollouts name the ReplicaSets that they make: NAME-<hash>.
 _HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
 _TOLERATED_ANYWAY: Final = ("node.kubernetes.io/", *GPU_RESOURCES)
 _IMMUTABLE: Final = ("Pod", "Job")  # their requests cannot be changed after they are created
+_SCALED_DOWN: Final = ("Deployment", "ReplicaSet", "ReplicationController")
+_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_LONGEST_COST: Final = 11  # a number of 32 bits with its sign
 
 
 class ImmutableObject(ValueError):
@@ -88,8 +93,9 @@ def recognise(
         else:
             (scenario.bound if pod.spec.node_name else scenario.waiting).append(pod)
     pending: list[Pod] = []
+    held = targets([*expansion.intake.autoscalers, *expansion.manifests])
     for owner, found in objects.items():
-        pending += _still_asked(owner, found, scenario, workloads.changed.get(owner))
+        pending += _still_asked(owner, found, scenario, workloads.changed.get(owner), scaled=owner in held)
     updates = _rolling_updates(expansion.manifests)
     for owner, found in objects.items():
         if (update := updates.get(owner)) is not None and found.replaced:
@@ -125,8 +131,11 @@ def _rolling_updates(manifests: Iterable[Manifest]) -> dict[Owner, RollingUpdate
     return {owner: update for owner, update in found.items() if update is not None}
 
 
-def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool | None) -> list[Pod]:
-    """Return the pods of an object that are still to be decided; put those that run into the scenario."""
+def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool | None, *, scaled: bool) -> list[Pod]:
+    """Return the pods of an object that are still to be decided; put those that run into the scenario.
+
+    ``scaled`` says that an autoscaler asks for as many pods as there are.
+    """
     if not found.live:
         return found.asked
     asked = Counter(map(_demand, found.asked))
@@ -145,16 +154,50 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool 
             replaced += 1
             if pod.spec.node_name:
                 found.replaced.append(pod)
+    known = len(kept)
+    if changed is not None and not scaled:
+        kept = _staying(owner, kept, found.asked)
+    left = known - len(kept)
     missing = _missing(found.asked, kept)
     scenario.bound += [pod for pod in kept if pod.spec.node_name]
     running = sum(1 for pod in kept if pod.spec.node_name)
     said = f"{owner[0]} {owner[1]}/{owner[2]}: {running} of its {len(found.asked)} pods run already"
     if replaced:
         said += f"; {replaced} {'of another template' if changed else 'that ask for something else'} are replaced"
-    if running > len(found.asked):
+    if left:
+        said += f"; {left} more than are asked for leave"
+    elif running > len(found.asked):
         said += "; more than are asked for: all of them count"
     scenario.notes.append(Note(said))
-    return [pod for pod in kept if not pod.spec.node_name] + missing
+    waiting = [pod for pod in kept if not pod.spec.node_name]
+    if owner[0] == "Pod" and found.asked:
+        waiting = [applied(pod, found.asked[0]) for pod in waiting]
+    return waiting + missing
+
+
+def _staying(owner: Owner, kept: list[Pod], asked: Sequence[Pod]) -> list[Pod]:
+    """Return which of an object's pods stay where it asks for fewer: of a StatefulSet those with its numbers.
+
+    Of others those without a node leave first, then those of low deletion cost, then those beside most others, then
+    the newest (pkg/controller of Kubernetes, ``ActivePodsWithRanks``, without readiness).
+    """
+    if owner[0] == "StatefulSet":
+        names = {pod.key for pod in asked}
+        return [pod for pod in kept if pod.key in names]
+    if owner[0] not in _SCALED_DOWN:
+        return kept
+    beside = Counter(pod.spec.node_name for pod in kept)
+
+    def stays_sooner(pod: Pod) -> tuple[bool, int, int, str]:
+        node, created = pod.spec.node_name, pod.metadata.creation_timestamp or ""
+        return not node, -_deletion_cost(pod), beside[node], created
+
+    return sorted(kept, key=stays_sooner)[: len(asked)]
+
+
+def _deletion_cost(pod: Pod) -> int:
+    written = pod.metadata.annotations.get(_DELETION_COST, "0")
+    return int(written) if len(written) <= _LONGEST_COST and written.removeprefix("-").isdecimal() else 0
 
 
 def _missing(asked: Sequence[Pod], kept: Sequence[Pod]) -> list[Pod]:

@@ -9,20 +9,26 @@ from gputile.tools.simulator.cluster.workload_pods import Owner, place_of
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.updates.claim_growth import FIELD, class_of, grows, refused_growth
 from gputile.tools.simulator.updates.immutable_fields import broken_changes, path_of, template_changes
 from gputile.tools.simulator.updates.merging import merged
 from gputile.tools.simulator.updates.running_pods import KnownWorkloads
 
 Json = Mapping[str, Any]
+CLAIM: Final = "PersistentVolumeClaim"
 _ENDED: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")  # conditions of a Job
 
 
 @dataclass(slots=True)
 class StoredObjects:
-    """Objects by their paths at the API server. ``unread`` says why others are not known."""
+    """Objects by their paths at the API server. ``unread`` says why others are not known.
+
+    ``classes`` are the StorageClasses, by name, of claims that grow; one that is not there is None.
+    """
 
     bodies: dict[str, Json] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, Json | None] = field(default_factory=dict)
 
     def merged(self, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Note]]:
         """Return ``manifests`` with what stays of the objects in the cluster, and what is to say of that."""
@@ -38,9 +44,22 @@ class StoredObjects:
 
     def refused(self, manifests: Iterable[Manifest]) -> Iterator[ManifestError]:
         """Yield each field of valid ``manifests`` that cannot be changed to what they say."""
-        for manifest, stored in self._known(manifests):
-            for path, rule in broken_changes(manifest.kind, manifest.body, stored):
+        given = list(manifests)
+        classes = {**self.classes, **{place_of(each)[1]: each.body for each in given if each.kind == "StorageClass"}}
+        for manifest, stored in self._known(given):
+            broken = list(broken_changes(manifest.kind, manifest.body, stored))
+            for path, rule in broken:
                 yield manifest.origin.error(path, rule)
+            known = where(manifest) not in self.unread
+            grown = known and manifest.kind == CLAIM and not broken and grows(manifest.body, stored)
+            if grown and (why := refused_growth(stored, classes.get(class_of(stored)))):
+                yield manifest.origin.error(FIELD, why)
+
+    def growing(self, manifests: Iterable[Manifest]) -> Iterator[tuple[str, str]]:
+        """Yield the path of each claim that is to grow, and the name of its StorageClass, "" for none."""
+        for manifest, stored in self._known(manifests):
+            if manifest.kind == CLAIM and grows(manifest.body, stored):
+                yield where(manifest), class_of(stored)
 
     def workloads(self, manifests: Iterable[Manifest]) -> KnownWorkloads:
         """Return of the objects that are known what becomes of their pods."""

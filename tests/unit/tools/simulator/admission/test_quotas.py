@@ -52,6 +52,17 @@ RUNTIME: Json = {
 }
 
 
+CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+ACCOUNT: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}
+HUGE = changed(POD, "spec.containers.0.resources.limits", {"hugepages-2Mi": "4Mi", "memory": "1Gi", "cpu": 1})
+DISK_SPACE: Json = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "CSIStorageCapacity",
+    "metadata": {"name": "c"},
+    "storageClassName": "x",
+}
+
+
 def quota(hard: Json, **more: object) -> Json:
     named = {"name": "q", "namespace": "default"}
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": named, "spec": {"hard": hard, **more}}
@@ -154,7 +165,15 @@ def test_a_limit_range_may_say_it(tmp_path: Path) -> None:
         ({"limits.cpu": "1"}, changed(POD, "spec.containers.0.resources.limits", {"cpu": 2}), "have limits of 2000m"),
         ({"limits.memory": 1}, changed(POD, "spec.resources", {"limits": {"memory": 2}}), "have limits of 2"),
         ({"count/deployments.apps": 0}, DEPLOYMENT, "what the files have of it in default is 1, and 0 may be"),
-        ({"configmaps": 0}, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}, "is 1"),
+        (
+            {"configmaps": 1},
+            CONFIG_MAP,
+            "in default with kube-root-ca.crt, which each namespace has, is 2, and 1 may be",
+        ),
+        ({"count/serviceaccounts": 1}, ACCOUNT, "in default with default, which each namespace has, is 2"),
+        ({"hugepages-2Mi": "2Mi"}, HUGE, "request 4194304, and 2Mi may be"),
+        ({"count/endpoints": 0}, {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "e"}}, "is 1"),
+        ({"count/csistoragecapacities.storage.k8s.io": 0}, DISK_SPACE, "is 1"),
         ({"count/resourcequotas": 0}, POD, "is 1"),
         ({"services.nodeports": 1}, SERVICE, "is 2"),
         ({"services.loadbalancers": 0}, SERVICE, "is 1"),
@@ -226,3 +245,16 @@ def test_a_claim_that_was_not_made_for_the_pod_keeps_it_waiting(tmp_path: Path, 
     with pytest.raises(ManifestError, match=rf"{at}\.volumes\[0\]\.name: the pod .* waits for ever, .*claim {name} of"):
         expanded(tmp_path, body, there)
     assert expanded(tmp_path, body, changed(there, "metadata.namespace", "other"))
+
+
+@pytest.mark.parametrize(
+    ("hard", "bodies"),
+    [
+        ({"configmaps": 0}, [POD]),
+        ({"configmaps": 1}, [changed(CONFIG_MAP, "metadata.name", "kube-root-ca.crt")]),
+        ({"count/serviceaccounts": 2}, [ACCOUNT, changed(ACCOUNT, "metadata.name", "default")]),
+    ],
+    ids=str,
+)
+def test_what_each_namespace_has_is_no_second_one(tmp_path: Path, hard: Json, bodies: list[Json]) -> None:
+    expanded(tmp_path, quota(hard), *bodies)

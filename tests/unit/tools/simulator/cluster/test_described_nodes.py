@@ -59,6 +59,9 @@ def test_a_whole_node(tmp_path: Path) -> None:
         "aliyun.accelerator/nvidia_mem": "11441MiB",
         "aliyun.accelerator/nvidia_name": "Tesla-K80",
         "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-K80",
+        "beta.kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
         "kubernetes.io/hostname": "a",
         "kubernetes.io/os": "linux",
         "zone": "x",
@@ -69,6 +72,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
         "aliyun.com/gpu-count": "2",
         "aliyun.com/gpu-mem": "89",
         "cpu": 32,
+        "ephemeral-storage": "1024Gi",
         "memory": "131072Mi",
         "nvidia.com/gpu": "0",
         "pods": 110,
@@ -80,6 +84,25 @@ def test_a_whole_node(tmp_path: Path) -> None:
         (0, 11441, "Tesla K80", True),
         (1, 11441, "Tesla K80", False),
     ]
+
+
+def test_a_time_sliced_node_offers_each_gpu_several_times(tmp_path: Path) -> None:
+    labels = "{gputile.io/sharing: time-slicing, gputile.io/replicas: '4'}"
+    entry = f"- {{name: 'n', gpus: {{count: 2, memory: 15GiB, unhealthy: [1]}}, labels: {labels}, taints: []}}"
+    scenario = load(tmp_path, entry)
+    (node,) = scenario.nodes
+    assert (node.status.capacity["nvidia.com/gpu"], node.status.allocatable["nvidia.com/gpu"]) == ("8", "4")
+    assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).replicas == 4
+
+
+def test_a_pod_has_a_disk_and_the_usual_machine(tmp_path: Path) -> None:
+    (node,) = load(
+        tmp_path, "- {name: 'n', labels: {kubernetes.io/arch: arm64}, resources: {ephemeral-storage: 1Gi}}"
+    ).nodes
+    assert (node.metadata.labels["kubernetes.io/arch"], node.status.allocatable["ephemeral-storage"]) == (
+        "arm64",
+        "1Gi",
+    )
 
 
 def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
@@ -169,6 +192,12 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, taints: [{key: k, value: a b}]}", r'nodes\[0\].taints\[0\].value: Invalid value: "a b"'),
         ("{name: a, taints: [{key: k}, {key: k}]}", r'nodes\[0\].taints\[1\]: Duplicate value: "k": taints must be'),
         ("{name: a, labels: {x: 1}}", r"nodes\[0\].labels\[\"x\"\]: must be a string"),
+        ("{name: a, labels: {gputile.io/sharing: often}}", 'gputile.io/sharing"]: Unsupported value: "often"'),
+        ("{name: a, labels: {gputile.io/sharing: time-slicing}}", r'gputile.io/replicas"\]: must be 2 to 64, is \'\''),
+        (
+            "{name: a, mode: share, labels: {gputile.io/sharing: time-slicing, gputile.io/replicas: '2'}}",
+            "time-slicing goes with mode default only, not with share",
+        ),
         ("{name: a, mode: share, labels: {ack.node.gpu.schedule: cgpu}}", "'cgpu' contradicts mode share"),
         ("{name: a}\n- {name: a}", "there are two nodes of the name a"),
     ],

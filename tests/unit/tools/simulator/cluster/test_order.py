@@ -39,3 +39,14 @@ def told(*bodies: Json) -> list[str]:
 def test_each_need_is_told_once(body: Json, need: Json, expected: list[str]) -> None:
     assert told(body, body, need) == expected
     assert told(need, body) == []
+
+
+@pytest.mark.parametrize("kind", ["LimitRange", "ResourceQuota"])
+def test_rules_that_come_after_a_pod_are_told(kind: str) -> None:
+    """An API server applies them to what comes later."""
+    rule = made("v1", kind)
+    assert told(POD, POD, rule) == [f"the {kind} late"]
+    assert told(rule, POD) == []
+    assert told(DEPLOYMENT, rule) == [], "its pods are made later"
+    assert told(changed(POD, "metadata.namespace", "other"), rule) == []
+    assert told(changed(POD, "metadata.uid", "u"), rule) == []

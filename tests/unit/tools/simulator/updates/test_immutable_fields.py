@@ -7,8 +7,8 @@ import pytest
 
 from gputile.tools.simulator.updates.differences import LAST_APPLIED
 from gputile.tools.simulator.updates.immutable_fields import broken_changes, path_of, template_changes
-from tests.immutable_changes import CHANGES, STORED, Change
-from tests.manifests import DEPLOYMENT, JOB, POD, STATEFUL_SET, Json, changed
+from tests.immutable_changes import CHANGES, GATED, GATED_CHANGES, STORED, Change
+from tests.manifests import DEPLOYMENT, GONE, JOB, POD, STATEFUL_SET, Json, changed
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -23,6 +23,15 @@ def told(written: Json, stored: Json) -> list[str]:
 def test_changes_are_judged_as_by_an_api_server(change: Change) -> None:
     written = changed(STORED[change.kind], change.path, change.value)
     assert bool(told(written, STORED[change.kind])) is change.refused
+
+
+@pytest.mark.parametrize("change", GATED_CHANGES, ids=str)
+def test_a_gated_pod_may_only_be_narrowed(change: Change) -> None:
+    assert bool(told(changed(GATED, change.path, change.value), GATED)) is change.refused
+    free = changed(GATED, "spec.schedulingGates", GONE)
+    assert told(changed(free, change.path, change.value), free) != []
+    unbound = changed(GATED, "spec.affinity", GONE)
+    assert told(GATED, unbound) == []
 
 
 @pytest.mark.parametrize("body", STORED.values(), ids=lambda body: body["kind"])
