@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,29 @@ def helm(*arguments: str | Path, environment: Mapping[str, str] | None = None) -
     Raises:
         HelmFailed: it exited with an error.
     """
+    with helm_process(*arguments, environment=environment) as process:
+        told, complained = process.communicate()
+    if process.returncode != 0:
+        raise HelmFailed(complained.strip())
+    return told
+
+
+@contextmanager
+def helm_process(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start helm; who has left the context has its output no longer, and it runs no longer."""
     own = {"HELM_NO_PLUGINS": "1", "PATH": os.environ["PATH"], "HELM_DRIVER": "secret"} | dict(environment or {})
     command = [str(program_or_skip()), *map(str, arguments)]
-    with tempfile.TemporaryDirectory(prefix="gt-helm-") as home:  # it writes what it has discovered of a cluster there
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={"HOME": home} | own)
-    if done.returncode != 0:
-        raise HelmFailed(done.stderr.strip())
-    return done.stdout
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryDirectory(prefix="gt-helm-") as home,  # it writes what it has discovered of a cluster there
+        subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={"HOME": home} | own) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:

@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.chart.helmcli import CHART, helm, settings
+from tests.chart.helmcli import CHART, helm, helm_process, settings
 from tests.e2e.pods.cluster import PodCluster, is_ready
 from tests.localcluster.gputile_image import REFERENCE
 
@@ -32,15 +33,24 @@ class PodRelease:
         """Install it with VALUES; as without --wait, it waits for nothing."""
         self.helm("install", self.name, CHART, "--create-namespace", *_settings(VALUES))
 
-    def upgrade(self, values: Mapping[str, Any]) -> None:
+    def upgrade(self, values: Mapping[str, Any], *options: str) -> None:
         """Change parameters."""
-        self.helm("upgrade", self.name, CHART, "--reset-then-reuse-values", *_settings(values))
+        self.helm("upgrade", self.name, CHART, "--reset-then-reuse-values", *_settings(values), *options)
+
+    def upgrading(self, values: Mapping[str, Any]) -> AbstractContextManager[subprocess.Popen[str]]:
+        """Begin to change parameters, and to wait until they are in force."""
+        options = ("--reset-then-reuse-values", *_settings(values), "--wait", *self._access())
+        return helm_process("upgrade", self.name, CHART, *options, environment=self._environment())
 
     def helm(self, verb: str, *arguments: str | Path) -> str:
         """Run helm on the release's namespace."""
-        access = (f"--kubeconfig={self.cluster.plane.kubeconfig()}", f"--namespace={self.namespace}")
-        home = {"HELM_CACHE_HOME": str(self._home / "cache"), "HELM_CONFIG_HOME": str(self._home / "config")}
-        return helm(verb, *arguments, *access, environment=home)
+        return helm(verb, *arguments, *self._access(), environment=self._environment())
+
+    def _access(self) -> tuple[str, str]:
+        return f"--kubeconfig={self.cluster.plane.kubeconfig()}", f"--namespace={self.namespace}"
+
+    def _environment(self) -> dict[str, str]:
+        return {"HELM_CACHE_HOME": str(self._home / "cache"), "HELM_CONFIG_HOME": str(self._home / "config")}
 
     def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``gputile status``."""

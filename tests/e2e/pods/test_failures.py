@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.chart.helmcli import HelmFailed
 from tests.e2e.pods.cluster import GPU_NODE
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
@@ -41,6 +42,38 @@ def test_an_image_that_is_not_there_is_named_and_pods_go_on(release: PodRelease)
     assert said_by(release.cluster, "meanwhile") == share_of(2048)
     release.helm("rollback", release.name)
     release.wait_deployed()
+
+
+def test_a_pull_secret_that_is_not_there_is_named(release: PodRelease) -> None:
+    """Without it the registry refuses the image: the kubelet says so in an Event of its own, before the pull."""
+    release.upgrade({"image.tag": "missing", "image.pullSecrets": [{"name": "registry-login"}]})
+    wait_reason(release, "webhook", lambda reason: "some image pull secrets (registry-login)" in reason)
+    assert "kubectl create secret docker-registry NAME --namespace gputile" in release.status().stdout
+    release.helm("rollback", release.name)
+    release.wait_deployed()
+
+
+def test_an_upgrade_that_failed_is_named_until_it_is_taken_back(release: PodRelease) -> None:
+    """Helm gave up waiting, and the components of before run on."""
+    with pytest.raises(HelmFailed):
+        release.upgrade({"image.tag": "missing"}, "--wait", "--timeout=5s")
+    said = release.status()
+    assert said.returncode == 3
+    assert "Helm release gputile: Helm says that revision" in said.stdout
+    assert "helm rollback gputile --namespace gputile" in said.stdout
+    release.helm("rollback", release.name)
+    assert "Helm release" not in release.wait_deployed()
+
+
+def test_an_upgrade_whose_helm_was_killed_is_named(release: PodRelease) -> None:
+    """Helm refuses another upgrade before this one is taken back."""
+    with release.upgrading({"image.tag": "missing"}) as helm:
+        release.cluster.wait(lambda: "Helm has not ended the upgrade" in release.status().stdout, "a pending upgrade")
+        helm.kill()
+    said = release.status()
+    assert (said.returncode, "Helm has not ended the upgrade to revision" in said.stdout) == (3, True)
+    release.helm("rollback", release.name)
+    assert "Helm release" not in release.wait_deployed()
 
 
 def test_a_namespace_that_admits_no_agent_is_named(release: PodRelease) -> None:
