@@ -22,7 +22,7 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, start_extender, write_configuration
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
 from tests.localcluster.node import RealNode
-from tests.localcluster.nodeagent import NodeAgent
+from tests.localcluster.nodeagent import Line, NodeAgent
 from tests.localcluster.outfit import Outfit
 from tests.localcluster.processes import PATIENCE_S
 from tests.localcluster.skipping import skip_or_fail
@@ -185,11 +185,13 @@ def gpu_node(
     *,
     cdi: bool = False,
     places: int = 0,
+    agent_line: Line = list,
 ) -> Iterator[GpuNode]:
     """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
 
     With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``. ``places`` is
-    how many containers have a file system of their own for what they write.
+    how many containers have a file system of their own for what they write. ``agent_line`` returns the agent's command
+    line as it is for another release.
     """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
@@ -198,7 +200,7 @@ def gpu_node(
         except ComponentMissing as missing:
             skip_or_fail(missing)
         options = (f"--cdi-dir={node.directory / 'cdi'}",) if cdi else ()
-        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options)
+        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options, line_of=agent_line)
         stack.enter_context(agent.process).start()
         extender, url = start_extender(plane, f"extender-{name}", settings=settings)
         stack.enter_context(extender)

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from tests.localcluster.processtree import children, command
 
 NAMESPACE, ACCOUNT = "gputile", "gputile-agent"
 TOKEN_SECONDS = 7200
+Line = Callable[[Sequence[str]], Sequence[str]]
 
 
 class NodeAgent:
     """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
 
     ``configure`` changes what the agent follows. It finds programs in ``programs`` first. ``environment`` is added to
-    its own.
+    its own. ``line_of`` returns its command line as it is for another release.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class NodeAgent:
         settings: Mapping[str, object],
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        line_of: Line = list,
     ) -> None:
         self.node = node
         self.machine = machine
@@ -69,12 +71,14 @@ class NodeAgent:
         self.programs.mkdir()
         own = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
         self._environment = {**own, **(environment or {})}
-        self.process = Process("agent", line, node.directory / "agent.log", self._environment)
+        self._line = [str(part) for part in line]
+        self.process = Process("agent", line_of(self._line), node.directory / "agent.log", self._environment)
 
-    def successor(self) -> tuple[Process, str]:
+    def successor(self, line_of: Line = list) -> tuple[Process, str]:
         """Return another agent of the node, which takes over once it is started, and its address."""
         (port,) = free_ports(1)
-        line = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self.process.command]
+        own = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self._line]
+        line = line_of(own)
         return Process(f"agent-{port}", line, self.process.log, self._environment), f"http://127.0.0.1:{port}"
 
     def configure(self, settings: Mapping[str, object]) -> None:
