@@ -19,7 +19,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.browser import Tab
 from tests.corebuilders import allocation_text, gpu_node, pod, share
-from tests.fakes.agents import metrics_path, metrics_text, put_agent
+from tests.fakes.agents import hour_path, metrics_path, metrics_text, put_agent
 from tests.localcluster.gputile import EXAMPLES
 from tests.unit.tools.web.cluster_pages import served_in_cluster
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
@@ -225,17 +225,94 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
         assert tab.errors == []
 
 
-async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab) -> None:
+CUT_OFF = """
+JSON.stringify([...document.querySelectorAll(".badge")].filter((badge) => {
+  const [inner, row] = [badge, badge.closest(".row")].map((each) => each.getBoundingClientRect());
+  const tile = badge.closest(".row").querySelector(".tile").getBoundingClientRect();
+  const beside = inner.right <= tile.left || inner.left >= tile.right || inner.bottom <= tile.top;
+  const seen = badge.checkVisibility() && badge.contains(document.elementFromPoint(inner.left + 2, inner.top + 2));
+  return !seen || badge.scrollWidth > badge.clientWidth || inner.bottom > row.bottom || !beside;
+}).map((badge) => badge.textContent))
+"""
+
+
+@pytest.mark.parametrize("width", [1360, 320])
+async def test_all_that_is_said_of_a_node_is_seen(tab: Tab, width: int) -> None:
+    sick, *pods = with_trouble()
+    assert isinstance(sick, Node)
+    sick.spec.unschedulable = True
+    sick.spec.taints = (*sick.spec.taints, Taint(key="node.kubernetes.io/not-ready", value="", effect="NoExecute"))
+    async with served(sick, machine("b"), *pods) as page:
+        await tab.size(width, 860)
+        await look(tab, page)
+        badges = "[...document.querySelectorAll('.badge')].map((x) => x.textContent).join()"
+        said = await tab.run(badges)
+        assert said == "agent silent,1 unhealthy,takes no pods,cordoned,2 taints,1 reserved"
+        assert json.loads(await tab.run(CUT_OFF)) == []
+        rows = json.loads(
+            await tab.run(
+                "JSON.stringify([...document.querySelectorAll('.row')].map((x) => [x.scrollHeight, x.clientHeight]))"
+            )
+        )
+        assert all(needed <= there for needed, there in rows), rows
+        assert tab.errors == []
+
+
+async def test_the_keys_go_to_nodes_without_gpus_and_on_from_a_node_that_was_open(tab: Tab) -> None:
+    split = gpu_node("b", mode="default", sizes=[], allocatable={"pods": "110", MIG_PREFIX + "1g.5gb": "4"})
+    async with served(machine("a"), split, machine("c")) as page:
+        await look(tab, page)
+        at = "(({ of, gpu, node }) => of ? of + gpu : node)(document.activeElement.dataset)"
+        for key, place in (
+            ("ArrowDown", "a0"),
+            ("ArrowRight", "a1"),
+            ("ArrowDown", "b"),
+            ("ArrowRight", "b"),
+            ("ArrowDown", "c1"),
+            ("ArrowLeft", "c0"),
+            ("ArrowLeft", "c"),
+            ("ArrowLeft", "c"),
+            ("ArrowUp", "b"),
+            ("ArrowUp", "a"),
+            ("End", "c"),
+            ("ArrowRight", "c0"),
+            ("Home", "a0"),
+        ):
+            await tab.key(key)
+            assert await tab.run(at) == place, key
+        assert await tab.run("document.querySelectorAll('#rows [tabindex=\"0\"]').length") == 1
+        await tab.key("ArrowDown")
+        await tab.key("Enter")
+        await tab.until("document.querySelector('#panel h2')?.textContent === 'b'")
+        await tab.key("Escape")
+        assert await tab.run(at) == "b"
+        await tab.key("ArrowDown")
+        assert await tab.run(at) == "c0"
+        assert tab.errors == []
+
+
+async def test_pods_on_unknown_gpus_are_in_the_panel_of_their_node(tab: Tab) -> None:
+    """Only there do the keys reach them."""
+    async with served(machine("a"), pod("lost", node="a", mem=2)) as page:
+        await look(tab, page)
+        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
+        panel = "document.getElementById('panel').textContent"
+        await tab.until(f"({panel}).includes('On unknown GPUsdefault/lost')")
+        assert tab.errors == []
+
+
+@pytest.mark.parametrize("width", [360, 320])
+async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab, width: int) -> None:
     async with served(machine("a", 8), bound("p", "a"), pod("waits", mem=99)) as page:
-        await tab.size(360, 640)
+        await tab.size(width, 640)
         await look(tab, page)
         for key in "1234":
             await tab.key(key)
-            assert await tab.run("document.scrollingElement.scrollWidth") == 360, key
+            assert await tab.run("document.scrollingElement.scrollWidth") == width, key
         await tab.key("1")
         right = "Math.max(...[...document.querySelectorAll('.tile')].map((x) => x.getBoundingClientRect().right))"
         assert len(await blocks(tab)) == 8
-        assert await tab.run(right) <= 360
+        assert await tab.run(right) <= width
         await tab.run("document.querySelector('[data-pod]').click()")
         await tab.until("document.querySelector('#panel .state')")
         assert await tab.run("document.getElementById('panel').getBoundingClientRect().left") >= 0
@@ -294,6 +371,33 @@ async def test_each_block_of_a_pod_shows_what_is_used_of_its_gpu(tab: Tab) -> No
         assert await tab.run(widths) == "0% 100%"
         titles = "[...document.querySelectorAll('[data-pod=\"default/p\"]')].map((x) => x.title).join('; ')"
         assert await tab.run(titles) == "default/p: 4 GiB, uses 0 GiB; default/p: 4 GiB, uses 4 GiB"
+        await tab.run("document.querySelector('[data-node=\"a\"]').click()")
+        said = "[...document.querySelectorAll('[data-use-of=\"default/p\"]')].map((x) => x.textContent).join()"
+        await tab.until(f"({said}) === ', uses 0 GiB,, uses 4 GiB'")
+        assert tab.errors == []
+
+
+async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: Tab) -> None:
+    """An agent that starts again remembers nothing; the page remembers what it had asked before."""
+    now = int(time.time())
+    minutes = [[at, 1024 + at % 512, None] for at in (*range(now - 3300, now - 2400, 60), *range(now - 600, now, 60))]
+    hour = json.dumps({"lines": [{"container": "c", "gpu": 0, "samples": minutes}]}).encode()
+    async with served(machine("a"), bound("p", "a")) as page:
+        put_agent(page.cluster, "a", metrics_text({"default/p": 3 << 30}))
+        page.cluster.proxied[hour_path("a")] = 200, hour
+        await look(tab, page)
+        await tab.run("document.querySelector('[data-pod=\"default/p\"]').click()")
+        lines = "document.querySelectorAll('#pod-use polyline').length"
+        await tab.until(f"{lines} === 2")  # a half hour in which nobody measured is not drawn as if it had been
+        page.cluster.proxied[hour_path("a")] = 200, b'{"lines":[]}'
+        put_agent(page.cluster, "a", b"error trying to reach service: connection refused", 503)
+        await tab.until(
+            "document.querySelector('#pod-use p').textContent.startsWith('not known: the agent cannot')", 45
+        )
+        assert await tab.run(lines) == 2
+        put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
+        await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'", 90)
+        assert await tab.run(lines) == 2
         assert tab.errors == []
 
 

@@ -3,13 +3,18 @@
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 
+from gputile.api.core import Pod
+from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.browser import Tab
-from tests.corebuilders import pod
+from tests.corebuilders import pod, share
 from tests.integration.test_web_page import DRAWN, look
-from tests.unit.tools.web.pages import NODES, PODS, bound, machine, put, served
+from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]
@@ -143,6 +148,52 @@ async def test_a_way_that_carries_nothing_any_more_is_not_live(tab: Tab) -> None
         await tab.until(f"({SAID}).startsWith('gputile web does not answer')")
         assert not await tab.run(LIVE)
         await way.cut()
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_watch_that_expires_while_the_page_is_open_loses_nothing(tab: Tab, *, as_event: bool) -> None:
+    async with served(machine("a"), machine("b"), bound("p", "a")) as page:
+        page.cluster.gone_as_event = as_event
+        await look(tab, page)
+        await tab.until(LIVE)
+        page.cluster.delete(PODS, "p")
+        page.cluster.delete(NODES, "b")
+        put(page.cluster, bound("new", "a", 1, 2))
+        page.cluster.compact()  # the watches are to go on from what is forgotten
+        if not as_event:
+            page.cluster.break_connections()
+        await tab.until("document.querySelector('[data-pod=\"default/new\"]')", 30)
+        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')", 30)
+        await tab.until("!document.querySelector('[data-row=\"b\"]')", 30)
+        await tab.until(f"{LIVE} && ({SAID}) === ''", 30)
+        assert tab.errors == []
+
+
+def reserved(name: str, gpu: int, until_ns: int) -> Pod:
+    """Return a pod of a gang for which a GPU of node a is kept until then."""
+    place = Allocation((share(f"GPU-a-{gpu}", 6 * GIB),), {}, GIB, mode="cgpu")
+    return pod(
+        name, mem=6, annotations={HOLD_ANNOTATION: encode_reservation(Reservation("g/1", 1, 1, "a", until_ns, place))}
+    )
+
+
+async def test_places_of_a_gang_come_hatched_and_go_when_they_end_or_their_pod_is_bound(tab: Tab) -> None:
+    second = 10**9
+    async with served(machine("a")) as page:
+        await look(tab, page)
+        now_ns = time.time_ns()
+        ends, stays = reserved("ends", 0, now_ns + 5 * second), reserved("stays", 1, now_ns + 3600 * second)
+        put(page.cluster, ends, stays)
+        block = "document.querySelector('[data-pod=\"default/{}\"]')"
+        for name in ("ends", "stays"):
+            await tab.until(f"{block.format(name)}?.classList.contains('reserved')")
+        assert "2 reserved" in await tab.run("document.querySelector('[data-row=\"a\"]').textContent")
+        await tab.until(f"!{block.format('ends')}", 30)
+        assert "and 1 reserved" in await tab.run("document.getElementById('summary').textContent")
+        put(page.cluster, bound("stays", "a", 1, 6))
+        await tab.until(f"{block.format('stays')} && !{block.format('stays')}.classList.contains('reserved')")
+        assert "reserved" not in await tab.run("document.querySelector('[data-row=\"a\"]').textContent")
+        assert tab.errors == []
 
 
 async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -> None:

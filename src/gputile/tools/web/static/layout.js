@@ -1,10 +1,16 @@
 // Where rows and tiles stand: arithmetic alone, so that rows out of sight cost nothing.
 
+import { badgesOf } from "./model.js";
+
 export const TILE_HEIGHT = 56;
 export const TILE_GAP = 8;
 const ROW_PADDING = 14;
 const NAME_WIDTH = 210;
-const NAME_HEIGHT = 44;
+const NAME_HEIGHT = 44; // of a node's name, and one line below it
+const BADGES_WIDTH = 194;
+const BADGE_LINE = 18;
+const BADGE_FRAME = 16; // of a badge around its text, and up to the next one
+const LETTER_WIDTH = 7.6; // of the widest of the page's fonts, on average
 const LINE_HEIGHT = 22; // of pods beside the tiles: on MIG instances of a profile, or on unknown GPUs
 const NARROW = 720;
 const LEAST_TILE = 88;
@@ -38,6 +44,20 @@ function isAnyUnplaced(node) {
   return (node.pods ?? []).some((pod) => !pod.shares && !pod.instances);
 }
 
+// A node's name and the line below it, and as many lines of badges as there may be, so that none is cut off.
+function nameHeight(node) {
+  let lines = 0, taken = Infinity;
+  for (const { text } of badgesOf(node)) {
+    const width = BADGE_FRAME + text.length * LETTER_WIDTH;
+    if (taken + width > BADGES_WIDTH) {
+      lines += 1;
+      taken = 0;
+    }
+    taken += width;
+  }
+  return NAME_HEIGHT + lines * BADGE_LINE;
+}
+
 export function rowHeight(node, frame) {
   let lines = 1, taken = 0;
   for (const gpu of node.gpus ?? []) {
@@ -51,7 +71,7 @@ export function rowHeight(node, frame) {
   if (!node.gpus?.length) lines = 0;
   const beside = (node.instances?.length ?? 0) + (isAnyUnplaced(node) ? 1 : 0);
   const tiles = lines * TILE_HEIGHT + beside * LINE_HEIGHT + Math.max(0, lines + beside - 1) * TILE_GAP;
-  return ROW_PADDING + (frame.narrow ? NAME_HEIGHT + tiles : Math.max(tiles, NAME_HEIGHT));
+  return ROW_PADDING + (frame.narrow ? nameHeight(node) + tiles : Math.max(tiles, nameHeight(node)));
 }
 
 export class RowOffsets {

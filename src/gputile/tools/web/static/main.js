@@ -292,7 +292,7 @@ function readAddress() {
 
 // -- keys, light and dark
 
-const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, capacity, what if"], ["arrows", "from GPU to GPU; Page Up, Page Down, Home, End"], ["Enter", "open what is chosen"], ["Esc", "close, clear"], ["t", "light or dark"], ["?", "these keys"]];
+const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, capacity, what if"], ["arrows", "from GPU to GPU, and left of them to the node; Page Up, Page Down, Home, End"], ["Enter", "open what is chosen"], ["Esc", "close, clear"], ["t", "light or dark"], ["?", "these keys"]];
 
 function onKey(event) {
   const typing = event.target.matches?.("input, textarea, select");
@@ -313,7 +313,7 @@ function onKey(event) {
   else if (event.key === "t") turnTheme();
   else if (event.key === "?") showKeys();
   else if (event.key.startsWith("Arrow") && address.view === "tiles" && event.target === document.body) {
-    grid.moveTo(grid.nodes.length ? grid.offsets.at(grid.scroll.scrollTop) : 0, 0, 1);
+    grid.moveTo(grid.nodes.length ? grid.offsets.at(grid.scroll.scrollTop) : 0, 0);
     event.preventDefault();
   }
 }

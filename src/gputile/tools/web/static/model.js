@@ -80,6 +80,21 @@ export const factsOf = ofNode((node) => {
   return facts;
 });
 
+// What is said of a node in few words, the worst first.
+export const badgesOf = ofNode((node) => {
+  const facts = factsOf(node);
+  const found = [];
+  const badge = (kind, text, title) => found.push({ kind, text, title });
+  if (node.silent) badge("bad", "agent silent", "Its agent has not reported for some time.");
+  if (facts.sick) badge("bad", `${facts.sick} unhealthy`, "GPUs that new pods may not use.");
+  if (!node.serves && facts.gpus) badge("bad", "takes no pods", (node.problems ?? []).join("\n"));
+  if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
+  if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
+  if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
+  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods of gangs.");
+  return found;
+});
+
 // What a search finds a node by.
 export const wordsOf = ofNode((node) => [node.name, node.mode ?? "", ...(node.pods ?? []).map(podKey), ...factsOf(node).models, ...(node.instances ?? []).map((each) => `mig-${each.profile}`)].join("\n").toLowerCase());
 

@@ -22,7 +22,7 @@ export function nodePanel(node, open, now) {
     parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`),
-      element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));
+      element("span", { "data-use-of": podKey(pod), "data-use-on": pod.shares.length > 1 ? gpu.index : undefined })))) : element("p", { class: "hint" }, "free"));
   }
   for (const { profile, total, booked = 0 } of node.instances ?? []) {
     const held = podsOnInstances(node, profile);
@@ -32,6 +32,10 @@ export function nodePanel(node, open, now) {
       element("span", {}, `${count > 1 ? ` ${count} instances` : ""} ${agoText(pod.created, now)}`),
       element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));
   }
+  const unplaced = (node.pods ?? []).filter((pod) => !pod.shares && !pod.instances);
+  if (unplaced.length) parts.push(element("h3", {}, "On unknown GPUs"), element("ul", { class: "pods" }, unplaced.map((pod) => element("li", {},
+    element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
+    element("span", {}, " ", nameElement(pod.problem ?? ""))))));
   parts.push(element("p", { class: "hint", "data-use-problem": true }));
   return parts;
 }

@@ -3,9 +3,11 @@
 import { isMeant, narrows } from "./choice.js";
 import { element, nameElement } from "./elements.js";
 import { RowOffsets, frameOf, tileWidth } from "./layout.js";
-import { amountText, factsOf, podKey, podsOnInstances } from "./model.js";
-import { useText, usedOn, usedPart } from "./usage.js";
+import { amountText, badgesOf, factsOf, podKey, podsOnInstances } from "./model.js";
+import { useText, useTextOn, usedOn, usedPart } from "./usage.js";
 
+const CELL = "[data-gpu], [data-node]"; // what the keys go to: tiles, and the names of nodes to the left of them
+const NAME = -1; // in place of a GPU's index
 const BEYOND = 400; // pixels above and below what is in sight
 
 export class TileGrid {
@@ -18,7 +20,8 @@ export class TileGrid {
     this.nodes = [];
     this.shown = new Map(); // node name -> { row, node, key }
     this.style = 0;
-    this.cursor = { node: "", gpu: -1 };
+    this.cursor = { node: "", gpu: NAME };
+    this.column = 0; // where the keys go on below a row that has no such GPU
     scroll.addEventListener("scroll", () => this.draw(), { passive: true });
     rows.addEventListener("keydown", (event) => this.onKey(event));
     rows.addEventListener("focusin", (event) => this.onFocus(event));
@@ -43,7 +46,7 @@ export class TileGrid {
     const first = this.nodes.length ? this.offsets.at(Math.max(0, top)) : 0;
     const wanted = new Map();
     for (let i = first; i < this.nodes.length && this.offsets.tops[i] < bottom; i += 1) wanted.set(this.nodes[i].name, i);
-    const focused = document.activeElement?.closest?.("[data-gpu], [data-node]");
+    const focused = document.activeElement?.closest?.(CELL);
     const focusAt = focused && this.rows.contains(focused) ? { node: focused.closest("[data-row]").dataset.row, gpu: focused.dataset.gpu } : null;
     for (const [name, { row }] of this.shown) {
       if (!wanted.has(name)) {
@@ -83,8 +86,8 @@ export class TileGrid {
     const row = element("div", { class: `row${node.silent ? " silent" : ""}${node.serves ? "" : " closed"}`, role: "row", "data-row": node.name });
     row.append(
       element("div", { class: "node", role: "rowheader" },
-        element("button", { class: "node-name", "data-node": node.name, tabindex: -1, title: node.name }, nameElement(node.name)),
-        element("div", { class: "node-facts" }, element("span", { title: factsText(node, facts) }, factsText(node, facts)), badges(node, facts))),
+        element("button", { class: "node-name", "data-node": node.name, tabindex: this.isCursor(node, null) ? 0 : -1, title: node.name }, nameElement(node.name)),
+        element("div", { class: "node-facts" }, element("span", { title: factsText(node, facts) }, factsText(node, facts)), badgesOf(node).map(({ kind, text, title }) => element("span", { class: `badge ${kind}`, title }, text)))),
       element("div", { class: "tiles" }, tiles, (node.instances ?? []).map((each) => instancesElement(node, each)), unplaced.length ? unplacedElement(unplaced) : null),
     );
     if (!tiles.length && !node.instances && !unplaced.length) row.lastChild.append(element("span", { class: "none" }, node.problems?.[0] ?? "no GPUs"));
@@ -109,7 +112,7 @@ export class TileGrid {
       const usedMib = usedOn(use, gpu.index);
       const used = usedPart(usedMib, mib);
       const colour = colours.of(pod, gpu, now(), used);
-      const uses = useText(use && [usedMib, use[1]], pod.shares?.length > 1 ? "in all" : "");
+      const uses = pod.shares?.length > 1 ? useTextOn(use, gpu.index) : useText(use && [usedMib, use[1]]);
       const label = nameElement(pod.name, { class: "label" });
       const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
       bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
@@ -135,9 +138,11 @@ export class TileGrid {
     return [...this.shown.values()].filter(({ row }) => row.offsetTop < bottom && row.offsetTop + row.offsetHeight > top).map(({ node }) => node.name);
   }
 
+  // Whether the keys begin at this GPU of a node, or at its name where `gpu` is null.
   isCursor(node, gpu) {
-    if (!this.cursor.node && node === this.nodes.find((each) => each.gpus?.length)) return gpu === node.gpus[0];
-    return node.name === this.cursor.node && gpu.index === this.cursor.gpu;
+    if (this.cursor.node) return node.name === this.cursor.node && (gpu?.index ?? NAME) === this.cursor.gpu;
+    const first = this.nodes.find((each) => each.gpus?.length) ?? this.nodes[0];
+    return node === first && (gpu ?? undefined) === node.gpus?.[0];
   }
 
   onClick(event) {
@@ -150,41 +155,42 @@ export class TileGrid {
   }
 
   onFocus(event) {
-    const tile = event.target.closest("[data-gpu]");
-    if (!tile) return;
-    for (const other of this.rows.querySelectorAll('[data-gpu][tabindex="0"]')) other.tabIndex = -1;
-    tile.tabIndex = 0;
-    this.cursor = { node: tile.dataset.of, gpu: Number(tile.dataset.gpu) };
+    const cell = event.target.closest(CELL);
+    if (!cell) return;
+    for (const other of this.rows.querySelectorAll(CELL)) other.tabIndex = -1;
+    cell.tabIndex = 0;
+    this.cursor = { node: cell.dataset.of ?? cell.dataset.node, gpu: Number(cell.dataset.gpu ?? NAME) };
+    const node = this.nodes.find(({ name }) => name === this.cursor.node);
+    if (node?.gpus?.length) this.column = node.gpus.findIndex(({ index }) => index === this.cursor.gpu);
   }
 
   onKey(event) {
-    const tile = event.target.closest("[data-gpu]");
-    if (!tile) return;
-    const number = this.nodes.findIndex((node) => node.name === tile.dataset.of);
+    const cell = event.target.closest(CELL);
+    if (!cell) return;
+    const name = cell.dataset.of ?? cell.dataset.node;
+    const number = this.nodes.findIndex((node) => node.name === name);
     const gpus = this.nodes[number]?.gpus ?? [];
-    const at = gpus.findIndex((gpu) => gpu.index === Number(tile.dataset.gpu));
     const page = Math.max(1, Math.floor(this.scroll.clientHeight / 80));
     const moves = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -number, End: this.nodes.length - 1 - number };
     if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      const next = gpus[at + (event.key === "ArrowLeft" ? -1 : 1)];
-      if (next) this.focusOn(tile.dataset.of, next.index);
+      const at = gpus.findIndex((gpu) => gpu.index === Number(cell.dataset.gpu ?? NAME));
+      const next = at + (event.key === "ArrowLeft" ? -1 : 1);
+      if (next < gpus.length) this.focusOn(name, gpus[next]?.index);
     } else if (event.key in moves) {
-      this.moveTo(number + moves[event.key], at, Math.sign(moves[event.key]));
-    } else if (event.key === "Enter" || event.key === " ") {
-      if (event.target === tile) this.open({ node: tile.dataset.of });
-      else return;
+      this.moveTo(number + moves[event.key], this.column);
+    } else if ((event.key === "Enter" || event.key === " ") && event.target === cell && cell.dataset.of) {
+      this.open({ node: name });
     } else return;
     event.preventDefault();
   }
 
-  // Put the cursor on a row's tile, or on that of the next row in the direction that has any.
-  moveTo(number, at, direction) {
-    let next = Math.min(Math.max(number, 0), this.nodes.length - 1);
-    while (this.nodes[next] && !this.nodes[next].gpus?.length) next += direction || 1;
-    const node = this.nodes[next];
+  // Put the cursor on a row's tile in this column, or on the node's name where it has none.
+  moveTo(number, column) {
+    const at = Math.min(Math.max(number, 0), this.nodes.length - 1);
+    const node = this.nodes[at];
     if (!node) return;
-    this.reveal(next);
-    this.focusOn(node.name, node.gpus[Math.min(at, node.gpus.length - 1)].index);
+    this.reveal(at);
+    this.focusOn(node.name, node.gpus?.[Math.min(column, node.gpus.length - 1)]?.index);
   }
 
   reveal(number) {
@@ -210,19 +216,6 @@ function factsText(node, facts) {
   const split = (node.instances ?? []).map((each) => `${each.total} × MIG ${each.profile}`);
   const whole = facts.gpus ? [`${facts.gpus} × ${models || "GPU"}`] : split.length ? [] : ["no GPUs"];
   return [node.mode || "mode unknown", ...whole, ...split].join(" · ");
-}
-
-function badges(node, facts) {
-  const found = [];
-  const badge = (kind, text, title) => found.push(element("span", { class: `badge ${kind}`, title }, text));
-  if (node.silent) badge("bad", "agent silent", "Its agent has not reported for some time.");
-  if (facts.sick) badge("bad", `${facts.sick} unhealthy`, "GPUs that new pods may not use.");
-  if (!node.serves && facts.gpus) badge("bad", "takes no pods", (node.problems ?? []).join("\n"));
-  if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
-  if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
-  if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
-  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods of gangs.");
-  return found;
 }
 
 function instancesElement(node, { profile, total, booked = 0 }) {

@@ -6,6 +6,7 @@ import { amountText } from "./model.js";
 const ASK_EVERY_MS = 10000;
 const ASK_SOON_MS = 1200; // what nobody looked at before has to be read first
 const HOUR_S = 3600;
+const GAP_S = 180; // an agent's samples are a minute apart: between points that are further nobody has measured
 const SVG = "http://www.w3.org/2000/svg";
 
 // Asks `ask` again and again of what `inSight` names; `show` gets the answers and what was asked.
@@ -48,6 +49,11 @@ export function useText(usage, timeOf = "") {
   return parts.join(", ");
 }
 
+// What a pod uses of the GPU with this index, in words: its GPU time is that of all its GPUs.
+export function useTextOn(usage, index) {
+  return useText(usage && [usedOn(usage, index), usage[1]], "in all");
+}
+
 // What a pod uses of one of its GPUs, MiB; null where it is not known.
 export function usedOn(usage, index) {
   return usage?.[2]?.[index] ?? null;
@@ -61,7 +67,8 @@ export function usedPart(mib, booked) {
 // Write what is used into the places that a panel has for it.
 export function fillUse(panel, usage) {
   for (const place of panel.querySelectorAll("[data-use-of]")) {
-    const text = useText(usage?.pods?.[place.dataset.useOf]);
+    const use = usage?.pods?.[place.dataset.useOf];
+    const text = place.dataset.useOn === undefined ? useText(use) : useTextOn(use, place.dataset.useOn);
     place.textContent = text ? `, ${text}` : "";
   }
   for (const place of panel.querySelectorAll("[data-use-gpu]")) {
@@ -71,25 +78,33 @@ export function fillUse(panel, usage) {
   for (const place of panel.querySelectorAll("[data-use-problem]")) place.textContent = usage?.problem ?? "";
 }
 
+// What is known of a pod's use: the last hour stays while what it uses now is not known.
 export function podUse(answer, now) {
-  if (answer.trouble) return [element("p", { class: "hint" }, `not known: ${answer.trouble}`)];
   const samples = answer.samples ?? [];
-  const text = useText(answer.usage);
-  if (!text) return [element("p", { class: "hint" }, samples.length ? "nothing is measured of it now" : "not measured yet")];
   return [
-    element("p", {}, text),
+    usedNow(answer, samples.length > 0),
     drawing("GPU memory, GiB", samples.map(([at, mib]) => [at, mib]), now, amountText),
     drawing("GPU time, percent of one GPU", samples.map(([at, , percent]) => [at, percent]), now, (value) => `${value}`),
   ];
 }
 
-// A line of the last hour; "" where there is nothing to draw it by.
+function usedNow(answer, measuredBefore) {
+  if (answer.trouble) return element("p", { class: "hint" }, `not known: ${answer.trouble}`);
+  const text = useText(answer.usage);
+  return text ? element("p", {}, text) : element("p", { class: "hint" }, measuredBefore ? "nothing is measured of it now" : "not measured yet");
+}
+
+// The last hour, a line for each time without gaps; "" where there is nothing to draw it by.
 function drawing(title, points, now, text) {
   const known = points.filter(([at, value]) => value !== null && value !== undefined && at >= now - HOUR_S);
   if (known.length < 2) return "";
   const most = Math.max(1, ...known.map(([, value]) => value));
-  const line = known.map(([at, value]) => `${(300 * (1 - (now - at) / HOUR_S)).toFixed(1)},${(40 - (38 * value) / most).toFixed(1)}`).join(" ");
-  const svg = svgElement("svg", { viewBox: "0 0 300 42", preserveAspectRatio: "none", "aria-hidden": "true" }, svgElement("polyline", { points: line }));
+  const lines = [];
+  known.forEach(([at, value], number) => {
+    if (!number || at - known[number - 1][0] > GAP_S) lines.push([]);
+    lines.at(-1).push(`${(300 * (1 - (now - at) / HOUR_S)).toFixed(1)},${(40 - (38 * value) / most).toFixed(1)}`);
+  });
+  const svg = svgElement("svg", { viewBox: "0 0 300 42", preserveAspectRatio: "none", "aria-hidden": "true" }, ...lines.map((points) => svgElement("polyline", { points: points.join(" ") })));
   const since = new Date(known[0][0] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   return element("figure", { class: "use" }, svg, element("figcaption", {}, `${title}: most ${text(most)} since ${since}`));
 }
