@@ -211,7 +211,14 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
         await look(tab, page)
         badges = "[...document.querySelectorAll('.badge')].map((x) => x.textContent).join()"
         assert await tab.run(badges) == "agent silent,1 unhealthy,tainted,1 reserved"
-        assert await tab.run("document.querySelector('.tile.sick em').textContent") == "✕ unhealthy"
+        for width in (1360, 320):
+            await tab.size(width, 860)
+            await tab.until(f"document.documentElement.clientWidth === {width}")
+            assert await tab.run("document.querySelector('.tile.sick em').textContent") == "✕ unhealthy"
+            edges = (
+                "['.tile.sick em', '.tile.sick'].map((x) => document.querySelector(x).getBoundingClientRect().right)"
+            )
+            assert await tab.run(f"((edges) => edges[0] <= edges[1])({edges})"), "nothing of it is cut off"
         kept = "document.querySelector('[data-pod=\"default/kept\"]')"
         assert "repeating-linear-gradient" in await tab.run(f"getComputedStyle({kept}).backgroundImage")
         assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved for its gang"
@@ -309,6 +316,20 @@ async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab, width: in
         for key in "1234":
             await tab.key(key)
             assert await tab.run("document.scrollingElement.scrollWidth") == width, key
+        await tab.key("4")
+        await tab.run("document.querySelector('#view-what-if form').requestSubmit()")
+        await tab.until("document.querySelector('#view-what-if table')")
+        await tab.run("document.activeElement.blur()")
+        for key, view in (("2", "pending"), ("4", "what-if")):
+            await tab.key(key)
+            cells = json.loads(
+                await tab.run(
+                    f"JSON.stringify([...document.querySelectorAll('#view-{view} tbody :is(th, td)')].map((cell) =>"
+                    " [cell.getBoundingClientRect().right, cell.getBoundingClientRect().height]))"
+                )
+            )
+            assert cells
+            assert all(right <= width and height < 90 for right, height in cells), (view, cells)
         await tab.key("1")
         right = "Math.max(...[...document.querySelectorAll('.tile')].map((x) => x.getBoundingClientRect().right))"
         assert len(await blocks(tab)) == 8

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from gputile.api.core import NodeCondition, NodeSpec
-from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX
+from gputile.core.placement.free_memory import free_memory
+from gputile.core.placement.steps import at_once
 from tests.browser import Tab
-from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.corebuilders import allocation_text, gpu_node, ledger_of, pod, share
 from tests.integration.test_web_page import blocks, look
 from tests.unit.tools.web.pages import GIB, machine, served
 
@@ -31,6 +33,28 @@ async def test_free_mig_instances_are_counted_by_profile(tab: Tab) -> None:
         cells = f"{rows}.map((row) => [...row.children].map((cell) => cell.textContent))"
         await tab.until(f"{rows}.length")
         assert await tab.run(cells) == [["1g.5gb", "5", "8"], ["3g.20gb", "2", "2"]]
+        assert tab.errors == []
+
+
+async def test_a_hole_is_counted_from_its_lower_bound_on_as_in_the_metrics(tab: Tab) -> None:
+    """What has 8 GiB free takes a pod of 8 GiB: it is no hole of less."""
+    sizes = [512, GIB, 8 * GIB, 15 * GIB, 128 * GIB]
+    node = gpu_node("a", mode="cgpu", sizes=sizes, unit_mib=512, allocatable={GPU_MEMORY: "305", "pods": "110"})
+    holes = at_once(free_memory(ledger_of(node))).holes
+    assert list(holes) == [512, GIB, 0, 0, 23 * GIB, 0, 0, 0, 128 * GIB]
+    async with served(node) as page:
+        await look(tab, page)
+        await tab.key("3")
+        rows = "[...document.querySelector('#view-capacity table tbody').rows]"
+        shown = await tab.run(f"{rows}.map((row) => [...row.cells].slice(0, 3).map((cell) => cell.textContent))")
+        assert [together for _, _, together in shown] == [
+            *("0.50 GiB", "1 GiB", "0 GiB", "0 GiB", "23 GiB", "0 GiB", "0 GiB", "0 GiB", "128 GiB")
+        ]
+        assert [shown[number][:2] for number in (0, 4, 8)] == [
+            ["under 1 GiB", "1"],
+            ["8 to under 16 GiB", "2"],
+            ["128 GiB and more", "1"],
+        ]
         assert tab.errors == []
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.browser import Tab
@@ -173,7 +173,7 @@ def reserved(name: str, gpu: int, until_ns: int) -> Pod:
     """Return a pod of a gang for which a GPU of node a is kept until then."""
     place = Allocation((share(f"GPU-a-{gpu}", 6 * GIB),), {}, GIB, mode="cgpu")
     return pod(
-        name, mem=6, annotations={HOLD_ANNOTATION: encode_reservation(Reservation("g/1", 1, 1, "a", until_ns, place))}
+        name, mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(Reservation("g/1", 1, 1, "a", until_ns, place))}
     )
 
 

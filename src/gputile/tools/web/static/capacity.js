@@ -3,7 +3,7 @@
 import { element, nameElement } from "./elements.js";
 import { amountText, factsOf } from "./model.js";
 
-const SIZES = [1, 2, 4, 8, 16, 32, 64, Infinity]; // GiB, upper ends of the rows
+const SIZES = [1, 2, 4, 8, 16, 32, 64, 128, Infinity]; // GiB: a row has what is smaller than its own, as in the metrics
 const SETS = [1, 2, 4, 8, 16];
 
 export function capacityOf(nodes, model) {
@@ -35,7 +35,7 @@ export function capacityOf(nodes, model) {
       capacity.free += hole;
       if (!hole) continue;
       capacity.shares += 1;
-      const bin = capacity.holes[SIZES.findIndex((size) => hole <= size * 1024)];
+      const bin = capacity.holes[SIZES.findIndex((size) => hole < size * 1024)];
       bin.count += 1;
       bin.mib += hole;
       if (hole > capacity.largest) {
@@ -90,7 +90,8 @@ function profilesElement(instances) {
 
 function holeText(number) {
   const lower = number ? SIZES[number - 1] : 0;
-  return SIZES[number] === Infinity ? `more than ${lower} GiB` : `${lower ? `${lower} to ` : "up to "}${SIZES[number]} GiB`;
+  if (SIZES[number] === Infinity) return `${lower} GiB and more`;
+  return lower ? `${lower} to under ${SIZES[number]} GiB` : `under ${SIZES[number]} GiB`;
 }
 
 function card(title, value, more) {

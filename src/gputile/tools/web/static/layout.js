@@ -5,9 +5,9 @@ import { badgesOf } from "./model.js";
 export const TILE_HEIGHT = 56;
 export const TILE_GAP = 8;
 const ROW_PADDING = 14;
-const NAME_WIDTH = 210;
+const NAME_WIDTH = 194;
+const NAME_GAP = 16;
 const NAME_HEIGHT = 44; // of a node's name, and one line below it
-const BADGES_WIDTH = 194;
 const BADGE_LINE = 18;
 const BADGE_FRAME = 16; // of a badge around its text, and up to the next one
 const LETTER_WIDTH = 7.6; // of the widest of the page's fonts, on average
@@ -18,7 +18,7 @@ const MOST_TILE = 330;
 
 export function frameOf(width, nodes) {
   const narrow = width < NARROW;
-  const room = Math.max(LEAST_TILE, width - (narrow ? 24 : NAME_WIDTH + 36));
+  const room = Math.max(LEAST_TILE, width - (narrow ? 24 : NAME_WIDTH + NAME_GAP + 36));
   let least = Infinity, most = 0, widest = 0;
   for (const node of nodes) {
     let sum = 0;
@@ -45,11 +45,12 @@ function isAnyUnplaced(node) {
 }
 
 // A node's name and the line below it, and as many lines of badges as there may be, so that none is cut off.
-function nameHeight(node) {
+function nameHeight(node, frame) {
+  const room = frame.narrow ? frame.room : NAME_WIDTH;
   let lines = 0, taken = Infinity;
   for (const { text } of badgesOf(node)) {
     const width = BADGE_FRAME + text.length * LETTER_WIDTH;
-    if (taken + width > BADGES_WIDTH) {
+    if (taken + width > room) {
       lines += 1;
       taken = 0;
     }
@@ -71,7 +72,7 @@ export function rowHeight(node, frame) {
   if (!node.gpus?.length) lines = 0;
   const beside = (node.instances?.length ?? 0) + (isAnyUnplaced(node) ? 1 : 0);
   const tiles = lines * TILE_HEIGHT + beside * LINE_HEIGHT + Math.max(0, lines + beside - 1) * TILE_GAP;
-  return ROW_PADDING + (frame.narrow ? nameHeight(node) + tiles : Math.max(tiles, nameHeight(node)));
+  return ROW_PADDING + (frame.narrow ? nameHeight(node, frame) + tiles : Math.max(tiles, nameHeight(node, frame)));
 }
 
 export class RowOffsets {

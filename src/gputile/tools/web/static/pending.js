@@ -22,11 +22,11 @@ export function drawPending(place, pods, all, open, now) {
   const sorted = [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1));
   const rows = sorted.slice(0, MOST).map((pod) => element("tr", {},
     element("th", { scope: "row" }, element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod)))),
-    element("td", {}, pod.asks),
-    element("td", {}, pod.gang ? nameElement(pod.gang) : ""),
-    element("td", {}, pod.waits ?? ""),
-    element("td", { class: "number" }, agoText(pod.created, now))));
+    element("td", { "data-of": "Asks" }, pod.asks),
+    element("td", { "data-of": "Gang" }, pod.gang ? nameElement(pod.gang) : ""),
+    element("td", { "data-of": "Waits" }, pod.waits ?? ""),
+    element("td", { "data-of": "Age", class: "number" }, agoText(pod.created, now))));
   place.replaceChildren(
-    element("table", {}, element("thead", {}, element("tr", {}, ["Pod", "Asks", "Gang", "Waits", "Age"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
+    element("table", { class: "stacked" }, element("thead", {}, element("tr", {}, ["Pod", "Asks", "Gang", "Waits", "Age"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
     sorted.length > MOST ? element("p", { class: "hint" }, `... and ${sorted.length - MOST} more; search narrows them`) : "");
 }

@@ -127,7 +127,7 @@ export class TileGrid {
     const state = sick ? "✕ unhealthy" : (gpu.booked ?? 0) > gpu.total ? "! overbooked" : "";
     const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
     return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
-      element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), element("span", {}, short), state ? element("em", {}, state) : null),
+      element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), state ? element("em", {}, state) : null, element("span", {}, short)),
       bar, compute);
   }
 

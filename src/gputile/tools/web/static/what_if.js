@@ -81,11 +81,11 @@ export class WhatIf {
     this.answer.replaceChildren(
       element("p", {}, element("b", {}, `${placed.length} of ${found.pods.length}`), " pods would have a place."),
       found.notes.length ? element("ul", {}, found.notes.map((text) => element("li", {}, nameElement(text)))) : "",
-      element("table", {}, element("thead", {}, element("tr", {}, ["Pod", "Node", "GPUs", "Why"].map((text) => element("th", { scope: "col" }, text)))),
+      element("table", { class: "stacked" }, element("thead", {}, element("tr", {}, ["Pod", "Node", "GPUs", "Why"].map((text) => element("th", { scope: "col" }, text)))),
         element("tbody", {}, together(found.pods).slice(0, 500).map(({ pod, more }) => element("tr", { class: pod.node ? "" : "refused" },
-          element("th", { scope: "row" }, nameElement(podKey(pod)), more ? ` and ${more} more` : ""), element("td", {}, nameElement(pod.node ?? "no place")),
-          element("td", {}, (pod.shares ?? []).map(([index, mib]) => (pod.whole ? `${index}` : `${index}: ${amountText(mib)} GiB`)).join(", ")),
-          element("td", {}, nameElement(pod.reason)))))),
+          element("th", { scope: "row" }, nameElement(podKey(pod)), more ? ` and ${more} more` : ""), element("td", { "data-of": "Node" }, nameElement(pod.node ?? "no place")),
+          element("td", { "data-of": "GPUs" }, (pod.shares ?? []).map(([index, mib]) => (pod.whole ? `${index}` : `${index}: ${amountText(mib)} GiB`)).join(", ")),
+          element("td", { "data-of": "Why" }, pod.reason ? nameElement(pod.reason) : ""))))),
       placed.length ? element("p", { class: "hint" }, "Tiles shows them with dashed outlines.") : "");
   }
 }
