@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
 from gputile.support.metrics import MetricsRegistry
 
+_SECOND_DIGITS = 3  # nobody reads more, and more of each container are kilobytes of a scrape
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -31,8 +32,8 @@ class GpuTimes(Collector):
             labels=("namespace", "pod", "container", "gpu"),
         )
         for _, *names, seconds, waiting in self.rows:
-            used.add_metric(names, seconds)
-            waited.add_metric(names, waiting)
+            used.add_metric(names, round(seconds, _SECOND_DIGITS))
+            waited.add_metric(names, round(waiting, _SECOND_DIGITS))
         yield used
         yield waited
 

@@ -22,6 +22,7 @@ from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 
 _MIB: Final = 1 << 20
+_SHARE_DIGITS: Final = 6  # sixteen digits of a third, for each container, are kilobytes of a scrape
 _MOST_COUNTED: Final = 1 << 53  # from there on a float64 leaves numbers out
 
 
@@ -134,7 +135,7 @@ class NodeMetrics(Collector):
                 labels = (*names, str(part.index))
                 limit.add_metric(labels, part.limit)
                 if part.time_share is not None:
-                    share.add_metric(labels, part.time_share)
+                    share.add_metric(labels, round(part.time_share, _SHARE_DIGITS))
                 if usage is None:
                     continue
                 # A container may write anything there: it has no more of a GPU than there is, and has been refused no

@@ -19,6 +19,7 @@ from gputile.core.devices.health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.offer.node_offer import node_config_of
+from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
@@ -26,6 +27,7 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.status.metrics import GpuTimes
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
@@ -233,6 +235,18 @@ def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
         text = generate_latest(full_registry(Mode.CGPU, tmp_path, open_files))
     assert text.count(b'pod="inference-7d9c5b8f6d-00000"') == 7, "each is there"
     assert len(text) < 200_000
+
+
+def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None:
+    """Sixteen decimals of a third, of each of 200 containers, are several kilobytes of each scrape."""
+    node = Node(tmp_path, Mode.CGPU, ("one", "two", "three"))
+    times = GpuTimes()
+    times.rows = (TimeUsed(POD, "default", "a", "one", "1", 12345.678901234, 2345.678901234),)
+    node.registry.register(times)
+    found = node.samples()
+    assert found["gpu_time_share_ratio", labels(container="one")] == 0.333333
+    assert found["gpu_time_seconds_total", labels(container="one")] == 12345.679
+    assert found["gpu_wait_seconds_total", labels(container="one")] == 2345.679
 
 
 def test_whole_gpus_are_booked_as_a_whole(tmp_path: Path) -> None:
