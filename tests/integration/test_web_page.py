@@ -298,6 +298,27 @@ async def test_the_keys_go_to_nodes_without_gpus_and_on_from_a_node_that_was_ope
         assert tab.errors == []
 
 
+async def test_who_closes_a_pod_by_key_is_back_where_it_was_opened(tab: Tab) -> None:
+    async with served(machine("a"), machine("b"), bound("p", "b", 1), pod("waits", mem=99)) as page:
+        await look(tab, page)
+        for key in ("ArrowDown", "ArrowRight", "ArrowDown", "Enter"):
+            await tab.key(key)
+        await tab.until("document.querySelector('#panel .pods .link')")
+        await tab.run("(() => { const link = document.querySelector('#panel .link'); link.focus(); link.click(); })()")
+        await tab.until("document.querySelector('#panel .state')")
+        await tab.key("Escape")
+        assert await tab.run("document.activeElement.dataset.of + document.activeElement.dataset.gpu") == "b1"
+        await tab.key("2")
+        await tab.run(
+            "(() => { const link = document.querySelector('.stacked .link'); link.focus(); link.click(); })()"
+        )
+        await tab.until("document.querySelector('#panel .state.pending')")
+        await tab.run("document.querySelector('#panel-close').focus()")
+        await tab.key("Escape")
+        assert await tab.run("document.activeElement.textContent") == "default/waits"
+        assert tab.errors == []
+
+
 async def test_pods_on_unknown_gpus_are_in_the_panel_of_their_node(tab: Tab) -> None:
     """Only there do the keys reach them."""
     async with served(machine("a"), pod("lost", node="a", mem=2)) as page:

@@ -173,7 +173,9 @@ def reserved(name: str, gpu: int, until_ns: int) -> Pod:
     """Return a pod of a gang for which a GPU of node a is kept until then."""
     place = Allocation((share(f"GPU-a-{gpu}", 6 * GIB),), {}, GIB, mode="cgpu")
     return pod(
-        name, mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(Reservation("g/1", 1, 1, "a", until_ns, place))}
+        name,
+        mem=6,
+        annotations={RESERVATION_ANNOTATION: encode_reservation(Reservation("g/1", 1, 1, "a", until_ns, place))},
     )
 
 

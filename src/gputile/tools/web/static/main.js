@@ -8,7 +8,7 @@ import { Live } from "./live.js";
 import { Model, amountText, groupsOf, totalsOf } from "./model.js";
 import { nodePanel, placedPodPanel, plainPodPanel, podPanel } from "./panel.js";
 import { fillFrame, isMarked } from "./panel_frame.js";
-import { drawPending, waiting } from "./pending.js";
+import { drawPending, focusOnPending, waiting } from "./pending.js";
 import { PodWatch } from "./pod_watch.js";
 import { TileGrid } from "./tiles.js";
 import { UsageWatch, fillUse, podUse } from "./usage.js";
@@ -207,9 +207,11 @@ function open(choice) {
 }
 
 function close() {
-  const before = address.node;
+  const { node, pod } = address;
   open({});
-  if (before && address.view === "tiles") grid.focusOn(before);
+  if (address.view === "tiles" && node) grid.focusOn(node);
+  else if (address.view === "tiles") grid.focusOn(grid.cursor.node, grid.cursor.gpu);
+  else if (address.view === "pending") focusOnPending(byId("view-pending"), pod);
 }
 
 function drawPanel() {

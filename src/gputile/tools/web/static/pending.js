@@ -13,6 +13,10 @@ export function waiting(pods, wanted) {
     && hasAll([podKey(pod), pod.gang ?? "", pod.asks].join("\n").toLowerCase(), words));
 }
 
+export function focusOnPending(place, key) {
+  [...place.querySelectorAll(".link")].find((link) => link.textContent === key)?.focus();
+}
+
 // `all` is how many pods wait, beside those that are shown.
 export function drawPending(place, pods, all, open, now) {
   if (!pods.length) {

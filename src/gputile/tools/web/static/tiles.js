@@ -205,9 +205,9 @@ export class TileGrid {
     if (number >= 0) this.reveal(number);
   }
 
-  focusOn(name, index) {
+  focusOn(name, index = NAME) {
     const row = this.shown.get(name)?.row;
-    row?.querySelector(index === undefined ? "[data-node]" : `[data-gpu="${Number(index)}"]`)?.focus({ preventScroll: true });
+    row?.querySelector(Number(index) === NAME ? "[data-node]" : `[data-gpu="${Number(index)}"]`)?.focus({ preventScroll: true });
   }
 }
 
