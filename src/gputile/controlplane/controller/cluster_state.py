@@ -74,6 +74,10 @@ class ClusterState:
 
     # -- what is known
 
+    def knows(self, uid: str) -> bool:
+        """Return whether there is a pod of that UID."""
+        return uid in self._versions
+
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""
         reservation = reservation_of(pod)

@@ -8,7 +8,7 @@ adds nodes for those that do not fit the sums of any node; placeholders ask for 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner
+from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
+from gputile.controlplane.controller.node_orders import NodeOrders, Order
 from gputile.controlplane.controller.placeholders import JOB_LABEL, placeholder_job
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.node_type import NodeType, node_types_of
@@ -32,7 +34,8 @@ _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
 MOST_PODS: Final = 256  # that are looked at in one round, those first in line
 _LONGEST_PAUSE_SECONDS: Final = 3600
-_PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY)
+_REMEMBERED_SECONDS: Final = 24 * 3600  # so long after its pause a failure counts for how long the next pause is
+_PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
 
 
 @dataclass(slots=True)
@@ -50,32 +53,16 @@ class NodeRequestRound:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """How often in a row no node of a type came with GPUs, and for how long and until when none is asked for (ns).
+    """How often in a row no node of a type came that is of use, and for how long and until when none is asked for (ns).
 
     ``again_ns`` is Unix time. By a clock that was set back it is further away than the pause is long: then none is on.
-    ``bare_node`` is the node without GPUs that came the last time, "" where none is known.
+    ``refusal`` says what happened the last time.
     """
 
     times: int
     pause_ns: int
     again_ns: int
-    bare_node: str
-
-    @property
-    def refusal(self) -> NodeTypeRefusal:
-        """Why no node of the type is asked for."""
-        if self.bare_node:
-            return NodeTypeRefusal(NodeTypeRule.NO_INVENTORY, self.bare_node)
-        return NodeTypeRefusal(NodeTypeRule.PAUSED)
-
-
-@dataclass(slots=True)
-class _TypeNodes:
-    """The nodes of one type: those with GPUs, one of these with healthy GPUs only, and how many have just joined."""
-
-    with_gpus: list[str] = field(default_factory=list)
-    healthy: str = ""
-    starting: int = 0
+    refusal: NodeTypeRefusal
 
 
 class NodeRequestPlanner:
@@ -97,10 +84,9 @@ class NodeRequestPlanner:
         self._created: dict[str, tuple[str, int]] = {}  # Job that has no pod yet -> its type, and when that counts out
         self._deleted: set[str] = set()
         self._failed: dict[str, _Failed] = {}
-        self._bare: dict[str, tuple[str, int]] = {}  # node without GPUs -> its type, when it was first seen so, Unix ns
-        self._given_up: set[str] = set()  # nodes that have offered no GPUs for so long that their types have failed
-        self._equipped: set[str] = set()  # nodes of the types with GPUs
-        self._told: dict[str, set[EventReason]] = {}  # UID -> reasons of events
+        self._orders = NodeOrders()
+        self._arrivals = NodeArrivals(cluster_state, self._types, self._scaling.wait_seconds * _SECOND)
+        self._told: dict[str, dict[EventReason, str]] = {}  # UID -> what was said last, by reason
         self._refused = 0
 
     @property
@@ -121,14 +107,21 @@ class NodeRequestPlanner:
         """
         result = NodeRequestRound()
         self._forget(now_ns)
-        if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room()):
-            self._refused, self._bare = 0, {}
+        for type_name in self._orders.settle(self._cluster_state.knows, self._place):
+            self._failed.pop(type_name, None)
+        awaited = self._orders.types()
+        if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
+            self._refused = 0
+            self._arrivals.forget()
             return result
         alone = yield from self._without_place(now_ns)
         gangs = [each for pod in self._gangs.without_room()[:MOST_PODS] if (each := self._candidate(pod)) is not None]
         yield
         pods = [*alone, *gangs]
-        nodes = yield from self._nodes_of_types(now_ns)
+        nodes = yield from self._arrivals.look(awaited, now_ns)
+        for type_name, of_type in nodes.items():
+            for failure in of_type.failures[-1:]:
+                self._fail(type_name, now_ns, failure)
         self._take_timeouts(now_ns, result)
         barred = yield from self._barred(pods, nodes, now_ns)
         starting = {name: each.starting for name, each in nodes.items()}
@@ -138,9 +131,9 @@ class NodeRequestPlanner:
         predicates = self._cluster_state.placement.predicates
         unasked = yield from nodes_unasked(fresh, self._types, predicates, self._configuration)
         wanted = found.counts - unasked
-        self._adjust(wanted, now_ns, result)
+        self._adjust(wanted, found, now_ns, result)
         self._refused = len(found.refused)
-        self._tell(pods, found, wanted, result)
+        self._tell(pods, found, wanted, now_ns, result)
         return result
 
     def abandon(self) -> None:
@@ -177,66 +170,41 @@ class NodeRequestPlanner:
             yield
         return found
 
-    def _nodes_of_types(self, now_ns: int) -> Steps[dict[str, _TypeNodes]]:
-        found, bare, equipped = {kind.name: _TypeNodes() for kind in self._types}, self._bare, self._equipped
-        self._bare, self._equipped = {}, set()
-        ledger, wait_ns = self._cluster_state.ledger, self._scaling.wait_seconds * _SECOND
-        for name, node in self._cluster_state.nodes.items():
-            kind = next((kind for kind in self._types if kind.has(node)), None)
-            if kind is None:
-                continue
-            yield
-            row, nodes = ledger.row_of.get(name), found[kind.name]
-            info = ledger.node_info(row) if row is not None else None
-            if info is not None and info.inventory.gpus:
-                nodes.with_gpus.append(name)
-                if all(gpu.healthy for gpu in info.inventory.gpus):
-                    nodes.healthy = nodes.healthy or name
-                self._equipped.add(name)
-                if name not in equipped:
-                    self._failed.pop(kind.name, None)
-                continue
-            _, since_ns = self._bare[name] = bare.get(name, (kind.name, now_ns))
-            if name in self._given_up:
-                continue
-            if abs(now_ns - since_ns) < wait_ns:
-                nodes.starting += 1
-            else:
-                self._given_up.add(name)
-                self._fail(kind.name, now_ns, name)
-        gone = {name: kind_name for name, (kind_name, _) in bare.items() if name not in self._cluster_state.nodes}
-        for kind_name in {kind_name for name, kind_name in gone.items() if name not in self._given_up}:
-            self._fail(kind_name, now_ns)  # it went away again without having had GPUs
-        self._given_up &= self._bare.keys()
-        return found
+    def _place(self, uid: str) -> str | None:
+        """Return the type of a bound pod's node, "" where it has none; None for a pod that is not bound."""
+        booking = self._cluster_state.ledger.booking(uid)
+        if booking is None or booking.reserved:
+            return None
+        node = self._cluster_state.nodes.get(booking.node)
+        return next((kind.name for kind in self._types if node is not None and kind.has(node)), "")
 
     # -- which types may be asked for
 
-    def _barred(
-        self, pods: Sequence[GangCandidate], nodes: Mapping[str, _TypeNodes], now_ns: int
-    ) -> Steps[BarredTypes]:
+    def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], now_ns: int) -> Steps[BarredTypes]:
         """Return by UID and type why no node of the type is asked for that pod, though one as described would do."""
         barred: dict[tuple[str, str], NodeTypeRefusal] = {}
-        engine = self._cluster_state.empty_placement.engine
+        empty = self._cluster_state.empty_placement
         for kind in self._types:
-            there, failed = nodes[kind.name], self._failed.get(kind.name)
+            usable, failed = nodes[kind.name].usable, self._failed.get(kind.name)
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
                 if failed is not None and 0 < failed.again_ns - now_ns <= failed.pause_ns:
                     barred[key] = failed.refusal
-                elif there.healthy and each.request is not None:
-                    fits = engine.filter(each.request, there.with_gpus).feasible
-                    if not fits:
-                        barred[key] = NodeTypeRefusal(NodeTypeRule.NOT_AS_DESCRIBED, there.healthy)
+                elif usable and each.request is not None:
+                    yield from empty.predicates.prepare(each.pod)
+                    lacking = empty.predicates.alone(each.pod)
+                    taking = [name for name in usable if lacking.get(name) is None]
+                    if not empty.engine.filter(each.request, taking).feasible:
+                        barred[key] = NodeTypeRefusal(NodeTypeRule.NOT_AS_DESCRIBED, usable[0])
                     yield
         return barred
 
-    def _fail(self, kind_name: str, now_ns: int, bare_node: str = "") -> None:
-        """Ask for no node of a type for a while, each time for longer; it may be due to a node without GPUs."""
+    def _fail(self, kind_name: str, now_ns: int, refusal: NodeTypeRefusal) -> None:
+        """Ask for no node of a type for a while, each time for longer."""
         wait_ns = self._scaling.wait_seconds * _SECOND
         times = self._failed[kind_name].times + 1 if kind_name in self._failed else 1
         pause_ns = min(wait_ns << min(times - 1, 10), max(wait_ns, _LONGEST_PAUSE_SECONDS * _SECOND))
-        self._failed[kind_name] = _Failed(times, pause_ns, now_ns + pause_ns, bare_node)
+        self._failed[kind_name] = _Failed(times, pause_ns, now_ns + pause_ns, refusal)
 
     def _take_timeouts(self, now_ns: int, result: NodeRequestRound) -> None:
         """Give up placeholders that no node came for."""
@@ -246,33 +214,43 @@ class NodeRequestPlanner:
             if _age(pod, now_ns) > self._scaling.wait_seconds
         }
         for name in late:
-            self._fail(name, now_ns)
+            self._fail(name, now_ns, NodeTypeRefusal(NodeTypeRule.PAUSED))
         for pod in self._alive():
             if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") in late:
                 self._delete(_job(pod), result)
 
     # -- what is asked for
 
-    def _adjust(self, wanted: Counter[str], now_ns: int, result: NodeRequestRound) -> None:
-        """Have as many placeholders of each type as nodes are wanted."""
+    def _adjust(self, wanted: Counter[str], found: NewNodes, now_ns: int, result: NodeRequestRound) -> None:
+        """Have as many placeholders of each type as nodes are wanted, and may be asked for now."""
         requested, kinds = self.requested(), {kind.name: kind for kind in self._types}
         for name in requested.keys() | wanted.keys():
             more = wanted[name] - requested[name]
-            for _ in range(more):
-                self._create(kinds[name], now_ns, result)
+            ready = [uid for uid in self._without_order(name, found) if not self._orders.pauses(uid, name, now_ns)]
+            jobs = [self._create(kinds[name], now_ns, result) for _ in range(min(more, len(ready)))]
+            if jobs:
+                self._orders.note(ready, name, jobs, now_ns)
             alive = [pod for pod in self._alive() if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") == name]
             for pod in sorted(alive, key=lambda pod: pod.metadata.creation_timestamp or "")[: max(0, -more)]:
                 self._delete(_job(pod), result)
         result.unmarked = [pod for pod in self._alive() if not pod.status.conditions]
 
+    def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
+        """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
+        jobs = {_job(pod) for pod in self._alive()} | self._created.keys()
+        wanting = [uid for uid, name in found.types.items() if name == kind_name and uid not in found.on_starting]
+        orders = {uid: self._orders.order(uid, kind_name) for uid in wanting}
+        return [uid for uid, order in orders.items() if order is None or order.jobs.isdisjoint(jobs)]
+
     def _alive(self) -> list[Pod]:
         return [pod for pod in self._waiting.placeholders.values() if _job(pod) not in self._deleted]
 
-    def _create(self, kind: NodeType, now_ns: int, result: NodeRequestRound) -> None:
+    def _create(self, kind: NodeType, now_ns: int, result: NodeRequestRound) -> str:
         name, wait = f"gputile-placeholder-{self._new_name()}", self._scaling.wait_seconds
         result.created.append(placeholder_job(name, kind, wait))
         # Also one whose answer is lost counts: two placeholders for one node would bring two.
         self._created[name] = kind.name, now_ns + wait * _SECOND
+        return name
 
     def _delete(self, job: str, result: NodeRequestRound) -> None:
         self._deleted.add(job)
@@ -291,14 +269,27 @@ class NodeRequestPlanner:
             for job, (kind, ends_ns) in self._created.items()
             if job not in jobs and 0 < ends_ns - now_ns <= wait_ns
         }
+        remembered_ns = _REMEMBERED_SECONDS * _SECOND
+        self._failed = {name: each for name, each in self._failed.items() if now_ns - each.again_ns < remembered_ns}
 
     # -- what is said
 
     def _tell(
-        self, pods: Sequence[GangCandidate], found: NewNodes, wanted: Collection[str], result: NodeRequestRound
+        self,
+        pods: Sequence[GangCandidate],
+        found: NewNodes,
+        wanted: Counter[str],
+        now_ns: int,
+        result: NodeRequestRound,
     ) -> None:
-        uids = {each.pod.metadata.uid for each in pods}
-        self._told = {uid: reasons for uid, reasons in self._told.items() if uid in uids}
+        waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
+        self._told = {uid: texts for uid, texts in self._told.items() if uid in waiting}
+        pausing = {
+            uid: order
+            for name in wanted
+            for uid in self._without_order(name, found)
+            if self._orders.pauses(uid, name, now_ns) and (order := self._orders.order(uid, name)) is not None
+        }
         for each in pods:
             uid = each.pod.metadata.uid
             kind, why = found.types.get(uid), found.refused.get(uid)
@@ -307,15 +298,30 @@ class NodeRequestPlanner:
                 reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
                 text = f"no node is asked for that could take the pod: {worded(why)}"
                 self._say(each.pod, reason, text, result, warning=True)
+            elif uid in pausing:
+                text = _pause_text(pausing[uid], kind)
+                self._say(each.pod, EventReason.NODE_NOT_ADDED, text, result, warning=True)
             elif kind is not None and kind in wanted:
-                text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {kind}"
+                text = _request_text(self._orders.order(uid, kind), kind)
                 self._say(each.pod, EventReason.NODE_REQUESTED, text, result, warning=False)
 
     def _say(self, pod: Pod, reason: EventReason, text: str, result: NodeRequestRound, *, warning: bool) -> None:
-        told = self._told.setdefault(pod.metadata.uid, set())
-        if reason not in told:
-            told.add(reason)
+        told = self._told.setdefault(pod.metadata.uid, {})
+        if told.get(reason) != text:
+            told[reason] = text
             result.events.append(GangEvent((pod,), reason, text, warning))
+
+
+def _request_text(order: Order | None, kind_name: str) -> str:
+    text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {kind_name}"
+    return text if order is None or order.times == 1 else f"{text}, number {order.times} for this pod"
+
+
+def _pause_text(order: Order, kind_name: str | None) -> str:
+    return (
+        f"the autoscaler was asked {order.times} times for a node with the label {kind_name}, and the pod has "
+        f"no place: the next one is asked for {order.pause_seconds} s after the last"
+    )
 
 
 def _age(pod: Pod, now_ns: int) -> float:

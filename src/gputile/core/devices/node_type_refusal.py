@@ -17,7 +17,9 @@ class NodeTypeRule(Enum):
     LABELS = "its labels or taints are not those that the pod asks for"
     OTHER_PODS = "the pod wants, or does not want, other pods on its node"
     NO_INVENTORY = "node {offered} has this label, and its agent has reported no GPU; another one is asked for later"
-    PAUSED = "such a node was asked for, and none with GPUs came; it is asked for later"
+    NOT_USABLE = "node {offered} has this label, and its GPUs cannot all be used; another one is asked for later"
+    WENT_AWAY = "node {offered} went away before a pod had got its GPUs; another one is asked for later"
+    PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {offered} has this label, and could not take the pod if empty"
 
 

@@ -30,13 +30,14 @@ BarredTypes = Mapping[tuple[str, str], NodeTypeRefusal]
 class NewNodes:
     """``counts`` has the number of nodes to be added of each type, without the starting ones.
 
-    ``types`` names the type that a pod is to go to, by UID; ``refused`` says of a pod that no type can take why not,
-    by the types' names.
+    ``types`` names the type that a pod is to go to, by UID; ``on_starting`` has the UIDs of those that starting nodes
+    take. ``refused`` says of a pod that no type can take why not, by the types' names.
     A pod in neither came when there were as many nodes as there may be.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     types: dict[str, str] = field(default_factory=dict)
+    on_starting: set[str] = field(default_factory=set)
     refused: dict[str, Mapping[str, NodeTypeRefusal]] = field(default_factory=dict)
 
 
@@ -85,9 +86,7 @@ def nodes_unasked(
 def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str, int], most: int) -> Steps[NewNodes]:
     """Put each pod on the first node that takes it, the hardest ones first, and add a node where none does."""
     found = NewNodes()
-    for kind in site.types:
-        for _ in range(min(starting.get(kind.name, 0), most)):
-            site.add(kind)
+    there = {site.add(kind) for kind in site.types for _ in range(min(starting.get(kind.name, 0), most))}
     for each in sorted(pods, key=_hardness):
         uid = each.pod.metadata.uid
         place = yield from site.put_on_a_node(each)
@@ -96,9 +95,11 @@ def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str,
             if place is None:
                 found.refused[uid] = site.refusals(each)
                 continue
-            found.counts[place.name] += 1
+            found.counts[site.type_of(place)] += 1
         if place is not None:
-            found.types[uid] = place.name
+            found.types[uid] = site.type_of(place)
+            if place in there:
+                found.on_starting.add(uid)
     return found
 
 
@@ -138,25 +139,29 @@ class _Site:
         self._nodes[name] = kind
         return name
 
-    def put_on_a_node(self, each: GangCandidate) -> Steps[NodeType | None]:
-        """Put a pod on the first node that takes it; return that node's type, None where none does."""
+    def type_of(self, name: str) -> str:
+        """Return the name of a node's type."""
+        return self._nodes[name].name
+
+    def put_on_a_node(self, each: GangCandidate) -> Steps[str | None]:
+        """Put a pod on the first node that takes it; return its name, None where none does."""
         yield from self._predicates.prepare(each.pod)
         open_nodes = [name for name, reason in self._predicates.reasons(each.pod).items() if reason is None]
         for name in open_nodes:
             if self._put(each, name):
-                return self._nodes[name]
+                return name
             yield
         return None
 
-    def put_on_a_new_node(self, each: GangCandidate) -> Steps[NodeType | None]:
-        """Put a pod on a new node of the first type that could take it; return the type, None where none could."""
+    def put_on_a_new_node(self, each: GangCandidate) -> Steps[str | None]:
+        """Put a pod on a new node of the first type that could take it; return its name, None where none could."""
         for kind in self.types:
             if self._refusal(each, kind) is not None:
                 continue
             name = self.add(kind)
             reason = yield from self._predicates.reason(each.pod, name)
             if reason is None and self._put(each, name):
-                return kind
+                return name
             self._predicates.drop_node(name)
         return None
 

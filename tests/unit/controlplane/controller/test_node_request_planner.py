@@ -1,5 +1,6 @@
 """For which pods nodes are asked for, how long, and what is said; on a cluster state, round by round."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, PodStatus
-from gputile.api.well_known import NODE_TYPE_ANNOTATION
+from gputile.api.well_known import GPU_MEMORY, NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
@@ -388,3 +389,142 @@ def test_a_clock_that_jumps_keeps_nothing_for_ever() -> None:
     bench.put(waits("p", mem=10))
     bench.round()
     assert len(bench.round(-100 * WAIT).deleted) == 1
+
+
+def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) -> Node:
+    """A node of the type with two GPUs, whose kubelet offers ``units`` of memory, None for no such resource."""
+    amounts = {"cpu": "99", "pods": "99"} | ({GPU_MEMORY: str(units)} if units is not None else {})
+    found = gpu_node(name, mode="cgpu", sizes=[GIB15] * 2, allocatable=amounts, unhealthy=unhealthy)
+    labels = found.metadata.labels | {"pool": "gpu"}
+    meta = msgspec.structs.replace(found.metadata, labels=labels, creation_timestamp=BORN)
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+class Autoscaler:
+    """Adds a node whenever a placeholder is there, however often; ``come`` is what becomes of each."""
+
+    def __init__(self, bench: Bench, come: Callable[["Autoscaler", str], None]) -> None:
+        self.bench, self._come = bench, come
+        self.bought: list[float] = []
+        self.texts: list[str] = []
+        self.now = 0.0
+
+    def run(self, hours: int) -> None:
+        for after in range(10, hours * 3600, 20):
+            self.round(after)
+            if asked(self.bench):
+                self.bought.append(after)
+                name = f"new-{after}"
+                self.bench.join(node(name, type_=TYPE, gpus=0))
+                self.round(after + 3)
+                self._come(self, name)
+                self.round(after + 6)
+
+    def vanish(self, name: str) -> None:
+        at_once(self.bench.state.node_event(Deleted(node(name, type_=TYPE))))
+
+    def round(self, after: float) -> None:
+        self.now = after
+        self.texts += [f"{event.reason}: {event.message}" for event in self.bench.round(after).events]
+
+
+def without_units(autoscaler: Autoscaler, name: str) -> None:
+    autoscaler.bench.join(arrived(name, units=None))
+
+
+def without_any_unit(autoscaler: Autoscaler, name: str) -> None:
+    autoscaler.bench.join(arrived(name, units=0))
+
+
+def without_healthy_gpus(autoscaler: Autoscaler, name: str) -> None:
+    autoscaler.bench.join(arrived(name, units=0, unhealthy=(0, 1)))
+
+
+def there_for_a_moment(autoscaler: Autoscaler, name: str) -> None:
+    autoscaler.bench.join(node(name, type_=TYPE))
+    autoscaler.round(autoscaler.now + 1)
+    autoscaler.vanish(name)
+
+
+def taken_by_others(autoscaler: Autoscaler, name: str) -> None:
+    autoscaler.bench.join(node(name, type_=TYPE))
+    autoscaler.bench.put(*(runs(f"{name}-{gpu}", name, gpu, 7) for gpu in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("come", "most", "reason"),
+    [
+        (without_units, 5, "cannot all be used"),
+        (without_any_unit, 5, "cannot all be used"),
+        (without_healthy_gpus, 5, "cannot all be used"),
+        (there_for_a_moment, 7, "went away before a pod had got its GPUs"),
+        (taken_by_others, 12, "the pod has no place"),
+    ],
+)
+def test_one_waiting_pod_does_not_buy_nodes_without_end(
+    come: Callable[[Autoscaler, str], None], most: int, reason: str
+) -> None:
+    """Four hours; the first node is bought at once, and the pauses grow until they are an hour long."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    autoscaler = Autoscaler(bench, come)
+    autoscaler.run(hours=4)
+    assert 2 <= len(autoscaler.bought) <= most
+    pauses = [later - earlier for earlier, later in pairwise(autoscaler.bought)]
+    assert all(later >= earlier - 20 for earlier, later in pairwise(pauses))
+    told = [text for text in autoscaler.texts if text.startswith("NodeNotAdded") and reason in text]
+    assert len(told) >= len(autoscaler.bought) - 2, autoscaler.texts
+
+
+def test_a_pod_that_wants_more_cpus_than_a_node_of_the_type_has_brings_none() -> None:
+    bench = Bench(node("n", type_=TYPE))
+    bench.put(runs("a", "n", 0, 7), waits("p", asks={"cpu": "500"}, mem=5))
+    autoscaler = Autoscaler(bench, taken_by_others)
+    autoscaler.run(hours=2)
+    assert autoscaler.bought == []
+    assert [text.partition(":")[0] for text in autoscaler.texts] == ["NoNodeTypeFits"]
+
+
+def test_a_type_that_has_failed_is_whole_again_once_a_pod_got_the_place_it_was_asked_for() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    autoscaler = Autoscaler(bench, there_for_a_moment)
+    autoscaler.run(hours=1)
+    failed = len(autoscaler.bought)
+    bench.round(10**5)
+    assert asked(bench) == 1
+    bench.join(node("good", type_=TYPE))
+    placed = runs("p", "good", 0, 10)
+    meta = msgspec.structs.replace(placed.metadata, resource_version="2")
+    bench.put(msgspec.structs.replace(placed, metadata=meta), runs("full", "good", 1, 8))
+    bench.round(10**5 + 10)
+    bench.put(waits("q", mem=10))
+    bench.round(10**5 + 20)
+    assert (failed >= 2, asked(bench)) == (True, 1), "at once"
+    bench.join(node("bad", type_=TYPE, gpus=0))
+    bench.round(10**5 + 25)
+    autoscaler.vanish("bad")
+    bench.round(10**5 + 30)
+    assert (asked(bench), len(bench.round(10**5 + 30 + WAIT).created)) == (0, 1), "the pause is the first one again"
+
+
+def test_a_pod_that_others_were_faster_than_gets_its_second_node_at_once() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bench.join(node("new", type_=TYPE))
+    bench.put(*(runs(f"r{gpu}", "new", gpu, 7) for gpu in range(2)))
+    bench.round(60)
+    assert asked(bench) == 1
+
+
+def test_pods_that_pause_keep_no_other_from_a_node() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    autoscaler = Autoscaler(bench, taken_by_others)
+    autoscaler.run(hours=2)
+    assert asked(bench) == 0
+    later = msgspec.structs.replace(waits("q", mem=10).metadata, creation_timestamp="2030-03-17T19:00:00Z")
+    bench.put(msgspec.structs.replace(waits("q", mem=10), metadata=later))
+    bench.round(2 * 3600)
+    assert asked(bench) == 1

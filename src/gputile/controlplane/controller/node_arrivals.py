@@ -1,0 +1,130 @@
+"""Follows the nodes of the types that an autoscaler adds, from their joining until they are of use.
+
+No I/O, no clock. A node counts as starting while its GPUs are not there for pods. If that lasts too long, or if it goes
+away before a pod has got its GPUs, its type has failed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputile.api.core import Node
+from gputile.api.well_known import WHOLE_GPU
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.core.devices.node_type import NodeType
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.ledger.node_info import NodeInfo
+from gputile.core.placement.steps import Steps
+
+_HARD: Final = ("NoSchedule", "NoExecute")
+
+
+@dataclass(slots=True)
+class TypeNodes:
+    """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
+
+    ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
+    """
+
+    starting: int = 0
+    usable: list[str] = field(default_factory=list)
+    failures: list[NodeTypeRefusal] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A node that has joined, and is not known to be of use: its type, since when (Unix time, ns), and whether bare."""
+
+    type_name: str
+    since_ns: int
+    bare: bool
+
+
+class NodeArrivals:
+    """What each look at the nodes remembers for the next one; ``wait_ns`` is how long a node may be starting."""
+
+    def __init__(self, cluster_state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> None:
+        self._cluster_state, self._types, self._wait_ns = cluster_state, types, wait_ns
+        self._arrivals: dict[str, _Arrival] = {}
+        self._given_up: set[str] = set()  # arrivals that count as a failure already
+        self._seen: set[str] | None = None  # the nodes of the types at the last look
+
+    def forget(self) -> None:
+        """Follow no node any more: nobody needs one."""
+        self._arrivals, self._seen = {}, None
+
+    def look(self, awaited: Collection[str], now_ns: int) -> Steps[dict[str, TypeNodes]]:
+        """Return, in steps, the nodes by the names of their types.
+
+        ``awaited`` are the types of which nodes have been asked for, for pods that have no place yet: only their nodes
+        have to be of use soon. Of the others those are starting that have reported no GPUs.
+        """
+        found = {kind.name: TypeNodes() for kind in self._types}
+        before, self._arrivals = self._arrivals, {}
+        seen: set[str] = set()
+        for name, node in self._cluster_state.nodes.items():
+            kind = next((kind for kind in self._types if kind.has(node)), None)
+            if kind is None:
+                continue
+            yield
+            seen.add(name)
+            joined = name in before or (self._seen is not None and name not in self._seen)
+            is_awaited = joined and kind.name in awaited
+            self._judge(node, kind, found[kind.name], before.get(name), now_ns, is_awaited=is_awaited)
+        for name, arrival in before.items():
+            counts = arrival.bare or arrival.type_name in awaited
+            if name not in self._cluster_state.nodes and name not in self._given_up and counts:
+                found[arrival.type_name].failures.append(NodeTypeRefusal(NodeTypeRule.WENT_AWAY, name))
+        self._given_up &= self._arrivals.keys()
+        self._seen = seen
+        return found
+
+    def _judge(
+        self,
+        node: Node,
+        kind: NodeType,
+        nodes: TypeNodes,
+        before: _Arrival | None,
+        now_ns: int,
+        *,
+        is_awaited: bool,
+    ) -> None:
+        name, info = node.metadata.name, self._info(node)
+        bare = info is None or not info.inventory.gpus
+        usable = info is not None and not bare and _usable(node, kind, info)
+        if usable:
+            nodes.usable.append(name)
+        if not bare and (not is_awaited or self._has_pods(name)):
+            return
+        arrival = _Arrival(kind.name, before.since_ns if before is not None else now_ns, bare)
+        late = abs(now_ns - arrival.since_ns) >= self._wait_ns
+        if usable and late:
+            return
+        self._arrivals[name] = arrival
+        if usable or name in self._given_up:
+            return
+        if late:
+            self._given_up.add(name)
+            rule = NodeTypeRule.NO_INVENTORY if bare else NodeTypeRule.NOT_USABLE
+            nodes.failures.append(NodeTypeRefusal(rule, name))
+        else:
+            nodes.starting += 1
+
+    def _info(self, node: Node) -> NodeInfo | None:
+        ledger = self._cluster_state.ledger
+        row = ledger.row_of.get(node.metadata.name)
+        return ledger.node_info(row) if row is not None else None
+
+    def _has_pods(self, name: str) -> bool:
+        """Return whether a pod with GPUs is bound to a node: those that GPUs are only reserved for prove nothing."""
+        return any(not booking.reserved for booking in self._cluster_state.ledger.on_node(name))
+
+
+def _usable(node: Node, kind: NodeType, info: NodeInfo) -> bool:
+    """Return whether the node's GPUs are all healthy, and whether it is as open to pods as its type is described."""
+    described = {(taint.key, taint.effect) for taint in kind.taints}
+    closed = any(
+        taint.effect in _HARD and taint.key != WHOLE_GPU and (taint.key, taint.effect) not in described
+        for taint in node.spec.taints
+    )
+    return not info.closed and not closed and all(gpu.healthy for gpu in info.inventory.gpus)
