@@ -110,7 +110,7 @@ class Preemption:
         if pod is None or request is None or self._ledger.booking(uid) is not None:
             return
         nominated, now = _nominated(pod), self._clock.monotonic()
-        if now - waiting.since >= NOMINATION_S:
+        if now - waiting.nominated_since >= NOMINATION_S:
             nominated = ""
         elif waiting.by_scheduler and not nominated:
             self._queue.later(waiting, now + PERIOD_S)

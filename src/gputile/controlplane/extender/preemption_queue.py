@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from gputile.api.core import Pod
@@ -17,13 +17,15 @@ MOST_NAMES = 1000  # candidate nodes that are remembered for a pod
 class RefusedPod:
     """A refused pod and the nodes that lack GPUs only. Times are monotonic, in seconds.
 
-    ``by_scheduler`` tells that kube-scheduler was given victims, and is about to evict them.
+    ``by_scheduler`` tells that kube-scheduler was given victims, and is about to evict them. ``nominated_since`` is
+    when it was given some last; before that, when it refused the pod first.
     """
 
     pod: Pod
     names: tuple[str, ...]
     since: float
     due: float
+    nominated_since: float
     by_scheduler: bool = False
 
 
@@ -42,17 +44,19 @@ class PreemptionQueue:
         """Note that a pod was refused on ``names`` for want of GPUs, or that kube-scheduler preempts for it there."""
         uid = pod.metadata.uid
         known = self._waiting.pop(uid, None)
-        due = max(now + DELAY_S, self._rests.get(uid, now))
+        # Who has searched in vain rests. The victims of kube-scheduler may be gone at once, and others may come.
+        due = now + DELAY_S if by_scheduler else max(now + DELAY_S, self._rests.get(uid, now))
+        since = nominated_since = now
         if known is not None:
-            due = min(due, known.due)
-        waiting = RefusedPod(pod, self._some(list(names)), known.since if known is not None else now, due, by_scheduler)
-        self._put(waiting)
+            due, since = min(due, known.due), known.since
+            nominated_since = now if by_scheduler else known.nominated_since
+        self._put(RefusedPod(pod, self._some(list(names)), since, due, nominated_since, by_scheduler))
 
     def later(self, waiting: RefusedPod, due: float) -> None:
         """Look at a pod again at ``due``, unless it has been refused anew."""
         uid = waiting.pod.metadata.uid
         if uid not in self._waiting:
-            self._put(RefusedPod(waiting.pod, waiting.names, waiting.since, due, waiting.by_scheduler))
+            self._put(replace(waiting, due=due))
 
     def rest(self, uid: str, until: float) -> None:
         """Search nothing for a pod until then."""

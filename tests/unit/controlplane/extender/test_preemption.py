@@ -285,6 +285,92 @@ async def test_kube_scheduler_s_victims_may_take_their_time() -> None:
     assert world.cluster.evicted == []
 
 
+async def waiting_for_a_gpu(waited_s: int, *nodes: str) -> PreemptingWorld:
+    """All GPUs are in use by pods that stay, and a pod of 12 GiB has waited for so long. Nobody leaves for it."""
+    world = PreemptingWorld(*nodes)
+    for i in range(2 * len(nodes)):
+        await world.run(f"top{i}", 10, 100)
+    await world.run("tiny", 1)
+    world.add("high", 12, 10)
+    for _ in range(waited_s // 20):
+        assert not await world.schedule("high")
+        await world.round(20)
+    assert not world.has_reservation("high")
+    return world
+
+
+async def taken_by(world: PreemptingWorld, node: str, name: str, priority: int = 0) -> Pod:
+    """Have a pod of 13 GiB take a GPU of the node that becomes free, while nobody asks for the one that waits."""
+    bookings = {booking.name: booking for booking in world.extender.ledger.on_node(node)}
+    (in_use,) = bookings["tiny"].gpus if "tiny" in bookings else (None,)
+    staying = (b for key, b in bookings.items() if key.startswith("top"))
+    world.end(next(each.name for each in staying if in_use is None or each.gpus[0].uuid != in_use.uuid))
+    pod = await world.run(name, 13, priority)
+    assert pod.spec.node_name == node
+    return pod
+
+
+async def preempted_by_kube_scheduler(world: PreemptingWorld, victim: Pod) -> None:
+    """Have kube-scheduler refuse the pod that waits, choose the victim and nominate its node."""
+    high = world.pod("high")
+    assert high is not None
+    assert not await world.schedule("high")
+    chosen = {victim.spec.node_name: MetaVictims(pods=[MetaPod(uid=victim.metadata.uid)], num_pdb_violations=0)}
+    asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=chosen)
+    assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
+    high.status.nominated_node_name = victim.spec.node_name
+    world.watch("high")
+
+
+@pytest.mark.parametrize("waited_s", [0, 20, 120])
+async def test_what_kube_scheduler_s_victims_leave_is_reserved_however_long_the_pod_has_waited(waited_s: int) -> None:
+    """Its victim is gone at once, shortly after a search that found nobody: its successor gets nothing."""
+    world = await waiting_for_a_gpu(waited_s, "a")
+    await preempted_by_kube_scheduler(world, await taken_by(world, "a", "low"))
+    world.end("low")
+    for _ in range(3):
+        await world.round(1)
+    assert world.has_reservation("high")
+    world.add("successor", 13)
+    assert not await world.schedule("successor")
+    assert await world.schedule("high")
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+@pytest.mark.parametrize("waited_s", [0, 120])
+async def test_nobody_is_evicted_beside_kube_scheduler_s_victims_however_long_the_pod_has_waited(
+    waited_s: int, asked_again: bool
+) -> None:
+    """They need two hours to leave; a pod on another node would be quicker."""
+    world = await waiting_for_a_gpu(waited_s, "a", "b")
+    low = await taken_by(world, "a", "low")
+    await taken_by(world, "b", "other", 5)
+    await preempted_by_kube_scheduler(world, low)
+    low.metadata.deletion_timestamp = world.stamp(2 * 3600)
+    world.watch("low")
+    for _ in range(10):
+        if asked_again:
+            assert not await world.schedule("high")
+        await world.round()
+        world.watch_all()
+    assert world.cluster.evicted == []
+    assert world.has_reservation("high")
+
+
+async def test_a_nomination_that_comes_to_nothing_keeps_the_pod_from_preempting_for_a_while_only() -> None:
+    """kube-scheduler nominated a node and evicted nobody: others leave after 30 s, however often it is refused."""
+    world = await waiting_for_a_gpu(120, "a")
+    await preempted_by_kube_scheduler(world, await taken_by(world, "a", "low"))
+    for _ in range(14):
+        await world.round()
+        await world.schedule("high")
+    assert world.cluster.evicted == []
+    for _ in range(4):
+        await world.round()
+        await world.schedule("high")
+    assert world.cluster.evicted == ["low"]
+
+
 async def test_a_pod_that_leaves_in_a_year_is_nobody_to_wait_for() -> None:
     world = await two_full_gpus()
     low = world.pod("low0")

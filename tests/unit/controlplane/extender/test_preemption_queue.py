@@ -22,7 +22,7 @@ def test_a_pod_that_is_refused_again_keeps_its_turn_and_one_that_rests_waits() -
     queue.refused(pod, ["n"], 0.0)
     queue.refused(pod, ["m"], 0.9)
     (found,) = queue.due(DELAY_S)
-    assert (found.names, found.since) == (("m",), 0.0)
+    assert (found.names, found.since, found.nominated_since) == (("m",), 0.0, 0.0)
     queue.rest(pod.metadata.uid, 20.0)
     queue.refused(pod, ["n"], 5.0)
     queue.later(found, 6.0)
