@@ -7,6 +7,7 @@ cannot become gigabytes.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -26,6 +27,9 @@ _MARKED_LINE: Final = re.compile(f"^{_MARK}", re.MULTILINE)
 _SEPARATOR: Final = re.compile(r"^---(.*)\n?", re.MULTILINE)
 _LINE_END: Final = re.compile(r"^[ \t\r]*\n?")
 _OBJECT: Final = re.compile(r"[ \t\r\n]*(?={)")
+
+
+_MOST_DIGITS: Final = 4_000  # of a whole number; Python reads no more than 4,300
 
 
 class DocumentError(ValueError):
@@ -115,8 +119,7 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise DocumentError(f"the key {twice[:80]!r} is written twice in one mapping")
     return mapping
 
@@ -125,8 +128,17 @@ def _refuse_constant(name: str) -> Any:
     raise DocumentError(f"{name} is not JSON")
 
 
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise DocumentError(f"the number {text[:20]}... has {len(text):,} digits, more than any field takes")
+    return int(text)
+
+
 _JSON: Final = json.JSONDecoder(
-    object_pairs_hook=_distinct, parse_constant=_refuse_constant, parse_float=lambda each: as_json(float(each))
+    object_pairs_hook=_distinct,
+    parse_constant=_refuse_constant,
+    parse_float=lambda each: as_json(float(each)),
+    parse_int=_integer,
 )
 
 

@@ -83,13 +83,14 @@ class _Load:
 
 @dataclass(slots=True)
 class _Template:
-    """What is the same for all pods of one spec: its needs, and the reason per node, as of a position in the log."""
+    """What is the same for all pods of one spec: its needs, and answers per node, as of a position in the log."""
 
     spec: PodSpec
     needs: _Needs
     static: dict[str, str | None]
     reasons: dict[str, str | None]
     position: int
+    weights: dict[str, tuple[int, int]] = field(default_factory=dict)  # by node: what is preferred, and avoided
 
 
 @dataclass(slots=True)
@@ -215,13 +216,17 @@ class Predicates:
 
         Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
         """
-        nodes = [self._loads[name].node for name in node_names]
-        wanted = [preferred_weight(pod.spec, node) for node in nodes]
-        avoided = [avoided_taints(pod.spec, node) for node in nodes]
-        most_wanted, most_avoided = max(wanted, default=0) or 1, max(avoided, default=0) or 1
+        known = self._template(pod.spec).weights
+        for name in node_names:
+            if name not in known:
+                node = self._loads[name].node
+                known[name] = preferred_weight(pod.spec, node), avoided_taints(pod.spec, node)
+        weights = [known[name] for name in node_names]
+        most_wanted = max((want for want, _ in weights), default=0) or 1
+        most_avoided = max((avoid for _, avoid in weights), default=0) or 1
         return {
             name: AFFINITY_WEIGHT * (100 * want // most_wanted) + TAINT_WEIGHT * (100 - 100 * avoid // most_avoided)
-            for name, want, avoid in zip(node_names, wanted, avoided, strict=True)
+            for name, (want, avoid) in zip(node_names, weights, strict=True)
         }
 
     def repelling(self) -> Iterable[Pod]:
@@ -300,6 +305,7 @@ class Predicates:
             moves = self._moves[template.position - self._base :]
             for name in {name for name, placed, _ in moves if placed is None}:
                 template.static.pop(name, None)
+                template.weights.pop(name, None)
             for name in dict.fromkeys(name for name, _, _ in moves):
                 self._judge(template, name)
             template.position = now

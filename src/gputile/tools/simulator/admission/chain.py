@@ -20,7 +20,7 @@ from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.admission.defaults import with_defaults
-from gputile.tools.simulator.admission.limit_ranges import Limits, with_limits, written_limits
+from gputile.tools.simulator.admission.limit_ranges import ContainerLimits, Limits, with_limits, written_limits
 from gputile.tools.simulator.admission.priority_classes import (
     SYSTEM_CLASSES,
     PriorityClasses,
@@ -82,7 +82,8 @@ class Admission:
         unsafe = self.unsafe - labels.keys() | allowed
         written_here = written_limits(manifests)
         names = dict.fromkeys((*self.limits, *written_here))
-        limits = {name: [*self.limits.get(name, ()), *written_here.get(name, ())] for name in names}
+        none = ContainerLimits()
+        limits = {name: self.limits.get(name, none).beside(written_here.get(name, none)) for name in names}
         return replace(self, unsafe=unsafe, priorities=priorities, runtimes=runtimes, limits=limits)
 
     def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[Note]) -> Pod:

@@ -3,7 +3,8 @@
 Bounds of whole pods and ratios of limits to requests are not judged.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
@@ -15,17 +16,58 @@ from gputile.tools.simulator.rules.pods.pod import broken_pod_spec
 from gputile.tools.simulator.rules.values.fields import broken_fields
 
 Json = Mapping[str, Any]
-Limits = Mapping[str, Sequence[Json]]
 _KIND: Final = "LimitRange"
 _GIVEN: Final = " (with what a LimitRange gives)"
 
 
-def written_limits(manifests: Iterable[Manifest]) -> dict[str, list[Json]]:
+@dataclass(frozen=True, slots=True)
+class ContainerLimits:
+    """What all LimitRanges of a namespace say of containers together, by resource.
+
+    ``limits`` and ``requests`` are the defaults, of which the first one counts, and ``least`` and ``most`` the bounds,
+    of which the narrowest one counts.
+    """
+
+    limits: Json = field(default_factory=dict)
+    requests: Json = field(default_factory=dict)
+    least: Json = field(default_factory=dict)
+    most: Json = field(default_factory=dict)
+
+    def beside(self, other: "ContainerLimits") -> "ContainerLimits":
+        """Return what these say together with others that come later."""
+        return ContainerLimits(
+            {**other.limits, **self.limits},
+            {**other.requests, **self.requests},
+            _narrowest(self.least, other.least, -1),
+            _narrowest(self.most, other.most, 1),
+        )
+
+
+Limits = Mapping[str, ContainerLimits]
+
+
+def _narrowest(bounds: Json, others: Json, sign: int) -> Json:
+    """Return of each resource the smaller bound, with the ``sign`` -1 the larger one."""
+    found = dict(bounds)
+    for name, amount in others.items():
+        if name not in found or parse_quantity(amount) * sign < parse_quantity(found[name]) * sign:
+            found[name] = amount
+    return found
+
+
+def _of(limit: Json) -> ContainerLimits:
+    """Return one entry of a LimitRange; a bound is a default where there is none, and a limit also is a request."""
+    limits = {**limit.get("max", {}), **limit.get("default", {})}
+    requests = {**limit.get("min", {}), **limits, **limit.get("defaultRequest", {})}
+    return ContainerLimits(limits, requests, limit.get("min", {}), limit.get("max", {}))
+
+
+def written_limits(manifests: Iterable[Manifest]) -> dict[str, ContainerLimits]:
     """Return the limits of containers in the LimitRanges among ``manifests``, by namespace.
 
     Those that an API server would refuse are left out.
     """
-    found: dict[str, list[Json]] = {}
+    found: dict[str, ContainerLimits] = {}
     for manifest in manifests:
         if (manifest.kind, manifest.api_version) != (_KIND, "v1"):
             continue
@@ -33,8 +75,9 @@ def written_limits(manifests: Iterable[Manifest]) -> dict[str, list[Json]]:
         if broken_fields(kubernetes_kinds().kinds["v1"][_KIND], body) or any(broken_limit_range(body)):
             continue
         namespace = body.get("metadata", {}).get("namespace") or "default"
-        limits = (each for each in body.get("spec", {}).get("limits", ()) if each["type"] == "Container")
-        found.setdefault(namespace, []).extend(limits)
+        for limit in body.get("spec", {}).get("limits", ()):
+            if limit["type"] == "Container":
+                found[namespace] = found.get(namespace, ContainerLimits()).beside(_of(limit))
     return found
 
 
@@ -45,14 +88,13 @@ def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
         ManifestError: a container is below a least or above a most amount, or an API server does not take the pod with
             its defaults; each one is a line.
     """
-    applied = limits.get(pod["metadata"]["namespace"], ())
-    if not applied:
+    applied = limits.get(pod["metadata"]["namespace"])
+    if applied is None:
         return pod
     spec = dict(pod["spec"])
-    for limit in applied:
-        for kind in ("initContainers", "containers"):
-            if kind in spec:
-                spec[kind] = [_completed(container, limit) for container in spec[kind]]
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            spec[kind] = [_completed(container, applied) for container in spec[kind]]
     broken = [
         str(origin.error(f"{prefix}spec.{kind}[{i}].resources.{path}", rule))
         for kind in ("initContainers", "containers")
@@ -67,25 +109,20 @@ def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
     return {**pod, "spec": spec}
 
 
-def _completed(container: Json, limit: Json) -> Json:
+def _completed(container: Json, applied: ContainerLimits) -> Json:
     """Return a container with what it lacks; a limit without a request is one already."""
-    most = {**limit.get("max", {}), **limit.get("default", {})}
-    least = {**limit.get("min", {}), **most, **limit.get("defaultRequest", {})}
     resources = container.get("resources", {})
     limits, own = resources.get("limits", {}), {**resources.get("limits", {}), **resources.get("requests", {})}
-    completed = {"limits": {**most, **limits}, "requests": {**least, **own}}
+    completed = {"limits": {**applied.limits, **limits}, "requests": {**applied.requests, **own}}
     return {**container, "resources": {**resources, **completed}}
 
 
-def _broken(resources: Json, applied: Sequence[Json]) -> Iterator[tuple[str, str]]:
+def _broken(resources: Json, applied: ContainerLimits) -> Iterator[tuple[str, str]]:
     """Yield the field and what is wrong with it, of a container that has its defaults."""
-    limits, requests = resources["limits"], resources["requests"]
-    for limit in applied:
-        for bound, beyond in (("min", -1), ("max", 1)):
-            for name, written in limit.get(bound, {}).items():
-                for field, amounts in (("limits", limits), ("requests", requests)):
-                    given = amounts.get(name, written)
-                    if (parse_quantity(given) - parse_quantity(written)) * beyond > 0:
-                        word = "minimum" if beyond < 0 else "maximum"
-                        said = f"Forbidden: {word} {name} usage per Container is {written}, but it is {given}"
-                        yield f"{field}[{shown(name)}]", said
+    for bounds, beyond, word in ((applied.least, -1, "minimum"), (applied.most, 1, "maximum")):
+        for name, written in bounds.items():
+            for field_ in ("limits", "requests"):
+                given = resources[field_].get(name, written)
+                if (parse_quantity(given) - parse_quantity(written)) * beyond > 0:
+                    said = f"Forbidden: {word} {name} usage per Container is {written}, but it is {given}"
+                    yield f"{field_}[{shown(name)}]", said

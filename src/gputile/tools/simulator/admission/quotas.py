@@ -48,18 +48,22 @@ def unnamed(manifests: Iterable[Manifest], pods: Iterable[Pod]) -> Iterator[Mani
     manifests = list(manifests)
     counted = [(quota, wanted) for quota in _quotas(manifests) if (wanted := _NAMED & _hard(quota).keys())]
     stored = {_key(each) for each in manifests if each.stored and each.kind == "Pod"} if counted else set()
-    told: set[tuple[int, str, str]] = set()
+    by_namespace: dict[str, dict[str, Manifest]] = {}  # what is counted, and the first quota that does
+    for quota, wanted in counted:
+        here = by_namespace.setdefault(_namespace(quota), {})
+        for name in sorted(wanted):
+            here.setdefault(name, quota)
+    judged: set[tuple[str, int]] = set()
     for pod in pods if counted else ():
-        if pod.finished or pod.spec.resources is not None or pod.key in stored:
+        alike = next((each.uid for each in pod.metadata.owner_references), pod.metadata.uid), id(pod.spec.containers)
+        if pod.finished or pod.spec.resources is not None or pod.key in stored or alike in judged:
             continue
-        owner = next((each.uid for each in pod.metadata.owner_references), pod.metadata.uid)
-        here = (each for each in enumerate(counted) if _namespace(each[1][0]) == pod.metadata.namespace)
-        for number, name in ((number, name) for number, (_, wanted) in here for name in sorted(wanted)):
+        judged.add(alike)
+        for name, quota in by_namespace.get(pod.metadata.namespace, {}).items():
             lacking = [each.name for each in _containers(pod) if not _names(each, name)]
-            if lacking and (number, name, owner) not in told:
-                told.add((number, name, owner))
+            if lacking:
                 said = f"failed quota: pod {pod.key} must specify {name} for: {', '.join(lacking[:_MOST_NAMED])}"
-                yield counted[number][0].origin.error(f"spec.hard[{shown(name)}]", said)
+                yield quota.origin.error(f"spec.hard[{shown(name)}]", said)
 
 
 def exceeded(

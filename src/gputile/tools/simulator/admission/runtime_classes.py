@@ -10,6 +10,7 @@ from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.classes import broken_runtime_class
 from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.repeats import identity
 
 Json = Mapping[str, Any]
 _KIND: Final = "RuntimeClass"
@@ -56,7 +57,8 @@ def with_runtime(origin: Origin, prefix: str, pod: Json, classes: Mapping[str, J
             )
             raise origin.error(f"{prefix}spec.nodeSelector[{shown(key)}]", f"Forbidden: {rule}")
     tolerations = list(spec.get("tolerations", ()))
-    tolerations += [each for each in scheduling.get("tolerations", ()) if each not in tolerations]
+    there = set(map(identity, tolerations))
+    tolerations += [each for each in scheduling.get("tolerations", ()) if identity(each) not in there]
     given = {"overhead": fixed, "nodeSelector": {**selector, **wanted}, "tolerations": tolerations}
     return {**pod, "spec": {**spec, **{field: value for field, value in given.items() if value}}}
 

@@ -7,6 +7,7 @@ Pods of one workload share the spec of its template: replace a spec to change it
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -39,6 +40,7 @@ from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.values.names import check_name
 from gputile.tools.simulator.rules.workloads.kinds import template_path
 from gputile.tools.simulator.rules.workloads.pod_kinds import (
+    TEMPLATES_REFERRED,
     PodKind,
     Reference,
     groups,
@@ -155,7 +157,7 @@ class _Expander:
         self._intake = intake
         self._nodes = nodes
         self._manifests = manifests
-        self._seen: dict[Owner, Origin] = {}
+        self._seen: dict[tuple[str, str, str, str], Origin] = {}
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
@@ -296,18 +298,24 @@ class _Expander:
 
     def _referenced(self, manifest: Manifest, reference: Reference) -> Mapping[str, Any] | None:
         """Return the template of what an object refers to, None where no file has it."""
+        return self._templates.get((reference.group, reference.kind, place_of(manifest)[0], reference.name))
+
+    @cached_property
+    def _templates(self) -> Mapping[tuple[str, str, str, str], Mapping[str, Any]]:
+        """The templates of the objects that others can refer to, by API group, kind, namespace and name."""
+        found = {}
         for other in self._manifests:
-            found: Any = other.body
-            named = (other.kind, place_of(other)) == (reference.kind, (place_of(manifest)[0], reference.name))
-            for step in template_path(other.kind) if named else ():
-                found = found.get(step) if isinstance(found, dict) else None
-            if named and isinstance(found, dict):
-                return found
-        return None
+            template: Any = other.body
+            steps = TEMPLATES_REFERRED.get((other.group, other.kind), ())
+            for step in steps:
+                template = template.get(step) if isinstance(template, dict) else None
+            if steps and isinstance(template, dict):
+                found[other.group, other.kind, *place_of(other)] = template
+        return found
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
-        key = (manifest.kind, owner.namespace, owner.name)
+        key = (manifest.group, manifest.kind, owner.namespace, owner.name)
         if key in self._seen:
             raise manifest.origin.error("metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}")
         self._seen[key] = manifest.origin

@@ -16,6 +16,7 @@ from gputile.tools.simulator.rules.values.names import (
     broken_subdomain,
 )
 from gputile.tools.simulator.rules.values.numbers import one_of
+from gputile.tools.simulator.rules.values.repeats import repeated
 
 Json = Mapping[str, Any]
 _MOST_PARAMETERS: Final = 512
@@ -43,7 +44,7 @@ def broken_storage_class(body: Json) -> Iterator[Broken]:
 
 
 def _topologies(path: str, terms: Any) -> Iterator[Broken]:
-    before: list[dict[str, frozenset[str]]] = [{}] if terms else []
+    before: set[frozenset[tuple[str, frozenset[str]]]] = {frozenset()}
     for i, term in enumerate(terms):
         found: dict[str, frozenset[str]] = {}
         for j, expression in enumerate(term.get("matchLabelExpressions", ())):
@@ -52,13 +53,12 @@ def _topologies(path: str, terms: Any) -> Iterator[Broken]:
                 yield f"{where}.key", why
             if key in found:
                 yield f"{where}.key", f"Duplicate value: {shown(key)}"
-            for k, value in enumerate(values):
-                if value in values[:k]:
-                    yield f"{where}.values[{k}]", f"Duplicate value: {shown(value)}"
+            for k in repeated(values):
+                yield f"{where}.values[{k}]", f"Duplicate value: {shown(values[k])}"
             found[key] = frozenset(values)
-        if found in before:
+        if (whole := frozenset(found.items())) in before:
             yield f"{path}[{i}].matchLabelExpressions", "Duplicate value: there is another term with these"
-        before.append(found)
+        before.add(whole)
 
 
 def broken_priority_class(body: Json) -> Iterator[Broken]:
@@ -83,9 +83,8 @@ def broken_runtime_class(body: Json) -> Iterator[Broken]:
     tolerations = scheduling.get("tolerations", ())
     yield from broken_tolerations("scheduling.tolerations", tolerations)
     keys = [tuple(each.get(field, "") for field in ("key", "operator", "value", "effect")) for each in tolerations]
-    for i, key in enumerate(keys):
-        if key in keys[:i]:
-            yield f"scheduling.tolerations[{i}]", "Duplicate value"
+    for i in repeated(keys):
+        yield f"scheduling.tolerations[{i}]", "Duplicate value"
 
 
 def broken_ingress_class(body: Json) -> Iterator[Broken]:

@@ -90,7 +90,7 @@ def _broken_resource(name: str, valid: tuple[str, ...], rule: str) -> str | None
 
 
 def _scopes(path: str, scopes: Any, hard: Json) -> Iterator[Broken]:
-    for scope in scopes:
+    for scope in dict.fromkeys(scopes):
         yield from one_of(path, scope, _IN_SCOPE)
         for name in hard:
             counted = name in _OF_QUOTAS or name.startswith(_HUGE_PAGES)

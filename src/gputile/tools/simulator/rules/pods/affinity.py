@@ -3,6 +3,7 @@
 ``api_rules`` of the core checks operators and numbers, together with the rest of what the predicates read.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -68,9 +69,10 @@ def broken_own_labels(path: str, labels: Mapping[str, str], spec: Json) -> Itera
 
 def _named_twice(path: str, labels: Mapping[str, str], rule: Json) -> Iterator[Broken]:
     selector = rule.get("labelSelector", {})
-    named = [*selector.get("matchLabels", ()), *(each["key"] for each in selector.get("matchExpressions", ()))]
+    named = Counter[str](list(selector.get("matchLabels", ())))
+    named.update(each["key"] for each in selector.get("matchExpressions", ()))
     for i, key in enumerate(rule.get("matchLabelKeys", ())):
-        if named.count(key) + (key in labels) > 1:
+        if named[key] + (key in labels) > 1:
             said = f"Invalid value: {shown(key)}: exists in both matchLabelKeys and labelSelector"
             yield f"{path}.matchLabelKeys[{i}]", said
 
@@ -110,8 +112,9 @@ def _of_pods(path: str, term: Json) -> Iterator[Broken]:
         if why := broken_label_name(namespace):
             yield f"{path}.namespaces[{i}]", why
     yield from _keys(path, term, ("matchLabelKeys", "mismatchLabelKeys"))
+    mismatched = set(term.get("mismatchLabelKeys", ()))
     for i, key in enumerate(term.get("matchLabelKeys", ())):
-        if key in term.get("mismatchLabelKeys", ()):
+        if key in mismatched:
             yield f"{path}.matchLabelKeys[{i}]", f"Invalid value: {shown(key)}: is in mismatchLabelKeys too"
 
 

@@ -37,8 +37,8 @@ _OF_PODS: Final = ("spec.containers[", "spec.initContainers[")  # where they sta
 _GRACE_PERIOD: Final = 30  # seconds that a pod has to end, where it names none
 
 
-def broken_container(path: str, container: Json, spec: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the container at ``path`` of the pod with ``spec``."""
+def broken_container(path: str, container: Json, spec: Json, volumes: Mapping[str, Json]) -> Iterator[Broken]:
+    """Yield what is wrong with the container at ``path`` of the pod with ``spec`` and, by their names, ``volumes``."""
     if why := broken_label_name(container["name"]):
         yield f"{path}.name", why
     image = container.get("image", "")
@@ -47,14 +47,14 @@ def broken_container(path: str, container: Json, spec: Json) -> Iterator[Broken]
     elif image != image.strip():
         yield f"{path}.image", f"Invalid value: {shown(image)}: must not have leading or trailing whitespace"
     yield from _restarts(path, container)
-    volumes = {each["name"]: each for each in spec.get("volumes", ())}
-    claims = {each["name"] for each in spec.get("resourceClaims", ())}
     yield from _ports(f"{path}.ports", container.get("ports", ()), on_host=bool(spec.get("hostNetwork")))
     yield from broken_environment(path, container, volumes)
     yield from broken_mounts(path, container, volumes)
     yield from broken_resources(f"{path}.resources", container.get("resources", {}))
     yield from _resizing(f"{path}.resizePolicy", container.get("resizePolicy", ()), spec.get("restartPolicy", ""))
-    for i, claim in enumerate(container.get("resources", {}).get("claims", ())):
+    claimed = container.get("resources", {}).get("claims", ())
+    claims = {each["name"] for each in spec.get("resourceClaims", ())} if claimed else ()
+    for i, claim in enumerate(claimed):
         if claim["name"] not in claims:
             yield f"{path}.resources.claims[{i}]", f"Not found: {shown(claim['name'])}"
     for probe in _PROBES:

@@ -34,6 +34,7 @@ from gputile.tools.simulator.rules.values.names import (
     broken_subdomain,
 )
 from gputile.tools.simulator.rules.values.numbers import broken_within
+from gputile.tools.simulator.rules.values.repeats import identity
 
 Json = Mapping[str, Any]
 _MOST_NAMESERVERS: Final = 3
@@ -56,7 +57,7 @@ def broken_metadata(path: str, metadata: Json, *, plain_finalizers: bool = False
         yield f"{path}.finalizers", "Invalid value: orphan and foregroundDeletion cannot be both set"
     written = metadata.get("ownerReferences", ())
     # An API server reads equal ones once.
-    owners = [owner for i, owner in enumerate(written) if owner not in written[:i]]
+    owners = list({identity(owner): owner for owner in written}.values())
     if sum(bool(owner.get("controller")) for owner in owners) > 1:
         yield f"{path}.ownerReferences", "Invalid value: only one owner can have controller set to true"
     for i, owner in enumerate(owners):
@@ -72,6 +73,7 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
     """Yield what is wrong with the spec of a pod or of a template, which stands at ``path``."""
     yield from broken_volumes(f"{path}.volumes", spec.get("volumes", ()))
     names: set[str] = set()
+    volumes = {each["name"]: each for each in spec.get("volumes", ())}
     for kind in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(kind, ())):
             where = f"{path}.{kind}[{i}]"
@@ -79,7 +81,7 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
             if name in names:
                 yield f"{where}.name", f"Duplicate value: {shown(name)}"
             names.add(name)
-            yield from broken_container(where, container, spec)
+            yield from broken_container(where, container, spec, volumes)
             if kind == "initContainers":
                 yield from broken_init_container(where, container)
     on_host = bool(spec.get("hostNetwork"))

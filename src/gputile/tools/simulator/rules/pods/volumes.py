@@ -61,13 +61,14 @@ def broken_mounts(path: str, container: Json, volumes: Mapping[str, Json]) -> It
     """Yield what is wrong with the mounts of the container at ``path``; ``volumes`` are those of its pod."""
     mounts, devices = container.get("volumeMounts", ()), container.get("volumeDevices", ())
     places: set[str] = set()
+    taken = {field: {device[field] for device in devices} for field in ("name", "devicePath")}
     for i, mount in enumerate(mounts):
         where = f"{path}.volumeMounts[{i}]"
         if mount["name"] not in volumes:
             yield f"{where}.name", f"Not found: {shown(mount['name'])}"
-        if any(device["name"] == mount["name"] for device in devices):
+        if mount["name"] in taken["name"]:
             yield f"{where}.name", f"Invalid value: {shown(mount['name'])}: must not be among volumeDevices too"
-        if mount["mountPath"] in places or any(device["devicePath"] == mount["mountPath"] for device in devices):
+        if mount["mountPath"] in places or mount["mountPath"] in taken["devicePath"]:
             yield f"{where}.mountPath", f"Invalid value: {shown(mount['mountPath'])}: must be unique"
         places.add(mount["mountPath"])
         yield from _mount(where, mount, container)

@@ -5,8 +5,8 @@ import zoneinfo
 from typing import Final
 
 _DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_DURATION: Final = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
-_NUMBER: Final = re.compile(r"\+?\d+", re.ASCII)
+_DURATION: Final = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+_NUMBER: Final = re.compile(r"\+?\d{1,18}", re.ASCII)  # what an API server can count
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 # Each field's name, its least and largest number, and the numbers' names.

@@ -9,6 +9,7 @@ from gputile.tools.simulator.rules.values.fields import Broken
 
 Json = Mapping[str, Any]
 _PERCENT: Final = re.compile(r"[0-9]+%", re.ASCII)
+_MOST_DIGITS: Final = 18  # of what counts in 64 bits
 _LARGEST: Final = 2**31 - 1
 _LARGEST_PORT: Final = 65535
 _MOST_FILE_MODE: Final = 0o777
@@ -53,9 +54,10 @@ def broken_file_mode(path: str, owner: Json, field: str) -> Iterator[Broken]:
 def broken_share(path: str, value: Any, *, at_most_all: bool) -> Iterator[Broken]:
     """Yield what is wrong with a number or percentage of pods; ``at_most_all`` says that 100 % is the most."""
     if isinstance(value, str):
-        if not _PERCENT.fullmatch(value):
+        percent = _percent(value)
+        if percent is None:
             yield path, f'Invalid value: {shown(value)}: must be a whole number, or a percentage as "25%"'
-        elif at_most_all and int(value[:-1]) > 100:
+        elif at_most_all and percent > 100:
             yield path, f"Invalid value: {shown(value)}: must not be greater than 100%"
     elif value < 0:
         yield path, f"Invalid value: {value}: must be greater than or equal to 0"
@@ -63,4 +65,10 @@ def broken_share(path: str, value: Any, *, at_most_all: bool) -> Iterator[Broken
 
 def is_no_share(value: Any) -> bool:
     """Return whether a number or percentage is zero."""
-    return int(value[:-1]) == 0 if isinstance(value, str) and _PERCENT.fullmatch(value) else value == 0
+    return (_percent(value) if isinstance(value, str) else value) == 0
+
+
+def _percent(text: str) -> int | None:
+    """Return the number of a percentage that an API server can count, None for any other text."""
+    digits = text[:-1].lstrip("0") or "0"
+    return int(digits) if _PERCENT.fullmatch(text) and len(digits) <= _MOST_DIGITS else None

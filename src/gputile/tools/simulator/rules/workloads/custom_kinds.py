@@ -7,14 +7,16 @@ from typing import Any, Final
 from gputile.api.wording import shown
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.paths import EACH, Step, entries, places_at, written
-from gputile.tools.simulator.rules.values.fields import Broken, broken_fields
+from gputile.tools.simulator.rules.values.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.rules.values.names import broken_label_value, broken_rfc1035_label
 from gputile.tools.simulator.rules.values.numbers import one_of
 from gputile.tools.simulator.rules.workloads.dependencies import broken_dependencies
 from gputile.tools.simulator.rules.workloads.exclusive_topology import broken_exclusive_topology
-from gputile.tools.simulator.rules.workloads.kinds import broken_job_template
+from gputile.tools.simulator.rules.workloads.kinds import broken_job_template, broken_selected
 from gputile.tools.simulator.rules.workloads.pod_kinds import Group, PodKind
 
+_ROLLOUT: Final = ("argoproj.io", "Rollout")
+_SELECTOR: Final = "meta.v1.LabelSelector"
 _JOB_TEMPLATE: Final = "batch.v1.JobTemplateSpec"
 _BELOW_A_JOB: Final = ("spec", "template")  # where a Job has the template of its pods
 _ALIKE: Final = 0.8  # how much of two names is the same if one is the other one mistyped
@@ -26,6 +28,9 @@ def broken_custom(manifest: Manifest, kind: PodKind) -> Iterator[Broken]:
     """Yield what is wrong with an object's name, and with the fields that its kind requires or has its templates in."""
     yield from broken_exclusive_topology(manifest.kind, manifest.body)
     yield from broken_dependencies(manifest.kind, manifest.body)
+    own = any(places_at(manifest.body, "spec.template")) and not any(places_at(manifest.body, kind.template_of))
+    if own and (manifest.group, manifest.kind) == _ROLLOUT:
+        yield from _broken_selector(manifest.body["spec"])
     name = manifest.body.get("metadata", {}).get("name")
     if name and kind.longest_name:
         yield from _broken_name(name, kind.longest_name)
@@ -46,13 +51,29 @@ def broken_custom(manifest: Manifest, kind: PodKind) -> Iterator[Broken]:
                 yield written((*place.steps, field)), "Required value"
 
 
+def _broken_selector(spec: dict[str, Any]) -> Iterator[Broken]:
+    """Yield what is wrong with the selector of an object that has a template of its own."""
+    broken = broken_fields(_SELECTOR, spec.get("selector"), "spec.selector") if spec.get("selector") else ()
+    if not spec.get("selector"):
+        yield "spec.selector", "Required value"
+    elif broken or broken_fields(POD_TEMPLATE, spec["template"], "spec.template") or not spec["template"].get("spec"):
+        yield from broken
+    else:
+        yield from broken_selected(spec, "rollout")
+
+
 def broken_group(manifest: Manifest, group: Group, owner: str) -> Iterator[Broken]:
     """Yield why a template makes no pods: by what the controller of ``owner`` looks for or adds, or by its Jobs."""
     names = [each.get("name") for each in group.template.get("spec", {}).get("containers", ())]
     if group.rule.container and group.rule.container not in names:
         rule = f"must have a container called {group.rule.container}, which the {manifest.kind}'s controller looks for"
         yield f"{group.path}.spec.containers", f"Required value: {rule}"
-    for label, value in group.labels(owner, max(0, group.count - 1)).items():
+    last, key = max(0, group.count - 1), str(group.steps[-2]) if len(group.steps) > 1 else ""
+    if key in group.rule.single and group.count != 1:
+        yield written((*group.steps[:-1], "replicas")), f"Invalid value: {group.count}: must be 1"
+    if {key, EACH} & {*group.rule.services} and (why := broken_rfc1035_label(name := group.name(owner, last))):
+        yield "metadata.name", f"{why}: a Service of its pod would be called {name}"
+    for label, value in group.labels(owner, last).items():
         if why := broken_label_value(value):
             yield (
                 f"{group.path}.metadata.labels[{shown(label)}]",
@@ -102,9 +123,10 @@ def _broken_name(name: str, longest: int) -> Iterator[Broken]:
 def _paths(kind: PodKind) -> Iterator[str]:
     """Yield the paths of an object that the table knows."""
     for rule in kind.pods:
-        yield from (rule.template, rule.otherwise, rule.unless)
-        if rule.added is not None:
-            yield from (rule.added.when, rule.added.resources)
+        yield from (rule.template, rule.otherwise, rule.unless, rule.suspended)
+        yield from (path for each in rule.added for path in (each.when.path, each.resources))
+        if rule.when is not None:
+            yield rule.when.path
         for count in rule.counts():
             yield from count.paths()
     yield from (kind.suspended, kind.template_of, *kind.required)

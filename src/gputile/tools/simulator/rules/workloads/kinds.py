@@ -167,7 +167,7 @@ def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[B
         yield where, f'Unsupported value: {shown(policy)}: supported values: "Always"'
 
 
-def _selected(spec: Json, kind: str) -> Iterator[Broken]:
+def broken_selected(spec: Json, kind: str) -> Iterator[Broken]:
     """Yield what is wrong with a selector, and whether it selects the pods of the template."""
     selector = spec["selector"]
     broken = list(broken_label_selector("spec.selector", selector))
@@ -195,14 +195,14 @@ def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
 
 def _deployment(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
-    yield from _selected(spec, "deployment")
+    yield from broken_selected(spec, "deployment")
     yield from broken_deployment_rollout(spec)
     yield from _template_of("spec", spec, _ALWAYS)
 
 
 def _replica_set(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
-    yield from _selected(spec, "replicaset")
+    yield from broken_selected(spec, "replicaset")
     yield from _template_of("spec", spec, _ALWAYS)
 
 
@@ -222,7 +222,7 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec.ordinals", spec.get("ordinals", {}), 0, "start")
     if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
         yield "spec.serviceName", why
-    yield from _selected(spec, "statefulset")
+    yield from broken_selected(spec, "statefulset")
     yield from broken_stateful_set_rollout(spec)
     for i, claim in enumerate(spec.get("volumeClaimTemplates", ())):
         where, name = f"spec.volumeClaimTemplates[{i}]", claim.get("metadata", {}).get("name", "")
@@ -251,7 +251,7 @@ def _as_its_controller_makes(spec: Json) -> Json:
 
 def _daemon_set(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "minReadySeconds", "revisionHistoryLimit")
-    yield from _selected(spec, "daemonset")
+    yield from broken_selected(spec, "daemonset")
     yield from broken_daemon_set_rollout(spec)
     yield from _template_of("spec", spec, _ALWAYS)
 
@@ -269,7 +269,7 @@ def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
         if "selector" not in spec:
             yield f"{path}.selector", "Required value: when manualSelector is true"
         else:
-            yield from _selected(spec, "job")
+            yield from broken_selected(spec, "job")
     yield from _template_of(path, spec, _OF_JOB)
 
 
@@ -282,7 +282,7 @@ def _generated(name: str, spec: Json) -> Iterator[Broken]:
     if not broken and not _selects(spec["selector"], own):
         yield "spec.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
     else:
-        yield from _selected({**spec, "template": _labelled(spec.get("template", {}), own)}, "job")
+        yield from broken_selected({**spec, "template": _labelled(spec.get("template", {}), own)}, "job")
 
 
 def _labelled(template: Json, more: Mapping[str, str]) -> Json:

@@ -7,7 +7,7 @@ import math
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,12 +17,18 @@ from gputile.api.wording import kind_of, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.documents.cluster_description import API_VERSION
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, load_manifests
-from gputile.tools.simulator.documents.paths import EACH, Step, bound, missing, places_at, written
+from gputile.tools.simulator.documents.paths import EACH, Place, Step, bound, missing, places_at, written
 from gputile.tools.simulator.rules.values.names import broken_labels
 from gputile.tools.simulator.rules.workloads.kinds import Json
 
 KIND: Final = "PodKinds"
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
+# Where what a Rollout names has its template (rollout/templateref.go of Argo Rollouts), by API group and kind.
+TEMPLATES_REFERRED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("", "PodTemplate"): ("template",),
+    ("apps", "Deployment"): ("spec", "template"),
+    ("apps", "ReplicaSet"): ("spec", "template"),
+}
 _IN_A_JOB: Final = ".spec.template"
 _LONGEST_KEY: Final = 63  # characters of it in a pod's name
 
@@ -52,12 +58,26 @@ class Count(_TableSection, frozen=True):
         yield from filter(None, (self.path, self.least, self.most))
 
 
+class Condition(_TableSection, frozen=True, kw_only=True):
+    """What holds if ``value`` stands at ``path``; where nothing stands there, ``default`` counts."""
+
+    path: Annotated[Path, msgspec.Meta(description="Where the value stands in the object.")]
+    value: Annotated[bool | str, msgspec.Meta(description="What has to stand there.")] = True
+    default: Annotated[bool | str, msgspec.Meta(description="What counts where nothing stands there.")] = False
+
+    def holds(self, body: Json) -> bool:
+        """Return whether it holds for an object."""
+        found = next((place.value for place in places_at(body, self.path)), self.default)
+        return type(found) is type(self.value) and bool(found == self.value)
+
+
 class AddedContainer(_TableSection, frozen=True, kw_only=True):
     """A container that the kind's controller adds to each pod, with the image of the pod's first one."""
 
-    when: Annotated[Path, msgspec.Meta(description="Where the object says by true that there is one.")]
+    when: Annotated[Condition, msgspec.Meta(description="When there is one.")]
     name: Annotated[str, msgspec.Meta(description="The container's name.")]
-    requests: Annotated[dict[str, str], msgspec.Meta(description="What it requests, which also is its limit.")] = {}
+    requests: Annotated[dict[str, str], msgspec.Meta(description="What it requests.")] = {}
+    limits: Annotated[dict[str, str], msgspec.Meta(description="What it is limited to.")] = {}
     resources: Annotated[str, msgspec.Meta(description="Where resources of it stand that count instead.")] = ""
 
 
@@ -75,7 +95,10 @@ class PodsOfKind(_TableSection, frozen=True):
     ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}`` is
     the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Pods with a ``job_name``
     are made by Jobs of this name, as many as the first number of ``count``: ``template`` is in the template of a Job.
-    Where anything stands at ``unless``, the object uses pods of another one, and needs no such template.
+    Where anything stands at ``unless``, the object uses pods of another one, and needs no such template; nor does it
+    where ``when`` does not hold. ``default`` is the template where it has none. ``suspended`` is where an entry says by
+    true that it has no pods. Of the entries with a key that is in ``services`` ("*" for all), a Service is called as
+    each pod, and those in ``single`` have one pod.
     """
 
     template: Annotated[
@@ -111,9 +134,19 @@ class PodsOfKind(_TableSection, frozen=True):
     unless: Annotated[
         str, msgspec.Meta(description="Where the object names another one whose pods it uses instead of these.")
     ] = ""
+    when: Annotated[Condition | None, msgspec.Meta(description="When it makes these pods; absent: always.")] = None
+    default: Annotated[dict[str, Any] | None, msgspec.Meta(description="The template where the object has none.")] = (
+        None
+    )
+    suspended: Annotated[str, msgspec.Meta(description="Where an entry says that it has no pods.")] = ""
+    services: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="Keys of entries for each of whose pods there is a Service of its name; *: all."),
+    ] = ()
+    single: Annotated[tuple[str, ...], msgspec.Meta(description="Keys of entries that have one pod.")] = ()
     added: Annotated[
-        AddedContainer | None, msgspec.Meta(description="A container that the kind's controller adds to the pods.")
-    ] = None
+        tuple[AddedContainer, ...], msgspec.Meta(description="Containers that the kind's controller adds to the pods.")
+    ] = ()
 
     def counts(self) -> Iterator[Count]:
         """Yield the numbers whose product is how many pods there are."""
@@ -240,21 +273,24 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
         ManifestError: there is none, or a number is not one.
     """
     found = []
-    rules = [rule for rule in kind.pods if not _uses_others(manifest.body, rule)]
+    rules = [rule for rule in kind.pods if not _uses_others(manifest.body, rule) and _makes(manifest.body, rule)]
     for rule in rules:
         places = list(places_at(manifest.body, rule.template)) or list(places_at(manifest.body, rule.otherwise))
+        if not places and rule.default is not None:
+            places = [Place(tuple(rule.template.split(".")), (), "", rule.default)]
         for place in places:
             if not isinstance(place.value, dict):
                 raise manifest.origin.error(written(place.steps), f"must be a mapping, is {kind_of(place.value)}")
             numbers = list(_numbers(manifest.origin, manifest.body, rule, place.keys))
-            count = math.prod(numbers)
+            stopped = bool(rule.suspended) and bound(manifest.body, rule.suspended, place.keys)[0] is True
+            count = 0 if stopped else math.prod(numbers)
             if count > MOST_PODS_OF_A_TEMPLATE:
                 many = f"{count:,} pods of one template are more than {MOST_PODS_OF_A_TEMPLATE:,}"
                 raise manifest.origin.error("", many)
             template = _as_its_controller_makes(manifest.body, kind, rule, place.value)
             found.append(Group(place.steps, template, count, next(iter(numbers), 1), rule, place.name))
-    if kind.pods and not found and rules == list(kind.pods):
-        first = kind.pods[0].template
+    if not found and rules:
+        first = rules[0].template
         path, why = missing(manifest.body, first, first)
         raise manifest.origin.error(path, why)
     for rule in rules:
@@ -267,6 +303,10 @@ def used_instead(manifest: Manifest, kind: PodKind) -> str:
     return next((rule.unless for rule in kind.pods if _uses_others(manifest.body, rule)), "")
 
 
+def _makes(body: Json, rule: PodsOfKind) -> bool:
+    return rule.when is None or rule.when.holds(body)
+
+
 def _uses_others(body: Json, rule: PodsOfKind) -> bool:
     return any(place.value for place in places_at(body, rule.unless))
 
@@ -276,16 +316,16 @@ def _as_its_controller_makes(body: Json, kind: PodKind, rule: PodsOfKind, templa
     spec = template.get("spec")
     if not isinstance(spec, dict):
         return template
-    scheduler, added, containers = kind.scheduler, rule.added, spec.get("containers")
+    scheduler, containers = kind.scheduler, spec.get("containers")
     if scheduler is not None and not spec.get("schedulerName"):
         named = next((place.value for place in places_at(body, scheduler.path)), "")
         spec = {**spec, "schedulerName": named or scheduler.default}
     first = containers[0] if isinstance(containers, list) and containers else None
-    if added is not None and isinstance(first, dict) and _is_true(body, added.when):
+    for added in (each for each in rule.added if isinstance(first, dict) and each.when.holds(body)):
         written = next((place.value for place in places_at(body, added.resources)), None)
-        resources = written or {"limits": added.requests, "requests": added.requests}
-        container = {"name": added.name, "image": first.get("image", ""), "resources": resources}
-        spec = {**spec, "containers": [*(containers or ()), container]}
+        resources = written or {"limits": added.limits, "requests": added.requests}
+        container = {"name": added.name, "image": (first or {}).get("image", ""), "resources": resources}
+        spec = {**spec, "containers": [*spec["containers"], container]}
     return template if spec is template["spec"] else {**template, "spec": spec}
 
 
@@ -303,27 +343,38 @@ def _check_entries(manifest: Manifest, rule: PodsOfKind) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The kind and name of an object whose template another one takes."""
+    """The API group, kind and name of an object whose template another one takes."""
 
+    group: str
     kind: str
     name: str
 
 
 def template_reference(manifest: Manifest, kind: PodKind) -> Reference | None:
-    """Return what an object without a template of its own names instead; None where it has one, or names nothing.
+    """Return what an object names instead of a template of its own; None where it names nothing.
 
     Raises:
-        ManifestError: what it names has no kind or name.
+        ManifestError: it has a template, too, or what it names has no kind or name, or none with a template.
     """
     own = any(place for rule in kind.pods for place in places_at(manifest.body, rule.template))
     place = next(places_at(manifest.body, kind.template_of), None)
-    if own or place is None:
+    if place is None:
         return None
+    if own:
+        raise manifest.origin.error(
+            written(place.steps), f"Forbidden: there is {kind.pods[0].template}, too: remove one"
+        )
     named = place.value if isinstance(place.value, dict) else {}
     for key in ("kind", "name"):
         if not isinstance(named.get(key), str) or not named[key]:
             raise manifest.origin.error(f"{written(place.steps)}.{key}", "must be there, as a string")
-    return Reference(named["kind"], named["name"])
+    version = str(named.get("apiVersion", ""))
+    group = version.rpartition("/")[0]
+    if (group, named["kind"]) not in TEMPLATES_REFERRED:
+        what = f"{shown(named['kind'])} of {shown(version)}"
+        rule = f"Unsupported value: {what}: it is a Deployment or ReplicaSet of apps/v1, or a PodTemplate of v1"
+        raise manifest.origin.error(f"{written(place.steps)}.kind", rule)
+    return Reference(group, named["kind"], named["name"])
 
 
 def with_template(manifest: Manifest, kind: PodKind, template: Json) -> Manifest:

@@ -11,7 +11,7 @@ from gputile.tools.simulator.cluster.intake import Intake
 from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
 from gputile.tools.simulator.documents.manifests import ManifestError
 from gputile.tools.simulator.rules.workloads.pod_kinds import known_kinds
-from tests.manifests import DEPLOYMENT, GONE, Json, changed, pod_template
+from tests.manifests import DEPLOYMENT, GONE, JOB, Json, changed, pod_template
 from tests.unit.tools.simulator.builders import load_text, write
 
 pytestmark = pytest.mark.requirement("B4")
@@ -52,6 +52,11 @@ RAY = {
     "headGroupSpec": {"rayStartParams": {}, "template": TEMPLATE},
     "workerGroupSpecs": [{"groupName": "small", "replicas": 2, "numOfHosts": 2, "template": TEMPLATE}],
 }
+ROLLOUT = of_kind(
+    "argoproj.io/v1alpha1",
+    "Rollout",
+    {"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": TEMPLATE},
+)
 GROUPS = of_kind(
     "leaderworkerset.x-k8s.io/v1",
     "LeaderWorkerSet",
@@ -71,9 +76,12 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
         (of_kind("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas("c", Worker=1)}), ["w-worker-0"]),
         (JOB_SET, ["w-driver-0", *(f"w-workers-{i}" for i in range(4))]),
         (of_kind("ray.io/v1", "RayCluster", RAY), ["w-head", *(f"w-small-{i}" for i in range(4))]),
-        (of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY}), ["w-head", *(f"w-small-{i}" for i in range(4))]),
+        (
+            of_kind("ray.io/v1", "RayJob", {"submissionMode": "HTTPMode", "rayClusterSpec": RAY}),
+            ["w-head", *(f"w-small-{i}" for i in range(4))],
+        ),
         (GROUPS, ["w-0", "w-1", *(f"w-worker-{i}" for i in range(4))]),
-        (of_kind("argoproj.io/v1alpha1", "Rollout", {"replicas": 2, "template": TEMPLATE}), ["w-0", "w-1"]),
+        (ROLLOUT, ["w-0", "w-1"]),
         (
             of_kind(
                 "batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a", "replicas": 2, "template": TEMPLATE}]}
@@ -169,7 +177,7 @@ A_LABEL = "a label's value must be empty, or at most 63"
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (changed(PYTORCH, "metadata.name", "a" * 63), ""),
+        (changed(PYTORCH, "metadata.name", "a" * 54), ""),
         (changed(PYTORCH, "metadata.name", "a" * 64), "metadata.name: .*: must be at most 63"),
         (changed(PYTORCH, "metadata.name", "1a"), "metadata.name: .*, beginning with a letter"),
         (
@@ -262,7 +270,7 @@ def test_what_controllers_and_definitions_demand(tmp_path: Path, body: Json, sai
         (JOB_SET, "spec.replicatedJobs.1.template.spec.template"),
         (GROUPS, "spec.leaderWorkerTemplate.workerTemplate"),
         (of_kind("ray.io/v1", "RayCluster", RAY), "spec.workerGroupSpecs.0.template"),
-        (of_kind("argoproj.io/v1alpha1", "Rollout", {}), "spec.template"),
+        (ROLLOUT, "spec.template"),
         (of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a"}]}), "spec.tasks.0.template"),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
@@ -298,13 +306,115 @@ def test_a_stopped_notebook_makes_no_pods(tmp_path: Path) -> None:
 def test_a_rayjob_on_a_cluster_that_is_there_makes_no_cluster(tmp_path: Path) -> None:
     selecting = of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}, "entrypoint": "e"})
     found = expanded(tmp_path, selecting)
-    assert found.pods == []
-    assert "spec.clusterSelector: its pods are those of another object" in str(found.notes[-1])
+    assert [pod.metadata.name for pod in found.pods] == ["w-submitter"]
+    assert "spec.clusterSelector: its pods are those of another object" in " ".join(map(str, found.notes))
     submitting = expanded(tmp_path, changed(selecting, "spec.submitterPodTemplate", TEMPLATE)).pods
     assert [pod.metadata.name for pod in submitting] == ["w-submitter"]
     with_both = changed(selecting, "spec.rayClusterSpec", RAY)
-    assert expanded(tmp_path, with_both).pods == []
-    assert len(expanded(tmp_path, changed(with_both, "spec.clusterSelector", {})).pods) == 5
+    assert len(expanded(tmp_path, with_both).pods) == 1
+    assert len(expanded(tmp_path, changed(with_both, "spec.clusterSelector", {})).pods) == 6
+
+
+@pytest.mark.parametrize(
+    ("mode", "submitters", "beside"),
+    [
+        ({}, 1, 0),
+        ({"submissionMode": "K8sJobMode"}, 1, 0),
+        ({"submissionMode": "HTTPMode"}, 0, 0),
+        ({"submissionMode": "SidecarMode"}, 0, 1),
+        ({"submissionMode": "InteractiveMode"}, 0, 0),
+    ],
+)
+def test_who_submits_a_rayjob(tmp_path: Path, mode: Json, submitters: int, beside: int) -> None:
+    """A pod of a Job by default, in any case with what KubeRay gives it."""
+    amounts = {"cpu": "500m", "memory": "200Mi"}
+    pods = expanded(tmp_path, of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, **mode})).pods
+    assert [pod.spec.containers[0].resources.requests for pod in pods[5:]] == [amounts] * submitters
+    assert [each.resources.requests for each in pods[0].spec.containers[1:]] == [amounts] * beside
+    own = of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": TEMPLATE, **mode})
+    assert len(expanded(tmp_path, own).pods) == 5 + submitters
+
+
+def test_a_suspended_group_of_workers_has_no_pods(tmp_path: Path) -> None:
+    body = changed(of_kind("ray.io/v1", "RayCluster", RAY), "spec.workerGroupSpecs.0.suspend", True)
+    assert [pod.metadata.name for pod in expanded(tmp_path, body).pods] == ["w-head"]
+
+
+MPI = of_kind("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas("c", Launcher=1, Worker=2)})
+
+
+@pytest.mark.parametrize(
+    ("body", "longest"),
+    [
+        (of_kind("kubeflow.org/v1", "Notebook", {"template": TEMPLATE}), 52),
+        (of_kind("apps.kruise.io/v1beta1", "StatefulSet", {"template": TEMPLATE}), 52),
+        (MPI, 63 - len("-worker-1")),
+        (changed(MPI, "spec.mpiReplicaSpecs.Worker.replicas", 11), 63 - len("-worker-10")),
+        (PYTORCH, 63 - len("-master-0")),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_names_that_controllers_can_use(tmp_path: Path, body: Json, longest: int) -> None:
+    assert expanded(tmp_path, changed(body, "metadata.name", "x" * longest)).pods != []
+    for name in ("x" * (longest + 1), "a.b"):
+        with pytest.raises(ManifestError, match=r"metadata\.name: "):
+            expanded(tmp_path, changed(body, "metadata.name", name))
+
+
+@pytest.mark.parametrize(("body", "key"), [(MPI, "Launcher"), (PYTORCH, "Master")], ids=["MPIJob", "PyTorchJob"])
+def test_some_entries_have_one_pod(tmp_path: Path, body: Json, key: str) -> None:
+    where = next(iter(body["spec"]))
+    with pytest.raises(ManifestError, match=rf"spec\.{where}\.{key}\.replicas: Invalid value: 2: must be 1"):
+        expanded(tmp_path, changed(body, f"spec.{where}.{key}.replicas", 2))
+
+
+def rollout_of(**reference: str) -> Json:
+    return of_kind("argoproj.io/v1alpha1", "Rollout", {"workloadRef": {"name": "t", **reference}})
+
+
+def both(tmp_path: Path, first: Json, second: Json) -> Expansion:
+    text = f"{json.dumps(first)}\n---\n{json.dumps(second)}"
+    return expand(load_text(tmp_path, text).manifests, [])
+
+
+def test_a_rollout_takes_the_template_of_a_pod_template(tmp_path: Path) -> None:
+    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": TEMPLATE}
+    found = both(tmp_path, rollout_of(apiVersion="v1", kind="PodTemplate"), template)
+    assert [pod.metadata.name for pod in found.pods] == ["w-0"]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"), [("batch/v1", "Job"), ("batch/v1", "CronJob"), ("extensions/v1beta1", "Deployment")]
+)
+def test_a_rollout_takes_no_other_template(tmp_path: Path, version: str, kind: str) -> None:
+    there = changed(DEPLOYMENT, "metadata.name", "t")
+    with pytest.raises(ManifestError, match=r"spec\.workloadRef\.kind: Unsupported value"):
+        both(tmp_path, rollout_of(apiVersion=version, kind=kind), there)
+
+
+def test_a_rollout_has_a_template_or_a_reference(tmp_path: Path) -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "t"}
+    with pytest.raises(ManifestError, match=r"spec\.workloadRef: Forbidden: there is spec\.template, too"):
+        expanded(tmp_path, changed(ROLLOUT, "spec.workloadRef", reference))
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (GONE, "spec.selector: Required value"),
+        ({}, "spec.selector: Required value"),
+        ({"matchLabels": {"app": "y"}}, "`selector` does not match template `labels`"),
+        ("x", "spec.selector: must be"),
+    ],
+)
+def test_the_selector_of_a_rollout(tmp_path: Path, selector: object, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        expanded(tmp_path, changed(ROLLOUT, "spec.selector", selector))
+
+
+def test_two_kinds_of_one_name_are_two_objects(tmp_path: Path) -> None:
+    volcano = of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "t", "template": TEMPLATE}]})
+    assert len(both(tmp_path, volcano, JOB).pods) == 2
 
 
 @pytest.mark.parametrize(
