@@ -221,7 +221,7 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
             assert await tab.run(f"((edges) => edges[0] <= edges[1])({edges})"), "nothing of it is cut off"
         kept = "document.querySelector('[data-pod=\"default/kept\"]')"
         assert "repeating-linear-gradient" in await tab.run(f"getComputedStyle({kept}).backgroundImage")
-        assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved for its gang"
+        assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved for it"
         letters = "[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent).join('')"
         for by, shown in (("namespace", "AA"), ("workload", "AB"), ("use", "CC"), ("age", "DA")):
             await tab.run(

@@ -198,6 +198,24 @@ async def test_places_of_a_gang_come_hatched_and_go_when_they_end_or_their_pod_i
         assert tab.errors == []
 
 
+async def test_a_place_that_others_are_still_to_leave_is_not_told_as_overbooked(tab: Tab) -> None:
+    """A pod that preempts has its place kept while those who leave are still there; that is no GPU with too much."""
+    gpu = share("GPU-a-0", 6 * GIB)
+    ends_ns = time.time_ns() + 3600 * 10**9
+    place = Allocation((gpu,), {}, GIB, mode="cgpu")
+    kept = Reservation("preemption-1", 1, 1, "a", ends_ns, place, first=True, preemption=True)
+    preempts = pod("preempts", mem=6, annotations={RESERVATION_ANNOTATION: encode_reservation(kept)})
+    async with served(machine("a"), bound("leaves", "a", 0, 15), preempts) as page:
+        await look(tab, page)
+        block = "document.querySelector('[data-pod=\"default/preempts\"]')"
+        assert await tab.run(f"{block}.title") == "default/preempts: 6 GiB, reserved for it"
+        assert await tab.run("document.querySelector('.tile em')?.textContent") is None
+        assert "gang" not in await tab.run("document.getElementById('view-tiles').textContent")
+        put(page.cluster, bound("strange", "a", 0, 3))
+        await tab.until("document.querySelector('.tile em')?.textContent === '! overbooked'")
+        assert tab.errors == []
+
+
 async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -> None:
     async with served(machine("a"), machine("b"), bound("p", "a"), pod("waits", mem=99)) as page:
         await look(tab, page)

@@ -184,7 +184,7 @@ function drawLegend(groups) {
   const more = entries.length - MOST_LEGEND;
   byId("legend").replaceChildren(...chips, more > 0 ? element("span", { class: "hint" }, `and ${more} more`) : "",
     element("span", { class: "legend-sign" }, element("i", { class: "free" }), "free"),
-    element("span", { class: "legend-sign" }, element("i", { class: "hatched" }), "reserved for a gang"),
+    element("span", { class: "legend-sign" }, element("i", { class: "hatched" }), "reserved"),
     element("span", { class: "legend-sign" }, element("i", { class: "sick" }), "✕ unhealthy"),
     seen.model.usage.size ? element("span", { class: "legend-sign" }, element("i", { class: "used-sign" }), "used") : "",
     seen.model.ghosts.size ? element("span", { class: "legend-sign" }, element("i", { class: "ghost" }), "what if") : "");

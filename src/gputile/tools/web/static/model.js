@@ -91,7 +91,7 @@ export const badgesOf = ofNode((node) => {
   if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
   if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
   if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
-  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods of gangs.");
+  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods that are not bound yet.");
   return found;
 });
 

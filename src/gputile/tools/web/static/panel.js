@@ -78,7 +78,7 @@ export function placedPodPanel(nodes, key, open) {
     if (!pod) continue;
     const shares = (pod.shares ?? []).map(([index, mib, percent]) => element("li", {}, `GPU ${index}: ${pod.whole ? "whole" : `${amountText(mib)} GiB`}${percent && !pod.whole ? `, ${percent} % of compute` : ""}`));
     return [
-      element("p", {}, pod.reserved ? "Reserved for its gang on " : "It is on ", element("button", { class: "link", onclick: () => open({ node: node.name }) }, nameElement(node.name))),
+      element("p", {}, pod.reserved ? "Reserved for it on " : "It is on ", element("button", { class: "link", onclick: () => open({ node: node.name }) }, nameElement(node.name))),
       element("ul", {}, shares),
     ];
   }

@@ -114,7 +114,7 @@ export class TileGrid {
       const colour = colours.of(pod, gpu, now(), used);
       const uses = pod.shares?.length > 1 ? useTextOn(use, gpu.index) : useText(use && [usedMib, use[1]]);
       const label = nameElement(pod.name, { class: "label" });
-      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for its gang" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
+      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for it" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
       bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
         element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label,
         used === null ? null : element("span", { class: "used", width: `${used * 100}%`, "aria-hidden": "true" })));
@@ -124,7 +124,8 @@ export class TileGrid {
     const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
     const width = tileWidth(gpu, this.frame);
     const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.booked ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
-    const state = sick ? "✕ unhealthy" : (gpu.booked ?? 0) > gpu.total ? "! overbooked" : "";
+    const bound = held.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a place that others are to leave is kept meanwhile
+    const state = sick ? "✕ unhealthy" : bound > gpu.total ? "! overbooked" : "";
     const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
     return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
       element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), state ? element("em", {}, state) : null, element("span", {}, short)),
