@@ -18,12 +18,13 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e kubernetes image release docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e kubernetes image release version docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/*/*)
+$(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py \
+		src/gputile/version.py $(wildcard native/*/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt \
@@ -70,6 +71,10 @@ image: $(STAMP) ## the container image as an archive in dist/, with its bill of 
 
 release: $(STAMP) ## wheel, sources, chart, kubectl plugins, image, bill of materials and checksums in dist/, each tried
 	@$(BIN)/python -m release all
+
+version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: news into CHANGELOG.md, the number wherever it stands
+	@$(BIN)/python -m changes "$(VERSION)" "$$(date --utc +%F)"
+	@$(BIN)/python -m docs.generator
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
 	@$(BIN)/python -m docs.generator

@@ -1,9 +1,13 @@
-"""``python -m changes [VERSION DATE]``: print the news, or put them into CHANGELOG.md and remove their files."""
+"""``python -m changes [VERSION DATE]``: print the news, or make the sources those of a version.
+
+That is: put the news into CHANGELOG.md, remove their files, and write the number wherever it stands.
+"""
 
 import argparse
 import sys
 
 from changes.news import NewsError, assemble, collect, release
+from changes.version_number import renumbered
 
 
 def main() -> int:
@@ -25,7 +29,14 @@ def main() -> int:
         return 0
     if not options.date:
         parser.error("name the day of the release too")
-    release(news, options.version, options.date)
+    try:
+        texts = renumbered(options.version)
+        release(news, options.version, options.date)
+    except NewsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -9,6 +9,7 @@ FOLDER = Path(__file__).parent
 CHANGELOG = FOLDER.parent / "CHANGELOG.md"
 KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
 _UNRELEASED = "## Unreleased\n"
+_VERSION = "\n## "
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.(?P<kind>[a-z]+)\.md")
 _LONGEST = 600
 
@@ -54,7 +55,7 @@ def assemble(news: Sequence[NewsItem]) -> str:
 
 
 def release(news: Sequence[NewsItem], version: str, date: str, changelog: Path = CHANGELOG) -> None:
-    """Put the news, and what stands under Unreleased, under a version; remove their files.
+    """Put what stands under Unreleased, as notes on the upgrade, and then the news under a version; remove their files.
 
     Raises:
         NewsError: the changelog has no part for what is not released.
@@ -63,7 +64,9 @@ def release(news: Sequence[NewsItem], version: str, date: str, changelog: Path =
     before, found, after = text.partition(_UNRELEASED)
     if not found:
         raise NewsError(f"{changelog.name} has no heading {_UNRELEASED.strip()!r}")
-    news_text = f"\n{assemble(news)}" if news else ""
-    changelog.write_text(f"{before}{_UNRELEASED}\n## {version} ({date})\n{news_text}{after}", encoding="utf-8")
+    notes, _, earlier = after.partition(_VERSION)
+    parts = [f"{before}{_UNRELEASED}", f"## {version} ({date})\n", notes.strip("\n"), assemble(news)]
+    parts += [f"{_VERSION}{earlier}"] if earlier else []
+    changelog.write_text("\n\n".join(part.strip("\n") for part in parts if part) + "\n", encoding="utf-8")
     for item in news:
         item.path.unlink()

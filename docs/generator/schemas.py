@@ -15,7 +15,7 @@ from gputile.cli.commands.schema import SCHEMAS
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_OLD = "The same as `{}`, under the key that it had before; goes with version 0.2."
+_OLD = "The same as `{}`, under the key that it had before; goes with version 0.3."
 
 
 def render() -> str:

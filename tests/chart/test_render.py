@@ -13,6 +13,7 @@ import yaml
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
+from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
 pytestmark = pytest.mark.requirement("U2", "U9", "M13")
@@ -441,7 +442,7 @@ def test_nothing_that_only_gpu_nodes_have_keeps_an_agent_from_starting() -> None
 def test_the_image_is_named_by_digest_or_tag() -> None:
     digest = "sha256:" + "0" * 64
     for values, expected in (
-        ({}, f"{IMAGE}:0.1.0"),
+        ({}, f"{IMAGE}:{VERSION}"),
         ({"image.tag": "main"}, f"{IMAGE}:main"),
         ({"image.digest": digest}, f"{IMAGE}@{digest}"),
     ):

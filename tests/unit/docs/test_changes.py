@@ -7,6 +7,9 @@ import pytest
 import yaml
 from changes.commit_message import problems
 from changes.news import NewsError, assemble, collect, release
+from changes.version_number import PLACES, present, renumbered
+
+from gputile.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,14 +46,18 @@ def test_news_become_a_part_of_the_changelog(tmp_path: Path) -> None:
     (tmp_path / "unit.changed.md").write_text("A new unit takes effect\nat once.\n", encoding="utf-8")
     (tmp_path / "web-page.added.md").write_text("A page.\n", encoding="utf-8")
     changelog = tmp_path / "CHANGELOG"
-    changelog.write_text("# Changelog\n\n## Unreleased\n\n- before\n", encoding="utf-8")
+    earlier = "## 0.1.0 (2026-01-01)\n\n- the first\n"
+    changelog.write_text(f"# Changelog\n\n## Unreleased\n\nDo this first.\n\n{earlier}", encoding="utf-8")
     news = collect(tmp_path)
     assert assemble(news) == "### Added\n\n- A page.\n\n### Changed\n\n- A new unit takes effect at once.\n"
     release(news, "0.2.0", "2026-01-31", changelog)
-    text = changelog.read_text(encoding="utf-8")
-    assert text.startswith("# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-01-31)\n\n### Added\n\n- A page.\n")
-    assert text.endswith("\n- before\n")
+    assert changelog.read_text(encoding="utf-8") == (
+        "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-01-31)\n\nDo this first.\n\n### Added\n\n- A page.\n\n"
+        f"### Changed\n\n- A new unit takes effect at once.\n\n{earlier}"
+    )
     assert list(tmp_path.glob("*.md")) == []
+    release([], "0.3.0", "2026-02-28", changelog)
+    assert "\n## Unreleased\n\n## 0.3.0 (2026-02-28)\n\n## 0.2.0 (2026-01-31)\n" in changelog.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,43 @@ def test_what_is_no_news(tmp_path: Path, name: str, text: str) -> None:
 
 def test_the_news_of_this_checkout_can_be_assembled() -> None:
     assemble(collect())
+
+
+def test_a_new_number_is_written_wherever_the_old_one_stands() -> None:
+    """And nowhere else: a line that does not say the number stays."""
+    assert present() == VERSION
+    texts = renumbered("12.34.56")
+    assert {str(path.relative_to(ROOT)) for path in texts} == {*PLACES}
+    for path, text in texts.items():
+        former = path.read_text(encoding="utf-8")
+        assert text.replace("12.34.56", VERSION) == former
+        assert VERSION not in text
+
+
+def test_no_other_file_names_an_artefact_of_this_version() -> None:
+    """An image, an archive: what people copy from pages, examples and the chart has the number of the sources."""
+    files = [ROOT / "Dockerfile", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.yaml")]
+    files += [path for path in ROOT.glob("charts/**/*") if path.is_file()]
+    said = {path: set(re.findall(r"gputile[:-](\d+\.\d+\.\d+)", path.read_text(encoding="utf-8"))) for path in files}
+    named = {str(path.relative_to(ROOT)): found for path, found in said.items() if found}
+    assert set().union(*named.values()) == {VERSION}
+    assert named.keys() <= PLACES.keys()
+
+
+@pytest.mark.parametrize("version", [VERSION, "0.0.9", "x", "1.0", "0.2.0-rc1", "", "1.0.0\n"])
+def test_what_is_no_later_version(version: str) -> None:
+    with pytest.raises(NewsError, match="name a version after"):
+        renumbered(version)
+
+
+def test_a_place_without_the_number_is_named(tmp_path: Path) -> None:
+    for name in PLACES:
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    with pytest.raises(NewsError, match="Dockerfile has no '/gputile:"):
+        renumbered("12.34.56", tmp_path)
 
 
 def test_the_hooks_run_from_the_checkout_alone() -> None:
