@@ -207,7 +207,7 @@ def with_trouble() -> list[Node | Pod]:
 
 
 async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -> None:
-    async with served(*with_trouble()) as page:
+    async with served(*with_trouble(), machine("b", 8)) as page:
         await look(tab, page)
         badges = "[...document.querySelectorAll('.badge')].map((x) => x.textContent).join()"
         assert await tab.run(badges) == "agent silent,1 unhealthy,tainted,1 reserved"
@@ -351,6 +351,10 @@ async def test_on_a_narrow_screen_nothing_is_beyond_its_edge(tab: Tab, width: in
             )
             assert cells
             assert all(right <= width and height < 90 for right, height in cells), (view, cells)
+            marked = await tab.run(f"getComputedStyle(document.querySelector('#view-{view} td'), '::before').content")
+            assert marked == {"pending": "none", "what-if": '"Node: "'}[view], (
+                "what says itself what it is is not told twice"
+            )
         await tab.key("1")
         right = "Math.max(...[...document.querySelectorAll('.tile')].map((x) => x.getBoundingClientRect().right))"
         assert len(await blocks(tab)) == 8

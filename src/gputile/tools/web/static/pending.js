@@ -26,7 +26,7 @@ export function drawPending(place, pods, all, open, now) {
   const sorted = [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1));
   const rows = sorted.slice(0, MOST).map((pod) => element("tr", {},
     element("th", { scope: "row" }, element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod)))),
-    element("td", { "data-of": "Asks" }, pod.asks),
+    element("td", {}, pod.asks),
     element("td", { "data-of": "Gang" }, pod.gang ? nameElement(pod.gang) : ""),
     element("td", { "data-of": "Waits" }, pod.waits ?? ""),
     element("td", { "data-of": "Age", class: "number" }, agoText(pod.created, now))));
