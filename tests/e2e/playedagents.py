@@ -1,6 +1,6 @@
 """Agents of simulated nodes: their own decisions about mode and unit, without a GPU or a device plugin.
 
-What a node is set to is decided by the very code of the agent (``gputile.node.agent.decisions.offer.mode_and_unit``).
+What a node is set to is decided by the very code of the agent (``mode_and_unit``).
 Its labels, inventory, conditions and counts are written as the agent and the kubelet write them, and a pod that is
 deleted ends.
 """
@@ -21,9 +21,9 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory
+from gputile.node.agent.decisions.advertising.mode_and_unit import plan
+from gputile.node.agent.decisions.advertising.node_resources import mps_condition
 from gputile.node.agent.decisions.devices.slots import free_units
-from gputile.node.agent.decisions.offer.mode_and_unit import plan
-from gputile.node.agent.decisions.offer.node_offer import mps_condition
 from gputile.node.agent.decisions.publishing.labels import node_labels
 from gputile.node.agent.decisions.publishing.published import Wanted, node_patch
 from gputile.node.agent.state.node_config import EffectiveMode

@@ -45,16 +45,17 @@ from gputile.node.agent.processes.arbiter_process import ArbiterProcess
 from gputile.node.agent.processes.mps import MpsDaemons
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.corrections import CorrectionWriter
-from gputile.node.agent.shell.drift_check import DriftCheck
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.handler import AllocationHandler
 from gputile.node.agent.shell.lookup import Lookup
 from gputile.node.agent.shell.mode_change import ModeChange
+from gputile.node.agent.shell.reconciler import Reconciler
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.assignment_message import Assignment
 from gputile.node.gateway.messages import (
+    Advertise,
     Answer,
     Call,
     CallRefused,
@@ -63,7 +64,6 @@ from gputile.node.gateway.messages import (
     ListDevices,
     Listed,
     MessageChannel,
-    Offer,
     State,
     TakeCharge,
 )
@@ -254,10 +254,10 @@ class ModelKubelet:
         self.manager.read()
         self.manager.sources_ready = False
         for resource in self.offered:
-            self.offer(resource, self.offered[resource])
+            self.advertise(resource, self.offered[resource])
         self.queue = deque((*pods, None))
 
-    def offer(self, resource: str, message: bytes) -> None:
+    def advertise(self, resource: str, message: bytes) -> None:
         """A plugin says which devices there are."""
         self.offered[resource] = message
         stub = cast("rpc.DevicePluginAsyncStub", Stub(resource, self.call))
@@ -420,7 +420,7 @@ class ModelAgent:
         self.mode = ModeChange(self.state, self.surroundings, executor, cluster, self.wakeups, 0.0)
         writer = CorrectionWriter(cluster, self.metrics, self.state)
         self.handler = AllocationHandler(self.state, self.lookup, files, executor, self.wakeups.compare, self.metrics)
-        self.drift = DriftCheck(self.state, self.kubelet, self.records, writer, self.mode, executor)
+        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.mode, executor)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
 
@@ -444,7 +444,7 @@ class ModelAgent:
     async def compare(self) -> None:
         """Compare once."""
         with contextlib.suppress(KubeError):
-            await self.drift.round(synced=self.news.pods_listed.is_set())
+            await self.reconciler.round(synced=self.news.pods_listed.is_set())
 
     async def die(self) -> None:
         """End at once."""
@@ -515,9 +515,9 @@ class ModelNode:
         match message:
             case TakeCharge():
                 self.tell_state()
-            case Offer(_, changed):
+            case Advertise(_, changed):
                 for resource, body in changed.items():
-                    self.kubelet.offer(resource, body)
+                    self.kubelet.advertise(resource, body)
             case ListDevices(number, _):
                 end.give(Listed(number, None if self.silent else self.kubelet.list().SerializeToString()))
             case Answer(number) | CallRefused(number):

@@ -34,7 +34,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE
-from gputile.node.agent.decisions.comparison import reconciler
+from gputile.node.agent.decisions.reconciliation import differences
 from gputile.node.agent.kubelet import kubelet_link
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_ids import by_gpu
@@ -308,7 +308,7 @@ class Node(RuleBasedStateMachine):
         node.crash, node.silent = None, False
         node.cluster.down, node.cluster.unanswered, node.cluster.unheard = False, 0, 0
         self.mirror()
-        self.patched.setattr(reconciler, "UNKNOWN_FOR_NS", 0)
+        self.patched.setattr(differences, "UNKNOWN_FOR_NS", 0)
         waiting: dict[str, str] = {}
         for number in range(QUIET_ROUNDS):
             if number == 1:

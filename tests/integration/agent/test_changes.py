@@ -18,9 +18,9 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.node.agent.decisions.offer.mode_and_unit import MODE_PENDING, UNIT_REFUSED
-from gputile.node.agent.decisions.offer.node_offer import MIG_PROBLEM
-from gputile.node.agent.decisions.offer.other_plugin import OTHER_PLUGIN
+from gputile.node.agent.decisions.advertising.mode_and_unit import MODE_PENDING, UNIT_REFUSED
+from gputile.node.agent.decisions.advertising.node_resources import MIG_PROBLEM
+from gputile.node.agent.decisions.advertising.other_plugin import OTHER_PLUGIN
 from gputile.node.nvml.probe import MigInstance
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod

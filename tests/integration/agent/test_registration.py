@@ -38,7 +38,7 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
     registered = asyncio.Event()
     registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
-    await registrar.offer((GPU_MEMORY,), {GPU_MEMORY: b""})
+    await registrar.advertise((GPU_MEMORY,), {GPU_MEMORY: b""})
     task = asyncio.create_task(registrar.run())
     try:
         async with asyncio.timeout(60):

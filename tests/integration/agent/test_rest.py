@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.agent.decisions.comparison import rounds as comparing
-from gputile.node.agent.decisions.comparison.reconciler import Correction, reconcile
+from gputile.node.agent.decisions.reconciliation import rounds as comparing
+from gputile.node.agent.decisions.reconciliation.differences import Correction, differences
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import Scene, scene
@@ -21,11 +21,11 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     def counted(*arguments: Any, **settings: Any) -> list[Correction]:
-        result = reconcile(*arguments, **settings)
+        result = differences(*arguments, **settings)
         found.append(len(result))
         return result
 
-    monkeypatch.setattr(comparing, "reconcile", counted)
+    monkeypatch.setattr(comparing, "differences", counted)
     return found
 
 

@@ -16,7 +16,7 @@ from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.health import Health, HealthState
 from gputile.node.agent import agent
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
-from gputile.node.agent.decisions.comparison import rounds
+from gputile.node.agent.decisions.reconciliation import rounds
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.isolation.limits_format import USAGE

@@ -120,7 +120,7 @@ class Agent:
         await self.parts.wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
-                again = await self.parts.steps.drift.round(synced=self.news.pods_listed.is_set())
+                again = await self.parts.steps.reconciler.round(synced=self.news.pods_listed.is_set())
                 self.parts.monitoring.snapshots.refresh()
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error

@@ -16,12 +16,12 @@ from gputile.node.agent.processes.arbiter_process import ArbiterProcess
 from gputile.node.agent.processes.mps import MpsDaemons
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.corrections import CorrectionWriter
-from gputile.node.agent.shell.drift_check import DriftCheck
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.hand_over import HandOver
 from gputile.node.agent.shell.handler import AllocationHandler
 from gputile.node.agent.shell.lookup import Lookup
 from gputile.node.agent.shell.mode_change import ModeChange
+from gputile.node.agent.shell.reconciler import Reconciler
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.status.container_use import ContainerUse
@@ -61,12 +61,12 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What an agent does: it answers the kubelet, takes the node over, renews its offer and compares."""
+    """What an agent does: it answers the kubelet, takes the node over, renews what it advertises and compares."""
 
     handler: AllocationHandler
     hand_over: HandOver
     mode: ModeChange
-    drift: DriftCheck
+    reconciler: Reconciler
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def assemble(
         handler=AllocationHandler(state, lookup, preparation, executor, wakeups.compare, metrics),
         hand_over=HandOver(cluster, kubelet, state, closed_for),
         mode=mode,
-        drift=DriftCheck(state, kubelet, records, writer, mode, executor),
+        reconciler=Reconciler(state, kubelet, records, writer, mode, executor),
     )
     links = Links(surroundings, kubelet, cluster, records, arbiter)
     return AgentParts(host, state, links, steps, wakeups, _monitoring(host, records.store, state, metrics))

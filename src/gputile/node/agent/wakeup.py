@@ -25,7 +25,7 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that writes the node's offer."""
+    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that publishes on the node."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)

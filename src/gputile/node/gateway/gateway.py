@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from gputile.node.gateway.messages import (
+    Advertise,
     Answer,
     CallRefused,
     FromAgent,
     ListDevices,
     Listed,
     MessageChannel,
-    Offer,
     State,
     TakeCharge,
     to_agent,
@@ -82,7 +82,7 @@ class Gateway:
         self._others = not self.in_charge and self._registrar.others()
         self._agent, self._told = to_agent(reader, writer), State()
         self._tell()
-        requests: asyncio.Queue[TakeCharge | Offer] = asyncio.Queue()
+        requests: asyncio.Queue[TakeCharge | Advertise] = asyncio.Queue()
         async with _tasks() as tasks:
             tasks.add(asyncio.create_task(self._grant(requests)))
             try:
@@ -99,7 +99,7 @@ class Gateway:
     async def _hear(
         self,
         agent: MessageChannel[FromAgent],
-        requests: "asyncio.Queue[TakeCharge | Offer]",
+        requests: "asyncio.Queue[TakeCharge | Advertise]",
         tasks: "set[asyncio.Task[None]]",
     ) -> None:
         """Take in what an agent says, until it hangs up.
@@ -123,17 +123,17 @@ class Gateway:
                 case request:
                     requests.put_nowait(request)
 
-    async def _grant(self, requests: "asyncio.Queue[TakeCharge | Offer]") -> None:
+    async def _grant(self, requests: "asyncio.Queue[TakeCharge | Advertise]") -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
         try:
             while True:
                 match await requests.get():
                     case TakeCharge():
                         await self._take_charge()
-                    case Offer(resources, changed):
+                    case Advertise(resources, changed):
                         if self._agent is not None:
                             self._relay.connect(self._agent)
-                        await self._registrar.offer(resources, changed)
+                        await self._registrar.advertise(resources, changed)
         except Exception:
             log.exception("what the agent wants cannot be done; another one is to try")
             if self._agent is not None:

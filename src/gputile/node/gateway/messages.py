@@ -21,7 +21,7 @@ class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
     """From the agent: it is ready to serve the node; agents of other gateways are to let go of it."""
 
 
-class Offer(msgspec.Struct, frozen=True, tag="offer"):
+class Advertise(msgspec.Struct, frozen=True, tag="offer"):
     """From the agent: all ``resources`` to register, and the ListAndWatchResponse of each whose devices ``changed``."""
 
     resources: tuple[str, ...]
@@ -82,7 +82,7 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
     body: bytes | None
 
 
-FromAgent = TakeCharge | Offer | ListDevices | Answer | CallRefused
+FromAgent = TakeCharge | Advertise | ListDevices | Answer | CallRefused
 FromGateway = State | Call | Listed
 
 Received = TypeVar("Received")

@@ -97,7 +97,7 @@ class Registrar:
             self._watch.close()
             await self._stop(list(self._plugins))
 
-    async def offer(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
+    async def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
         """Serve just these ``resources``, those that ``changed`` with this ListAndWatchResponse."""
         # Without its socket the kubelet counts a resource as gone.
         await self._stop([resource for resource in self._plugins if resource not in resources])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.node.gateway.messages import (
+    Advertise,
     Answer,
     Call,
     CallRefused,
@@ -20,7 +21,6 @@ from gputile.node.gateway.messages import (
     ListDevices,
     Listed,
     MessageChannel,
-    Offer,
     State,
     TakeCharge,
     to_agent,
@@ -31,7 +31,7 @@ names = st.text(max_size=20)
 numbers = st.integers(min_value=0, max_value=2**40)
 from_agent = st.one_of(
     st.builds(TakeCharge),
-    st.builds(Offer, st.lists(names).map(tuple), st.dictionaries(names, st.binary(max_size=5000))),
+    st.builds(Advertise, st.lists(names).map(tuple), st.dictionaries(names, st.binary(max_size=5000))),
     st.builds(ListDevices, numbers, st.floats(min_value=0, max_value=100)),
     st.builds(Answer, numbers, st.binary(max_size=5000)),
     st.builds(CallRefused, numbers, names, names),

@@ -27,7 +27,7 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
         return list(tmp_path.glob("gputile-*"))
 
     registrar = Registrar(tmp_path, _carry)
-    await registrar.offer([RESOURCE], {RESOURCE: b""})
+    await registrar.advertise([RESOURCE], {RESOURCE: b""})
     await registrar.look()
     (first,) = sockets()
     channel = grpc.aio.insecure_channel(f"unix:{first}")
@@ -37,7 +37,7 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
     first.unlink()  # a kubelet that starts removes all sockets
     looking = asyncio.create_task(registrar.look())
     await asyncio.sleep(0.1)
-    await registrar.offer([], {})
+    await registrar.advertise([], {})
     await looking
     assert not any(answers(path) for path in sockets())
     assert not registrar.others()

@@ -1,4 +1,4 @@
-"""Says on the node what it offers and what is wrong with it, with an event beside what is new."""
+"""Says on the node what it advertises and what is wrong with it, with an event beside what is new."""
 
 from datetime import datetime
 from typing import Final

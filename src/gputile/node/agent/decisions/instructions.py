@@ -28,7 +28,7 @@ class WriteCdi:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferDevices:
+class AdvertiseDevices:
     """Have just these resources registered with the kubelet, each with its device IDs and whether each is healthy."""
 
     devices: Mapping[str, tuple[Device, ...]]
@@ -36,7 +36,7 @@ class OfferDevices:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Write down who holds what and what is in force. What fails is tried again when the offer is next renewed."""
+    """Write down who holds what and what is in force. What fails is tried again when devices are next advertised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +60,4 @@ class RemoveOthers:
     pods: Set[str]
 
 
-Instruction = RunDaemons | WriteCdi | OfferDevices | SaveCheckpoint | ShareTime | CorrectLimits | RemoveOthers
+Instruction = RunDaemons | WriteCdi | AdvertiseDevices | SaveCheckpoint | ShareTime | CorrectLimits | RemoveOthers

@@ -9,8 +9,8 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent.decisions.advertising.node_resources import node_config_of
 from gputile.node.agent.decisions.events import MachineSeen
-from gputile.node.agent.decisions.offer.node_offer import node_config_of
 from gputile.node.agent.decisions.ownership.checkpoint_sync import sync_with_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME, owners_in, recover

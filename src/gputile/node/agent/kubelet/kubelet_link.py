@@ -8,12 +8,12 @@ from gputile.node.agent.decisions.devices.device_lists import Device
 from gputile.node.agent.kubelet.kubelet_calls import ADMISSION, DevicePluginCalls, answer, devices_message
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.gateway.messages import (
+    Advertise,
     Call,
     FromGateway,
     ListDevices,
     Listed,
     MessageChannel,
-    Offer,
     State,
     TakeCharge,
 )
@@ -93,12 +93,12 @@ class KubeletLink:
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
-    def offer(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
+    def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
         """Have just these resources registered, each with its device IDs and whether each is healthy."""
         changed = {name: devices_message(found) for name, found in devices.items() if self._told.get(name) != found}
         if changed or devices.keys() != self._told.keys():
             self._told = dict(devices)
-            self._link.send(Offer(tuple(devices), changed))
+            self._link.send(Advertise(tuple(devices), changed))
 
     async def list(self, within: float) -> Listing | None:
         """Return who has which devices, None where the kubelet does not say so within so many seconds."""

@@ -38,28 +38,28 @@ class ContainerPreparation:
         self._cdi = cdi
         self._arbiter = arbiter
 
-    def response(self, mode: Mode, grant: AllocateAnswer) -> pb.ContainerAllocateResponse:
+    def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
         """Return the answer to ``Allocate``."""
-        allocation = self._host_allocations / grant.directory
+        allocation = self._host_allocations / answer.directory
         mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
-        mounts += self._isolation.mounts(mode, grant.directory)
-        if PIPE_ENV in grant.environment:
-            pipes = self._host_mps / daemon_name(grant.uuids) / "pipe"
+        mounts += self._isolation.mounts(mode, answer.directory)
+        if PIPE_ENV in answer.environment:
+            pipes = self._host_mps / daemon_name(answer.uuids) / "pipe"
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
-        devices = self._cdi.devices(grant.uuids) if self._cdi is not None else ()
+        devices = self._cdi.devices(answer.uuids) if self._cdi is not None else ()
         return pb.ContainerAllocateResponse(
-            envs=dict(grant.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
+            envs=dict(answer.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
         )
 
-    def prepare(self, grant: AllocateAnswer) -> None:
+    def prepare(self, answer: AllocateAnswer) -> None:
         """Make the directories that the container mounts.
 
         Raises:
             OSError: one cannot be made.
         """
-        self._store.prepare(grant.directory)
-        if PIPE_ENV in grant.environment:
-            self._mps.pipes(grant.uuids).mkdir(parents=True, exist_ok=True)
+        self._store.prepare(answer.directory)
+        if PIPE_ENV in answer.environment:
+            self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
     async def start(self, start: Start, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.

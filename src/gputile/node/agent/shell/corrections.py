@@ -8,7 +8,7 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.comparison.reconciler import (
+from gputile.node.agent.decisions.reconciliation.differences import (
     Annotations,
     Complain,
     Confirm,

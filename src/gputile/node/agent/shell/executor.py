@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterable
 
 from gputile.node.agent.decisions.instructions import (
+    AdvertiseDevices,
     CorrectLimits,
     Instruction,
-    OfferDevices,
     RemoveOthers,
     RunDaemons,
     SaveCheckpoint,
@@ -58,8 +58,8 @@ class Executor:
             case WriteCdi(machine):
                 if self._cdi is not None:
                     self._cdi.refresh(machine)
-            case OfferDevices(devices):
-                self._kubelet.offer(devices)
+            case AdvertiseDevices(devices):
+                self._kubelet.advertise(devices)
             case SaveCheckpoint():
                 self._save()
             case ShareTime():

@@ -4,11 +4,11 @@ import logging
 import time
 from collections.abc import Sequence
 
+from gputile.node.agent.decisions.advertising.advertise import allocated
 from gputile.node.agent.decisions.answers.allocate import AllocateAnswer
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, answered
 from gputile.node.agent.decisions.calls.container_start import NotYet, Start, only_for, prestart, shown_for, unmatched
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.offer.advertising import allocated
 from gputile.node.agent.files.isolation_mounts import NotIsolated
 from gputile.node.agent.files.kubelet_checkpoint import mounts_of
 from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
@@ -61,7 +61,7 @@ class AllocationHandler:
         """
         with self._metrics.seconds.labels("Allocate").time():
             try:
-                grant, pod_devices = await self._grant(resource, ids, time.monotonic())
+                answer, pod_devices = await self._decide(resource, ids, time.monotonic())
             except AllocationConflict as error:
                 self._metrics.contradictions.inc()
                 log.error("refused %d of %s: %s", len(ids), resource, error)
@@ -69,14 +69,14 @@ class AllocationHandler:
             if not pod_devices.identified:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
-            response = self._files.response(self._state.node_config.mode, grant)
-            answered(self._state, pod_devices.uid, resource, grant.directory, mounts_of(response.mounts))
-            self._write(grant)
+            response = self._files.response(self._state.node_config.mode, answer)
+            answered(self._state, pod_devices.uid, resource, answer.directory, mounts_of(response.mounts))
+            self._write(answer)
             self._executor.execute(allocated(self._state))
             self._compare.wish()
             return response
 
-    async def _grant(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[AllocateAnswer, PodDevices]:
+    async def _decide(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[AllocateAnswer, PodDevices]:
         """Take the IDs as given; look at the kubelet's list (again) before they are refused, since that is for good.
 
         What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
@@ -91,19 +91,19 @@ class AllocationHandler:
             if expected:
                 listing = await self._lookup.look(resource, len(ids))
             allocator = DeviceAllocator(self._state, listing, now, time.time_ns(), written)
-            granted = allocator.allocate(resource, ids, may_wait=True)
+            decided = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
-            return granted
+            return decided
 
     def _follows(self, resource: str, ids: tuple[str, ...], now: float) -> bool:
         """Return whether the kubelet asks for what was preferred last, so that its pod is known already."""
         expected = self._state.admission.expected
         return expected is not None and expected.is_for(resource, ids, now)
 
-    def _write(self, grant: AllocateAnswer) -> None:
-        """Write down what was granted; what fails here is made good before the container starts, or recovered."""
+    def _write(self, answer: AllocateAnswer) -> None:
+        """Write down the answer; what fails here is made good before the container starts, or recovered."""
         try:
-            self._files.prepare(grant)
+            self._files.prepare(answer)
             self._lookup.records.save(self._state)
         except OSError as error:
             log.error("the agent's state cannot be written, and is written again later: %s", error)

@@ -1,12 +1,12 @@
-"""Brings what the node offers up to date, and changes its mode once no pod can be on its way to it."""
+"""Brings what the node advertises up to date, and changes its mode once no pod can be on its way to it."""
 
 import asyncio
 import logging
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.decisions.advertising.advertise import enlarges, is_shut, put_in_force, renew
 from gputile.node.agent.decisions.events import MachineSeen
-from gputile.node.agent.decisions.offer.advertising import enlarges, is_shut, put_in_force, renew
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
@@ -37,10 +37,10 @@ class ModeChange:
         self._closed_since: float | None = None
 
     async def renew(self) -> None:
-        """Bring the offer up to date; change the mode when the node has been closed for long enough.
+        """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
 
-        A larger unit comes into force when the API server has said which pods are bound here: their device IDs stay on
-        offer.
+        A larger unit comes into force when the API server has said which pods are bound here: their device IDs stay
+        listed.
 
         Raises:
             KubeError: the API server does not say which pods are bound here.

@@ -29,7 +29,7 @@ class ExpectedMemory:
 
 @dataclass(slots=True)
 class Advertised:
-    """The node's offer as it stands. ``plan`` is what is in force, ``other_plugin`` what shows that another
+    """What the node advertises now. ``plan`` is what is in force, ``other_plugin`` what shows that another
     plugin serves the node instead.
 
     ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are

@@ -71,7 +71,8 @@ class AdmissionProgress:
 class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
-    ``node_config`` is what the node offers, by its ``labels`` as they were then, and ``advertised`` what it was told.
+    ``node_config`` is what the node advertises, by its ``labels`` as they were then, and
+    ``advertised`` what the kubelet was told.
     """
 
     configuration: Configuration

@@ -1,8 +1,8 @@
-"""Describes what this node offers now: its GPUs, and the mode, unit and sharing in force.
+"""Describes what this node advertises now: its GPUs, and the mode, unit and sharing in force.
 
 Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
-``gputile.io/sharing`` chooses: ``time-slicing`` offers each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
-``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the GPUs that are not split as
+``gputile.io/sharing`` chooses: ``time-slicing`` lists each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
+``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>`` and the GPUs that are not split as
 ``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
 """
 
@@ -56,7 +56,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """The node's offer. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is offered, None if it is."""
+    """What the node advertises. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is."""
 
     inventory: Inventory
     effective_mode: EffectiveMode
@@ -81,7 +81,7 @@ class NodeConfig:
         """Return the MIG instance that an ID of ``resource`` stands for."""
         return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
 
-    def offers(self, resource: str) -> bool:
+    def advertises(self, resource: str) -> bool:
         """Return whether pods can get any of ``resource`` here."""
         if self.withheld is not None:
             return False

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.instructions import OfferDevices, RemoveOthers, SaveCheckpoint
+from gputile.node.agent.decisions.instructions import AdvertiseDevices, RemoveOthers, SaveCheckpoint
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet.kubelet_link import KubeletLink
@@ -52,10 +52,10 @@ def unsaved(state: AllocationState) -> bool:
 def test_a_full_disk_keeps_no_news_from_the_kubelet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     here = Executing(tmp_path)
     shutil.rmtree(tmp_path / "state")
-    here.executor.execute([SaveCheckpoint(), OfferDevices({GPU_MEMORY: (("g0-00000", True),)})])
+    here.executor.execute([SaveCheckpoint(), AdvertiseDevices({GPU_MEMORY: (("g0-00000", True),)})])
     assert "is tried again" in caplog.text
     assert unsaved(here.state)
-    assert [type(each) for each in here.told] == [messages.Offer]
+    assert [type(each) for each in here.told] == [messages.Advertise]
     (tmp_path / "state").mkdir()
     here.executor.execute([SaveCheckpoint()])
     assert not unsaved(here.state)

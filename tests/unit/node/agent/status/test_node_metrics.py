@@ -18,7 +18,7 @@ from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.offer.node_offer import node_config_of
+from gputile.node.agent.decisions.advertising.node_resources import node_config_of
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState

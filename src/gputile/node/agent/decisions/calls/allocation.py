@@ -255,8 +255,8 @@ def _grant(
     uuids = state.node_config.uuids(devices.resource, devices.ids, indices)
     mib = pod_mib(pod_devices, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
-    granted = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
-    return AllocateAnswer(granted, devices.directory, uuids)
+    variables = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
+    return AllocateAnswer(variables, devices.directory, uuids)
 
 
 def answered(

@@ -26,7 +26,7 @@ class Occupied(AllocationConflict):
 
 @dataclass(frozen=True, slots=True)
 class AllocationRules:
-    """The rules of a node that offers ``node_config``, beside the pods of ``device_table``; at most ``most_pods``
+    """The rules of a node that advertises ``node_config``, beside the pods of ``device_table``; at most ``most_pods``
     may be on a GPU.
 
     ``is_uncertain`` tells of a pod's key whether nobody knows if it has its devices: the kubelet lists nothing, or has
@@ -49,7 +49,7 @@ class AllocationRules:
             AllocationConflict: says which rule is broken.
         """
         node_config, resource = self.node_config, devices.resource
-        if not node_config.offers(resource):
+        if not node_config.advertises(resource):
             raise AllocationConflict(
                 f"{resource} is not offered here: {node_config.withheld or f'the mode is {node_config.mode.value}'}"
             )

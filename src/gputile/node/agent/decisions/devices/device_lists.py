@@ -27,7 +27,7 @@ def devices(
 
     ``expected`` is what pods are still to get of each GPU beside what the unit in force makes of the rest.
     """
-    if not node_config.offers(resource):
+    if not node_config.advertises(resource):
         return ()
     if resource.startswith(MIG_PREFIX):
         return tuple((i.device_id, i.healthy) for i in node_config.instances if i.resource == resource)

@@ -1,10 +1,10 @@
-"""Computes how many device IDs of a GPU are on offer.
+"""Computes how many device IDs of a GPU are advertised.
 
 IDs and MiB never disagree, whatever the memory unit was.
 
 The kubelet counts IDs and the ledger counts MiB. While the unit never changes the two are the same: a GPU of M MiB
 has floor(M / u) slots, and a pod that asks k units holds k of them. When the unit changes under running pods, a held ID
-is worth what it was worth when it was given, and the number of IDs on offer has to give way:
+is worth what it was worth when it was given, and the number of IDs listed has to give way:
 
 * The IDs that pods hold stay listed and healthy. The kubelet keeps them in its checkpoint and refuses to start a pod
   again after a reboot if one of them is not healthy any more (``devicesToAllocate`` in its device manager).

@@ -14,7 +14,7 @@ from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, h
 
 
 def release(state: AllocationState, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
-    """Forget the old owners of IDs that the kubelet offers or gives: it does so with free ones only.
+    """Forget the old owners of IDs that the kubelet advertises or gives: it does so with free ones only.
 
     There is one exception. While the kubelet waits for an answer, a ``List`` that finds a pod gone makes it count
     the used IDs anew, without those that it is about to give (``UpdateAllocatedDevices`` in
@@ -40,9 +40,9 @@ def release(state: AllocationState, ids: Iterable[str], resource: str, listing: 
 
 
 def release_inits(state: AllocationState, free: Set[str], resource: str) -> None:
-    """Forget that init containers which have not been let start were answered with IDs that the kubelet offers.
+    """Forget that init containers which have not been let start were answered with IDs that the kubelet advertises.
 
-    No list shows them. A kubelet that offers their IDs has forgotten them, and asks for them anew.
+    No list shows them. A kubelet that advertises their IDs has forgotten them, and asks for them anew.
     """
     forgotten = partial(_is_init_with, resource, free)
     for pod_devices in state.device_table.holders(resource, free):

@@ -15,11 +15,11 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, GPU_COUNT, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.core.devices.health import Health
 from gputile.core.devices.inventory import encode_inventory
+from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
+from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition
+from gputile.node.agent.decisions.advertising.node_resources import mig_condition, mps_condition
+from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_condition
 from gputile.node.agent.decisions.events import MachineSeen
-from gputile.node.agent.decisions.offer.advertising import inventory_for_scheduler
-from gputile.node.agent.decisions.offer.mode_and_unit import placement_condition
-from gputile.node.agent.decisions.offer.node_offer import mig_condition, mps_condition
-from gputile.node.agent.decisions.offer.other_plugin import other_plugin_condition
 from gputile.node.agent.decisions.publishing.labels import is_ours, node_labels
 from gputile.node.agent.decisions.publishing.time_shares import time_condition
 from gputile.node.agent.state.allocation_state import AllocationState

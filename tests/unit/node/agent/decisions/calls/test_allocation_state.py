@@ -13,9 +13,9 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.comparison.reconciler import Release, reconcile
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership.listing_sync import settle
+from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
@@ -129,7 +129,7 @@ class Node(RuleBasedStateMachine):
     @rule()
     def all_is_compared(self) -> None:
         admission = self.allocation_state
-        found = reconcile(admission, self.listing(), 1, synced=True)
+        found = differences(admission, self.listing(), 1, synced=True)
         for correction in found:
             if isinstance(correction, Release):
                 release(admission.device_table, correction.uid)

@@ -19,9 +19,9 @@ from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.comparison.reconciler import Release, reconcile
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
+from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
@@ -200,7 +200,7 @@ class DeviceLives(RuleBasedStateMachine):
     def a_round_compares(self) -> None:
         state, listing = self.state, self.listing()
         sync_with_listing(state, listing, 3)
-        found = reconcile(state, listing, 3, synced=True)
+        found = differences(state, listing, 3, synced=True)
         for each in found:
             if isinstance(each, Release):
                 release(state.device_table, each.uid)

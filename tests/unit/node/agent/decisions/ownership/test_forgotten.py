@@ -15,9 +15,9 @@ from gputile.node.agent.decisions.answers.allocate import Limits
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, unclear
 from gputile.node.agent.decisions.calls.container_start import prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.comparison.reconciler import Release, reconcile
 from gputile.node.agent.decisions.ownership.listing_sync import settle
 from gputile.node.agent.decisions.ownership.losses import release
+from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.node_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
@@ -130,12 +130,12 @@ def test_a_pod_that_an_old_list_lacks_keeps_its_devices_while_the_kubelet_lists_
     pod = booked(simple_pod("a", container(mem=2)), 0)
     node = admission(Mode.CGPU, [], [holding(pod, devices_of("main", SIDE))], "uid-a-main")
     node.heard({}, 2.0, settled=False)
-    assert reconcile(node, {}, 3, synced=True) == []
+    assert differences(node, {}, 3, synced=True) == []
     node.pods.gone[pod.uid] = None
-    assert reconcile(node, {}, 3, synced=True) == [Release(pod.uid)]
+    assert differences(node, {}, 3, synced=True) == [Release(pod.uid)]
     node.pods.gone.clear()
     node.heard({}, 2.0, settled=True)
-    assert reconcile(node, {}, 3, synced=True) == [Release(pod.uid)]
+    assert differences(node, {}, 3, synced=True) == [Release(pod.uid)]
 
 
 def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:

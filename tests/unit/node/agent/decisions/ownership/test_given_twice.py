@@ -16,9 +16,9 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, limits_of_started, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied
-from gputile.node.agent.decisions.comparison.reconciler import Release, reconcile
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
+from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.node_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
@@ -146,7 +146,7 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
             prestart(here, resource, ids, after, 3)
     remove_pod(here.pods, first.pod)
     after = listed(resource, b=ids)
-    for found in reconcile(here, after, 3, synced=True):
+    for found in differences(here, after, 3, synced=True):
         if isinstance(found, Release):
             release(here.device_table, found.uid)
     assert [start.directory for start in prestart(here, resource, ids, after, 4)] == [grant.directory]

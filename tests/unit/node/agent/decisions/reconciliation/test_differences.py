@@ -15,15 +15,15 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.decisions.comparison.reconciler import (
+from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
+from gputile.node.agent.decisions.reconciliation.differences import (
     Complain,
     Confirm,
     Correct,
     Correction,
     Release,
-    reconcile,
+    differences,
 )
-from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
@@ -76,7 +76,7 @@ def compare(
 ) -> list[Correction]:
     state = state_of(pods, DeviceTable(held), setup)
     state.kubelet.settled = settled
-    return reconcile(state, listing, 9, synced=synced)
+    return differences(state, listing, 9, synced=synced)
 
 
 def state_of(pods: list[KnownPod], device_table: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
@@ -182,7 +182,7 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
         mounted = {each.container: each.directory for each in devices}
         ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
         table = DeviceTable([held(known, *devices)] if devices else [], ran)
-        found = reconcile(state_of([known], table), listing, 9, synced=True)
+        found = differences(state_of([known], table), listing, 9, synced=True)
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
     for devices in ((init, one, two), (init, two)):

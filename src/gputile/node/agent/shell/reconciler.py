@@ -2,9 +2,9 @@
 
 import time
 
-from gputile.node.agent.decisions.comparison.reconciler import Correction
-from gputile.node.agent.decisions.comparison.rounds import Comparison
 from gputile.node.agent.decisions.events import PodsListed
+from gputile.node.agent.decisions.reconciliation.differences import Correction
+from gputile.node.agent.decisions.reconciliation.rounds import Reconciliation
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet.kubelet_link import KubeletLink
 from gputile.node.agent.shell.corrections import CorrectionWriter
@@ -15,7 +15,7 @@ from gputile.node.agent.state.allocation_state import AllocationState
 LIST_WITHIN_S = 2.0
 
 
-class DriftCheck:
+class Reconciler:
     """Compares, and puts right what differs."""
 
     def __init__(
@@ -34,7 +34,7 @@ class DriftCheck:
         self._writer = writer
         self._mode = mode
         self._executor = executor
-        self._comparison = Comparison(state)
+        self._reconciliation = Reconciliation(state)
 
     async def round(self, *, synced: bool) -> bool:
         """Compare once, with the API server's pods complete if ``synced``; return whether another round should follow.
@@ -45,10 +45,10 @@ class DriftCheck:
         """
         try:
             event = await self._listed(synced=synced)
-            found = self._comparison.listed(event) if event is not None else None
+            found = self._reconciliation.listed(event) if event is not None else None
             return await self._put_right(found, synced=synced) if found is not None else False
         except BaseException:  # one that is cancelled, too, has not been executed
-            self._comparison.failed()
+            self._reconciliation.failed()
             raise
 
     async def _listed(self, *, synced: bool) -> PodsListed | None:
@@ -57,7 +57,7 @@ class DriftCheck:
         The kubelet's checkpoint tells whose devices are that nobody knew, so that they are no difference.
         """
         await self._kubelet.until_quiet()
-        self._executor.execute(self._comparison.share_time(mine=self._store.mine))
+        self._executor.execute(self._reconciliation.share_time(mine=self._store.mine))
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return None
@@ -72,9 +72,9 @@ class DriftCheck:
     async def _put_right(self, found: list[Correction], *, synced: bool) -> bool:
         """Carry out what differs, and what follows; return whether a pod has changed since."""
         conflict = await self._writer.carry_out(found)
-        followed = self._comparison.corrected(mine=self._store.mine)
+        followed = self._reconciliation.corrected(mine=self._store.mine)
         self._executor.execute(followed)
         if followed:
             await self._mode.renew()
-        self._executor.execute(self._comparison.tidied(synced=synced))
+        self._executor.execute(self._reconciliation.tidied(synced=synced))
         return conflict

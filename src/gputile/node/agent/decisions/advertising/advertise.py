@@ -1,4 +1,4 @@
-"""Decides what the node offers: what is in force, and what the kubelet is told of it."""
+"""Decides what the node advertises: what is in force, and what the kubelet is told of it."""
 
 from dataclasses import replace
 
@@ -7,14 +7,20 @@ import msgspec
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.node.agent.decisions.advertising.mode_and_unit import plan
+from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
+from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_evidence
 from gputile.node.agent.decisions.answers.mps_clients import GpuUuids
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.devices.expected_memory import expected_memory
 from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
-from gputile.node.agent.decisions.instructions import Instruction, OfferDevices, RunDaemons, SaveCheckpoint, WriteCdi
-from gputile.node.agent.decisions.offer.mode_and_unit import plan
-from gputile.node.agent.decisions.offer.node_offer import closed, node_config_of, published
-from gputile.node.agent.decisions.offer.other_plugin import other_plugin_evidence
+from gputile.node.agent.decisions.instructions import (
+    AdvertiseDevices,
+    Instruction,
+    RunDaemons,
+    SaveCheckpoint,
+    WriteCdi,
+)
 from gputile.node.agent.state.advertised import ExpectedMemory, ModePlan
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
@@ -32,7 +38,7 @@ def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
 
 
 def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -> list[Instruction]:
-    """Work out anew what the node offers with what is in force.
+    """Work out anew what the node advertises with what is in force.
 
     Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them away
     at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
@@ -50,7 +56,7 @@ def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -
         told.unsaved = True
     if changed or resources != told.resources or _expected(state) != told.expected:
         told.resources = resources
-        instructions.append(offer(state))
+        instructions.append(advertise(state))
     if told.unsaved:
         instructions.append(SaveCheckpoint())
     return instructions
@@ -60,14 +66,14 @@ def allocated(state: AllocationState) -> list[Instruction]:
     """Return what follows where pods got devices. With one unit the list of IDs stays as it is, whoever holds them."""
     told, unit = state.advertised, state.node_config.effective_mode.unit_mib
     mixed, told.mixed = told.mixed, any(pod_devices.unit_mib != unit for pod_devices in state.device_table)
-    return [offer(state)] if mixed or told.mixed or told.expected else []
+    return [advertise(state)] if mixed or told.mixed or told.expected else []
 
 
-def offer(state: AllocationState) -> OfferDevices:
+def advertise(state: AllocationState) -> AdvertiseDevices:
     """Return what the kubelet is to be told of devices."""
     told = state.advertised
     told.expected = _expected(state)
-    return OfferDevices(
+    return AdvertiseDevices(
         {each: devices(state.node_config, state.device_table, told.expected, each) for each in told.resources}
     )
 
@@ -86,7 +92,7 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 def is_shut(state: AllocationState, node: Node) -> bool:
     """Return whether the scheduler binds no more pods here, by what ``node`` says."""
     if published(state.node_config, state.advertised.other_plugin) is None:
-        return True  # kube-scheduler goes by what the kubelet offers; nothing can be said beforehand
+        return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
     return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
 
 

@@ -7,17 +7,17 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.comparison.reconciler import Complain, Correct, Correction
-from gputile.node.agent.decisions.comparison.rounds import LASTS_S, Comparison
 from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
+    AdvertiseDevices,
     CorrectLimits,
     Instruction,
-    OfferDevices,
     RemoveOthers,
     SaveCheckpoint,
     ShareTime,
 )
+from gputile.node.agent.decisions.reconciliation.differences import Complain, Correct, Correction
+from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, Reconciliation
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import Listing
@@ -56,12 +56,12 @@ def as_written(state: AllocationState, found: list[Correction]) -> None:
 
 def test_what_was_found_right_is_not_gone_through_again() -> None:
     state, shown = admitted(), listed(GPU_MEMORY, a=IDS)
-    comparison = Comparison(state)
+    comparison = Reconciliation(state)
     found = comparison.listed(event(shown))
     assert found is not None
     assert [type(each) for each in found] == [Correct]
     as_written(state, found)
-    assert kinds(comparison.corrected(mine=True)) == [ShareTime, SaveCheckpoint, OfferDevices]
+    assert kinds(comparison.corrected(mine=True)) == [ShareTime, SaveCheckpoint, AdvertiseDevices]
     assert comparison.tidied(synced=True) == [RemoveOthers({"uid-a-main"}, {"uid-a"})]
     assert comparison.listed(event(shown)) == []
     assert comparison.corrected(mine=True) == []
@@ -72,18 +72,18 @@ def test_what_was_found_right_is_not_gone_through_again() -> None:
 
 def test_what_could_not_be_executed_is_decided_again() -> None:
     state, shown = admitted(), listed(GPU_MEMORY, a=IDS)
-    comparison = Comparison(state)
+    comparison = Reconciliation(state)
     as_written(state, comparison.listed(event(shown)) or [])
     for _ in range(2):
         comparison.failed()
         assert comparison.listed(event(shown)) is not None
-        assert kinds(comparison.corrected(mine=True)) == [ShareTime, SaveCheckpoint, OfferDevices]
+        assert kinds(comparison.corrected(mine=True)) == [ShareTime, SaveCheckpoint, AdvertiseDevices]
         comparison.tidied(synced=True)
 
 
 def test_time_is_shared_anew_where_there_is_news() -> None:
     state = admitted()
-    comparison = Comparison(state)
+    comparison = Reconciliation(state)
     assert comparison.share_time(mine=True) == [ShareTime()]
     assert comparison.share_time(mine=True) == []
     assert comparison.share_time(mine=False) == [ShareTime()], "another agent has the node"
@@ -91,7 +91,7 @@ def test_time_is_shared_anew_where_there_is_news() -> None:
 
 def test_files_of_a_pod_that_is_admitted_while_corrections_are_written_stay() -> None:
     state = admitted()
-    comparison = Comparison(state)
+    comparison = Reconciliation(state)
     comparison.listed(event(listed(GPU_MEMORY, a=IDS)))
     state.pods.clear()
     DeviceAllocator(state, None, 1.0, 2).allocate(GPU_MEMORY, ("g1-00000", "g1-00001"))
@@ -104,7 +104,7 @@ def test_files_of_a_pod_that_is_admitted_while_corrections_are_written_stay() ->
 
 def test_limits_of_what_was_let_start_are_looked_at() -> None:
     state, started = admitted(), frozenset({"uid-a-main"})
-    comparison = Comparison(state)
+    comparison = Reconciliation(state)
     let_start(state.device_table, "uid-a-main")
     comparison.listed(event(listed(GPU_MEMORY, a=IDS), started=started))
     (limits, _) = comparison.tidied(synced=True)
@@ -117,7 +117,7 @@ def test_limits_of_what_was_let_start_are_looked_at() -> None:
 def test_a_complaint_is_told_once_it_lasts() -> None:
     pod = known("a", GPU_MEMORY, 2)
     running = known_pod(msgspec.structs.replace(pod.pod, status=PodStatus(phase="Running")), Configuration())
-    comparison, bare = Comparison(node(Mode.CGPU, running)), listed(GPU_MEMORY, a=())
+    comparison, bare = Reconciliation(node(Mode.CGPU, running)), listed(GPU_MEMORY, a=())
     assert comparison.listed(event(bare)) == []
     comparison.tidied(synced=True)
     assert comparison.listed(event(bare, now=LASTS_S - 1)) == []

@@ -1,4 +1,4 @@
-"""Derives the node's offer from the machine, what is in force and what is in the way."""
+"""Derives the node's resources from the machine, what is in force and what is in the way."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ def node_config_of(
     other_plugin: str | None,
     mps_problem: str | None,
 ) -> NodeConfig:
-    """Return what the node offers. ``other_plugin`` and ``mps_problem`` say why it offers nothing, None if it can."""
+    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()

@@ -11,7 +11,7 @@ from gputile.api.reasons import EventReason
 from gputile.api.well_known import GPUSHARE_ASSIGNED
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.comparison.allocation_annotations import allocation_of, annotations_of
+from gputile.node.agent.decisions.reconciliation.allocation_annotations import allocation_of, annotations_of
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
@@ -63,7 +63,7 @@ class Complain:
 Correction = Release | Correct | Confirm | Complain
 
 
-def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
+def differences(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
     """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone.
 
     The API server's list may be an old one. So while the kubelet, too, has not listed its pods again, only what is said

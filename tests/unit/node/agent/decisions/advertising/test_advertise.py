@@ -8,15 +8,15 @@ from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, WHOLE_GPU, Mode
 from gputile.core.devices.health import Health
 from gputile.core.devices.inventory import Inventory
 from gputile.core.devices.request import Phase
+from gputile.node.agent.decisions.advertising.advertise import allocated, inventory_for_scheduler, put_in_force, renew
 from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.decisions.instructions import (
+    AdvertiseDevices,
     Instruction,
-    OfferDevices,
     RunDaemons,
     SaveCheckpoint,
     WriteCdi,
 )
-from gputile.node.agent.decisions.offer.advertising import allocated, inventory_for_scheduler, put_in_force, renew
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
@@ -47,7 +47,7 @@ def renewed(state: AllocationState, around: SurroundingsSeen | None = None) -> l
 
 def offered(instructions: list[Instruction]) -> dict[str, int]:
     """Return how many IDs of each resource the kubelet is told of."""
-    (offer,) = (each for each in instructions if isinstance(each, OfferDevices))
+    (offer,) = (each for each in instructions if isinstance(each, AdvertiseDevices))
     return {resource: len(found) for resource, found in offer.devices.items()}
 
 
@@ -60,7 +60,7 @@ def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> 
     state = state_of(Mode.MPS)
     state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000", "g1-00000"))
     done = renewed(state)
-    assert [type(each) for each in done] == [RunDaemons, WriteCdi, OfferDevices, SaveCheckpoint]
+    assert [type(each) for each in done] == [RunDaemons, WriteCdi, AdvertiseDevices, SaveCheckpoint]
     assert done[:2] == [RunDaemons({("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), WriteCdi(MACHINE)]
     assert offered(done)[GPU_MEMORY] == 16
 

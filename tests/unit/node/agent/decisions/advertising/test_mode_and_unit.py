@@ -6,7 +6,7 @@ from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition
 from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import Gpu
-from gputile.node.agent.decisions.offer.mode_and_unit import (
+from gputile.node.agent.decisions.advertising.mode_and_unit import (
     MODE_PENDING,
     UNIT_REFUSED,
     LabelError,

@@ -10,8 +10,8 @@ What has not changed since it was found right is not gone through again: mostly 
 from collections.abc import Iterable
 
 from gputile.api.core import unversioned
+from gputile.node.agent.decisions.advertising.advertise import advertise
 from gputile.node.agent.decisions.calls.container_start import limits_of_started
-from gputile.node.agent.decisions.comparison.reconciler import Complain, Correction, reconcile
 from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
     CorrectLimits,
@@ -20,14 +20,14 @@ from gputile.node.agent.decisions.instructions import (
     SaveCheckpoint,
     ShareTime,
 )
-from gputile.node.agent.decisions.offer.advertising import offer
 from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
+from gputile.node.agent.decisions.reconciliation.differences import Complain, Correction, differences
 from gputile.node.agent.state.allocation_state import AllocationState
 
 LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
 
 
-class Comparison:
+class Reconciliation:
     """Compares ``state`` again and again, and remembers what it found."""
 
     def __init__(self, state: AllocationState) -> None:
@@ -57,7 +57,7 @@ class Comparison:
         self._before = tuple(state.device_table)
         if event.synced:
             sync_with_listing(state, event.listing, event.now_ns)
-        found = reconcile(state, event.listing, event.now_ns, synced=event.synced)
+        found = differences(state, event.listing, event.now_ns, synced=event.synced)
         self._differs = bool(found)
         return self._lasting(found, event.now)
 
@@ -67,7 +67,7 @@ class Comparison:
         if self._before == held == self._saved:
             return []
         self._saved = held
-        return [*self.share_time(mine=mine), SaveCheckpoint(), offer(self._state)]
+        return [*self.share_time(mine=mine), SaveCheckpoint(), advertise(self._state)]
 
     def tidied(self, *, synced: bool) -> list[Instruction]:
         """Return what puts limits and files right, with the API server's pods complete if ``synced``.
