@@ -29,7 +29,7 @@ from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import PlacementGround, choose_gang_victims
+from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import schedule
@@ -223,7 +223,7 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
         predicates = Predicates(objects)
         for pod in stage.pods.values():
             predicates.place(pod, pod.spec.node_name)
-        ground = PlacementGround(stage.engine, predicates, Predicates(objects), stage.pods)
+        ground = VictimSearchInput(stage.engine, predicates, Predicates(objects), stage.pods)
         members = [stage.cluster.pod(f"g{i}", index) for i in range(pods)]
         members = [
             msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, priority=priority))

@@ -10,7 +10,7 @@ import pytest
 from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gang_planner import Round
+from gputile.controlplane.controller.gang_planner import GangRound
 from gputile.controlplane.controller.gang_searches import STEPS_A_ROUND
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
@@ -43,7 +43,7 @@ def numbered(gang: str, number: int, size: int, **more: Any) -> Pod:
     return member(gang, number, size, labels=labels, **more)
 
 
-def counted(bench: Bench, after: float = 0) -> tuple[Round, int]:
+def counted(bench: Bench, after: float = 0) -> tuple[GangRound, int]:
     """Return a round, and in how many steps it was made."""
     steps, count = bench.planner.steps(int((NOW + after) * SECOND)), 0
     while True:

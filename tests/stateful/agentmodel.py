@@ -56,8 +56,8 @@ from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.assignment_message import Assignment
 from gputile.node.gateway.messages import (
     Advertise,
-    Answer,
     Call,
+    CallAnswer,
     CallRefused,
     FromAgent,
     FromGateway,
@@ -484,7 +484,7 @@ class ModelNode:
         self.epoch = time.monotonic() - LONG_AGO_S
         self.agent: ModelAgent
         self._end: AgentsEnd
-        self._calls: dict[int, tuple[Call, asyncio.Future[Answer | CallRefused]]] = {}
+        self._calls: dict[int, tuple[Call, asyncio.Future[CallAnswer | CallRefused]]] = {}
         self._last = 0
 
     async def start_agent(self, *, forgets: bool = False) -> None:
@@ -520,7 +520,7 @@ class ModelNode:
                     self.kubelet.advertise(resource, body)
             case ListDevices(number, _):
                 end.give(Listed(number, None if self.silent else self.kubelet.list().SerializeToString()))
-            case Answer(number) | CallRefused(number):
+            case CallAnswer(number) | CallRefused(number):
                 _, waiting = self._calls.get(number, (None, None))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
@@ -543,8 +543,8 @@ class ModelNode:
             raise Refused(answer.details)
         return answer.body
 
-    async def _ask(self, call: Call) -> Answer | CallRefused:
-        waiting: asyncio.Future[Answer | CallRefused] = asyncio.get_running_loop().create_future()
+    async def _ask(self, call: Call) -> CallAnswer | CallRefused:
+        waiting: asyncio.Future[CallAnswer | CallRefused] = asyncio.get_running_loop().create_future()
         self._calls[call.number] = call, waiting
         self._end.give(call)
         try:

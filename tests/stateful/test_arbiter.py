@@ -21,8 +21,8 @@ from gputile.node.arbiter.timeslice_scheduler import (
     MOST_OWED,
     MS,
     Grant,
-    Instruction,
     Limit,
+    TimesliceMessage,
     TimeSliceScheduler,
 )
 from tests.unit.node.arbiter.machine import Client, Machine
@@ -50,7 +50,7 @@ class Turns(RuleBasedStateMachine):
         self.blocked_since: dict[str, int] = {}
         self.shares: dict[str, tuple[Share, int, int]] = {}
 
-    def follow(self, said: list[Instruction]) -> None:
+    def follow(self, said: list[TimesliceMessage]) -> None:
         for instruction in said:
             member = instruction.member
             if isinstance(instruction, Grant):

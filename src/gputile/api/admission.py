@@ -58,7 +58,7 @@ class AdmissionReview(_ReviewMessage):
     request: AdmissionRequest | None = None
 
 
-class _Status(_ReviewMessage, omit_defaults=True):
+class _ReviewStatus(_ReviewMessage, omit_defaults=True):
     message: str
     reason: str = ""
     code: int = 0
@@ -67,7 +67,7 @@ class _Status(_ReviewMessage, omit_defaults=True):
 class _Response(_ReviewMessage, omit_defaults=True):
     uid: str
     allowed: bool
-    status: _Status | None = None
+    status: _ReviewStatus | None = None
     patch_type: str = ""
     patch: str = ""
     warnings: list[str] = []
@@ -92,7 +92,7 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
     """Return the answer that refuses the request as Invalid (422), as the API server does for its own rules."""
-    status = _Status(message=message, reason="Invalid", code=422)
+    status = _ReviewStatus(message=message, reason="Invalid", code=422)
     return _ENCODER.encode(
         _ReviewAnswer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings)))
     )

@@ -30,7 +30,7 @@ class PluginAnswer:
     too_long: bool = False
 
 
-class _Output(asyncio.SubprocessProtocol):
+class _PluginOutput(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self.written = bytearray()
         self.said = b""
@@ -76,7 +76,7 @@ async def answer_of(command: Sequence[str], environment: Mapping[str, str], seco
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     with _ended_by_signals() as begin:
         transport, output = await asyncio.get_running_loop().subprocess_exec(
-            _Output, *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+            _PluginOutput, *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
         begin(transport.get_pid())
         try:
@@ -93,7 +93,7 @@ async def answer_of(command: Sequence[str], environment: Mapping[str, str], seco
     return PluginAnswer(bytes(output.written), _text(output.said), status, output.too_long)
 
 
-async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
+async def _end(transport: asyncio.SubprocessTransport, output: _PluginOutput) -> None:
     """End the process and its children where it goes on, and take its pipes away."""
     if transport.get_returncode() is None:
         _kill(transport.get_pid())

@@ -20,7 +20,7 @@ class Proxy(NamedTuple):
     named_by: str
 
 
-class _Place(NamedTuple):
+class _ServerAddress(NamedTuple):
     """Where an API server is; ``address`` is None where it has a name."""
 
     host: str
@@ -35,7 +35,7 @@ def environment_proxy(server: str, environ: Mapping[str, str]) -> Proxy | None:
     if variable is None:
         return None
     host = (url.hostname or "").lower()
-    place = _Place(host, url.port or _PORTS[url.scheme], _address(host))
+    place = _ServerAddress(host, url.port or _PORTS[url.scheme], _address(host))
     if host == "localhost" or (place.address is not None and place.address.is_loopback):
         return None
     excepted = next((environ[name] for name in _spellings("no_proxy") if environ.get(name)), "")
@@ -49,7 +49,7 @@ def _spellings(variable: str) -> tuple[str, str]:
     return variable.upper(), variable
 
 
-def _names(rule: str, place: _Place) -> bool:
+def _names(rule: str, place: _ServerAddress) -> bool:
     """Return whether an entry of NO_PROXY names a place: "*", a range, an address or a domain, these with a port."""
     if rule == "*":
         return True

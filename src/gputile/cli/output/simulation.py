@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.tools.simulator.cluster.scenario import Scenario
     from gputile.tools.simulator.outcomes.unplaced import Advice
-    from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+    from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
     from gputile.tools.simulator.scheduling.whatif import Fit
     from gputile.tools.views.gpu_bars import NodeBars
     from gputile.tools.views.node_summaries import NodeSummary
@@ -45,7 +45,7 @@ class SimulationResult:
 
     simulation: "Simulation"
     scenario: "Scenario"
-    outcomes: "list[Outcome]"
+    outcomes: "list[PodOutcome]"
     count: "Fit | None" = None
 
     @property
@@ -236,7 +236,7 @@ def _write_count(count: "Fit") -> None:
     write_text(f"then no more: {count.stopped_by}" if count.stopped_by else "and the count ended there")
 
 
-def _write_pods(outcomes: "Sequence[Outcome]") -> None:
+def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
     from gputile.tools.simulator.outcomes.grouping import together
 
     rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]

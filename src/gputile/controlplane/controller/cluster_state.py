@@ -30,13 +30,13 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_victims import PlacementGround
+from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 @dataclass(slots=True)
-class PlacementState:
+class ClusterPlacement:
     """Where pods may be placed: GPUs, and what kube-scheduler counts."""
 
     engine: PlacementEngine
@@ -69,8 +69,8 @@ class ClusterState:
         self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
-        self.placement = PlacementState(PlacementEngine(self.ledger), Predicates(()))
-        self.empty_placement = PlacementState(PlacementEngine(self._vacant), Predicates(()))
+        self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
+        self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     # -- what is known
 
@@ -83,10 +83,10 @@ class ClusterState:
         reservation = reservation_of(pod)
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
-    def ground(self) -> PlacementGround:
+    def ground(self) -> VictimSearchInput:
         """Return the cluster as places are looked for in it that pods have to leave."""
         placement = self.placement
-        return PlacementGround(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
+        return VictimSearchInput(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
 
     def reservation_end(self, uid: str) -> int:
         """Return when the reservation of an unbound pod ends or has ended, Unix time in ns; 0 where it has none."""

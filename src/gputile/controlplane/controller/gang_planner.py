@@ -62,7 +62,7 @@ class GangEvent:
 
 
 @dataclass(slots=True)
-class Round:
+class GangRound:
     """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
 
     ``evictions`` are of pods that leave places which were written in an earlier round.
@@ -112,14 +112,14 @@ class GangPlanner:
         self._several_started = False
         self._reported: dict[GangName, tuple[EventReason, str]] = {}
         self._wanting: dict[GangName, int] = {}  # since when gangs have been without GPUs, Unix time in nanoseconds
-        self._round = Round()
+        self._round = GangRound()
 
-    def steps(self, now_ns: int) -> Steps[Round]:
+    def steps(self, now_ns: int) -> Steps[GangRound]:
         """Return, in steps, what to write now; the cluster state already has it, and may not change meanwhile.
 
         ``now_ns`` is Unix time in nanoseconds. Whoever gives up half-way closes the steps, and calls ``abandon``.
         """
-        cluster_state, result = self._cluster_state, Round()
+        cluster_state, result = self._cluster_state, GangRound()
         self._round = result
         cluster_state.tick(now_ns)
         gangs = yield from self._gangs.look()
@@ -183,7 +183,7 @@ class GangPlanner:
         """Take back what was expected of a round that was given up: nothing of it is written."""
         for write in [write for gang in self._round.reservations for write in gang]:
             self._cluster_state.not_written(write.pod)
-        self._round = Round()
+        self._round = GangRound()
 
     def account(self) -> str:
         """Return what the next leader is to know of the GPUs that were reserved in vain."""
@@ -207,7 +207,7 @@ class GangPlanner:
         again_ns = now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
         self._refused[gang] = _Refused(times, why, again_ns)
 
-    def _advance(self, gang: Gang, head: Gang | None, result: Round) -> Steps[bool]:
+    def _advance(self, gang: Gang, head: Gang | None, result: GangRound) -> Steps[bool]:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         if not self._is_complete(gang, result):
             self._give_up(gang, "some of its pods are gone", result)
@@ -254,7 +254,7 @@ class GangPlanner:
             yield from self._remove_reservations(gang, result)
         return False
 
-    def _start(self, gang: Gang, plan: GangPlan, result: Round) -> Steps[None]:
+    def _start(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
         """Write the reservations of a plan that may start."""
         yield from self._write(gang, plan, len(plan.places), result, starts=True)
         result.planned += 1
@@ -263,7 +263,7 @@ class GangPlanner:
 
     # -- places that other pods leave
 
-    def _keep_places(self, gang: Gang, found: GangVictims, result: Round) -> Steps[None]:
+    def _keep_places(self, gang: Gang, found: GangVictims, result: GangRound) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
         plan = self.preemption.reserve(gang, found)
         yield from self._write(gang, plan, len(plan.places), result, starts=False)
@@ -271,7 +271,7 @@ class GangPlanner:
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._report(gang, _PREEMPTING, text, result, warning=False)
 
-    def _goes_on(self, gang: Gang, result: Round) -> Steps[bool]:
+    def _goes_on(self, gang: Gang, result: GangRound) -> Steps[bool]:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
         preemption, preempting = self.preemption, self.preemption.plan_of(gang.name)
         if preempting is None:
@@ -290,7 +290,7 @@ class GangPlanner:
             result.evictions.append(evictions)
         return True
 
-    def _give_up(self, gang: Gang, why: str, result: Round) -> None:
+    def _give_up(self, gang: Gang, why: str, result: GangRound) -> None:
         """Reserve no longer what others were to leave for a gang."""
         if self.preemption.plan_of(gang.name) is not None:
             self.preemption.drop(gang)
@@ -303,7 +303,7 @@ class GangPlanner:
 
     # -- whether a gang may start
 
-    def _is_complete(self, gang: Gang, result: Round) -> bool:
+    def _is_complete(self, gang: Gang, result: GangRound) -> bool:
         if not gang.size:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
             if self._cluster_state.groups is None:
@@ -329,7 +329,7 @@ class GangPlanner:
 
     # -- what is written
 
-    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round, *, starts: bool) -> Steps[None]:
+    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: GangRound, *, starts: bool) -> Steps[None]:
         """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs.
 
         Where it is not one that ``starts``, nobody may take a place of it.
@@ -361,7 +361,7 @@ class GangPlanner:
                 writes.append(ReservationPatch(pod, None))
         yield from self._expect(writes, result)
 
-    def _extend(self, gang: Gang, result: Round) -> Steps[None]:
+    def _extend(self, gang: Gang, result: GangRound) -> Steps[None]:
         """Let reservations of a started plan end as late as new ones."""
         ends = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
         reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
@@ -371,21 +371,21 @@ class GangPlanner:
         ]
         yield from self._expect(writes, result)
 
-    def _reserve_what_fits(self, gang: Gang, plan: GangPlan, result: Round) -> Steps[None]:
+    def _reserve_what_fits(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
         """Reserve what there is for a gang that has waited too long, where that is more than it has reserved."""
         reserved = sum(self._cluster_state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self._cluster_state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
             yield from self._write(gang, plan, gang.needed, result, starts=False)
 
-    def _remove_reservations(self, gang: Gang, result: Round) -> Steps[None]:
+    def _remove_reservations(self, gang: Gang, result: GangRound) -> Steps[None]:
         # Also those that have ended: the extender's clock may differ.
         writes = [
             ReservationPatch(pod, None) for pod in gang.unreserved if RESERVATION_ANNOTATION in pod.metadata.annotations
         ]
         yield from self._expect(writes, result)
 
-    def _expect(self, writes: Sequence[ReservationPatch], result: Round) -> Steps[None]:
+    def _expect(self, writes: Sequence[ReservationPatch], result: GangRound) -> Steps[None]:
         expected: list[ReservationPatch] = []
         if writes:
             result.reservations.append(expected)
@@ -396,7 +396,9 @@ class GangPlanner:
 
     # -- what is said
 
-    def _report(self, gang: Gang, reason: EventReason, message: str, result: Round, *, warning: bool = True) -> None:
+    def _report(
+        self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True
+    ) -> None:
         if reason in _WANTS_GPUS:
             self._wanting.setdefault(gang.name, self._cluster_state.now_ns)
         else:

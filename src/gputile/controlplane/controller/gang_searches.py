@@ -11,7 +11,7 @@ from typing import Final
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.controlplane.controller.cluster_state import ClusterState, PlacementState
+from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
 from gputile.controlplane.controller.gangs import Gang, reservation_lasts
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
@@ -168,7 +168,7 @@ class GangSearches:
             known = self._alone[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
         return known.plan
 
-    def _search(self, members: Sequence[GangCandidate], needed: int, placement: PlacementState) -> Steps[GangPlan]:
+    def _search(self, members: Sequence[GangCandidate], needed: int, placement: ClusterPlacement) -> Steps[GangPlan]:
         """Search in steps, and count them."""
         steps = plan_gang(members, needed, placement.engine, placement.predicates, self._cluster_state.now_ns)
         try:

@@ -22,7 +22,7 @@ from typing import NoReturn, Protocol, TypeVar
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, ReservationPatch, Round
+from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, GangRound, ReservationPatch
 from gputile.controlplane.controller.gang_preemption import Eviction
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
@@ -123,13 +123,13 @@ class GangWriter:
         """Return since when a gang has had no GPUs, see ``GangPlanner.waiting_since``; 0 while this one is inactive."""
         return self._planner.waiting_since() if self._active() else 0.0
 
-    async def run_round(self) -> Round:
+    async def run_round(self) -> GangRound:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
         async with self._updates.paused():
             result = await in_slices(self._planner.steps(self._unix_ns()), self._active)
             if result is None:
                 self._planner.abandon()
-                return Round()
+                return GangRound()
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
             self.changed()

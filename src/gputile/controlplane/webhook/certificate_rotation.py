@@ -43,14 +43,14 @@ class _ClientConfig(msgspec.Struct, rename="camel"):
     ca_bundle: str = ""
 
 
-class _Webhook(msgspec.Struct, rename="camel"):
+class _RegisteredWebhook(msgspec.Struct, rename="camel"):
     name: str
     client_config: _ClientConfig
 
 
 class _Webhooks(msgspec.Struct):
     metadata: _Meta
-    webhooks: list[_Webhook] = []
+    webhooks: list[_RegisteredWebhook] = []
 
 
 _SECRET = msgspec.json.Decoder(_Secret)

@@ -50,7 +50,7 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
         known = list(nodes)
         checks += [_Spread(pod, constraint, known) for constraint in constraints]
     if terms := affinity_terms(pod):
-        checks.append(_Affinity(pod, terms))
+        checks.append(_AffinityTerms(pod, terms))
     checks += [_AntiAffinity(pod, term) for term in anti_affinity_terms(pod)]
     checks.append(_ExistingAntiAffinity(pod))
     return checks
@@ -172,7 +172,7 @@ class _ExistingAntiAffinity:
         return EXISTING_ANTI_AFFINITY if any(label in closed for label in labels.items()) else None
 
 
-class _Affinity:
+class _AffinityTerms:
     """Each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
 
     def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:

@@ -94,7 +94,7 @@ class _Template:
 
 
 @dataclass(slots=True)
-class _Question:
+class _CountedRules:
     """What a pod's rules about others have counted, as of a position in the log."""
 
     pod: Pod
@@ -119,7 +119,7 @@ class Predicates:
         self._on_node: dict[str, dict[str, _Guest]] = {}
         self._repelling: dict[str, _Guest] = {}
         self._templates: OrderedDict[int, _Template] = OrderedDict()
-        self._questions: OrderedDict[int, _Question] = OrderedDict()
+        self._questions: OrderedDict[int, _CountedRules] = OrderedDict()
         self._moves: list[tuple[str, Placed | None, int]] = []  # which node, who, and whether it came or went
         self._base = 0
 
@@ -352,7 +352,7 @@ class Predicates:
             if load is not None:
                 for check in checks:
                     check.count(Placed(guest.pod, load.node), 1)
-        self._questions[id(pod)] = _Question(pod, checks, position)
+        self._questions[id(pod)] = _CountedRules(pod, checks, position)
         if len(self._questions) > MOST_QUESTIONS:
             self._questions.popitem(last=False)
 

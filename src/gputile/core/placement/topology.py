@@ -26,7 +26,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     """
     if not bandwidth or size >= len(free):
         return free[:size]
-    gpus = _Gpus(bandwidth, free)
+    gpus = _FreeGpus(bandwidth, free)
     candidates = sorted(
         (gpus.links_lost(chosen), chosen) for chosen in gpus.connected(free, size, gpus.bottleneck(free, size))
     )
@@ -48,7 +48,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     return champion
 
 
-class _Gpus:
+class _FreeGpus:
     """The free GPUs of a node, to be searched within a budget of steps."""
 
     def __init__(self, bandwidth: Matrix, free: tuple[int, ...]) -> None:

@@ -30,7 +30,7 @@ _A_STEP = 128  # nodes
 
 
 @dataclass(slots=True)
-class _Group:
+class _AlikePods:
     """Pods of one spec. ``open`` are the rows of the nodes that one of them could go to.
 
     ``capacity_bound`` is how many could be placed at most.
@@ -69,13 +69,13 @@ def most_placed(
     return most
 
 
-def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_Group]:
+def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_AlikePods]:
     """Return groups of the pods of several specs that ask for as many GPUs each, as if all were the smallest one."""
-    found: dict[tuple[RequestKind, bool, int] | None, _Group] = {}
+    found: dict[tuple[RequestKind, bool, int] | None, _AlikePods] = {}
     for candidate, count in specs:
         shape = candidate.request.shape if candidate.request is not None else None
         key = (shape.kind, bool(shape.percent), shape.gpus) if shape is not None else None
-        group = found.setdefault(key, _Group(shape, {}, 0, np.ones(rows, np.bool_)))
+        group = found.setdefault(key, _AlikePods(shape, {}, 0, np.ones(rows, np.bool_)))
         if shape is not None and group.shape is not None:
             mib, percent = min(shape.mib, group.shape.mib), min(shape.percent, group.shape.percent)
             group.shape = replace(group.shape, mib=mib, percent=percent)
@@ -84,7 +84,7 @@ def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_Grou
     return list(found.values())
 
 
-def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_Group]:
+def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_AlikePods]:
     arrays, request = ledger.node_arrays, candidate.request
     names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
     names = [name for name in names if name in ledger.row_of]
@@ -97,7 +97,7 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
     is_open = np.zeros(arrays.rows, np.bool_)
     is_open[rows[parts > 0]] = True
     shape = request.shape if request is not None else None
-    found = _Group(shape, predicates.needs(candidate.pod), count, is_open)
+    found = _AlikePods(shape, predicates.needs(candidate.pod), count, is_open)
     for i, (name, gpus) in enumerate(zip(names, parts.tolist(), strict=True)):
         if i % _A_STEP == 0:
             yield
@@ -107,10 +107,10 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
     return found
 
 
-def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates: Predicates) -> Steps[int]:
+def _together(groups: Sequence[_AlikePods], nodes: Bool, ledger: Ledger, predicates: Predicates) -> Steps[int]:
     """Return how many pods of ``groups``, which all have to go to ``nodes``, could have a place at once, at most."""
     total = 0
-    families: dict[tuple[RequestKind, bool] | None, list[_Group]] = {}
+    families: dict[tuple[RequestKind, bool] | None, list[_AlikePods]] = {}
     for group in groups:
         shape = group.shape
         families.setdefault((shape.kind, bool(shape.percent)) if shape is not None else None, []).append(group)
@@ -135,7 +135,7 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
     return total
 
 
-def _on_gpus(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
+def _on_gpus(groups: Sequence[_AlikePods], nodes: Bool, arrays: NodeArrays) -> int:
     """Return how many pods of one family the GPUs of ``nodes`` take together, at most."""
     shapes = [(group.shape, group) for group in groups if group.shape is not None]
     first = shapes[0][0]
@@ -162,13 +162,13 @@ def _pods_left(arrays: NodeArrays) -> Int64:
     return left
 
 
-def _sizes(groups: Sequence[_Group]) -> list[int]:
+def _sizes(groups: Sequence[_AlikePods]) -> list[int]:
     """Return the sizes in MiB that pods of one family ask of a GPU, the smallest of them and some others."""
     sizes = sorted({group.shape.mib for group in groups if group.shape is not None and group.shape.mib})
     return sizes[:: -(-len(sizes) // _MOST_SIZES) or 1]
 
 
-def _of_size(mib: int, groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
+def _of_size(mib: int, groups: Sequence[_AlikePods], nodes: Bool, arrays: NodeArrays) -> int:
     """Return how many pods of one family could have a place at once if all that ask for less than ``mib`` had one."""
     shapes = [(group.shape, group) for group in groups if group.shape is not None]
     usable = arrays.usable & (nodes & vectorized.serving(arrays, shapes[0][0]))[:, None]
@@ -178,7 +178,7 @@ def _of_size(mib: int, groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays
     return smaller + _fill(int(np.where(usable, places, 0).sum()), large)
 
 
-def _fill(capacity: int, weights: Iterable[tuple[int, _Group]]) -> int:
+def _fill(capacity: int, weights: Iterable[tuple[int, _AlikePods]]) -> int:
     """Return how many pods find room in ``capacity`` if the smallest go first."""
     total = 0
     for weight, group in sorted(weights, key=lambda pair: pair[0]):

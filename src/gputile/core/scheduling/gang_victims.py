@@ -42,7 +42,7 @@ _SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementGround:
+class VictimSearchInput:
     """The cluster that places are looked for in. ``pods`` are its bound pods by UID.
 
     ``empty`` tells which nodes a pod could go to if no pod were there.
@@ -64,7 +64,7 @@ class GangVictims:
 
 
 def choose_gang_victims(
-    members: Sequence[GangCandidate], needed: int, ground: PlacementGround, rules: EvictionRules, now_ns: int
+    members: Sequence[GangCandidate], needed: int, ground: VictimSearchInput, rules: EvictionRules, now_ns: int
 ) -> Steps[GangVictims | None]:
     """Return, in steps, places for ``needed`` of ``members``, the easiest to place, with the least loss that is found.
 
@@ -103,7 +103,7 @@ def is_enough(
     places: Mapping[str, Booking],
     pods: Iterable[tuple[Pod, str]],
     gone: Collection[str],
-    ground: PlacementGround,
+    ground: VictimSearchInput,
     rules: EvictionRules,
     now_ns: int,
 ) -> Steps[bool]:
@@ -139,7 +139,7 @@ def _takes(predicates: Predicates, pod: Pod, node: str) -> Steps[bool]:
             predicates.place(pod, counted)
 
 
-def _levels(ground: PlacementGround, rules: EvictionRules, priority: int) -> list[int]:
+def _levels(ground: VictimSearchInput, rules: EvictionRules, priority: int) -> list[int]:
     """Return the priorities below which pods may have to leave, the lowest first; below the first one is nobody."""
     below = {
         booking.priority
@@ -152,7 +152,7 @@ def _levels(ground: PlacementGround, rules: EvictionRules, priority: int) -> lis
 class _WithoutPods:
     """Pods that are looked at as if they were gone, or had no reservation."""
 
-    def __init__(self, ground: PlacementGround) -> None:
+    def __init__(self, ground: VictimSearchInput) -> None:
         self._ledger, self._predicates, self._pods = ground.engine.ledger, ground.predicates, ground.pods
         self._reservations: list[tuple[Pod, Booking | None, str]] = []
         self._gone: dict[str, tuple[Pod, str]] = {}
@@ -204,7 +204,7 @@ class _Attempt:
         self,
         members: Sequence[GangCandidate],
         kinds: Kinds,
-        ground: PlacementGround,
+        ground: VictimSearchInput,
         rules: EvictionRules,
         below: int,
         now_ns: int,

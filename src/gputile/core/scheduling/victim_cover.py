@@ -152,7 +152,7 @@ class NodeCovering:
         if first is None or len(first) in (0, len(amounts)):  # where all have to leave there is nothing to search
             return first
         self._open = True
-        search = _Search(amounts, min(self._left, _SEARCHED_PER_GPU), first, gone)
+        search = _CoverSearch(amounts, min(self._left, _SEARCHED_PER_GPU), first, gone)
         search.improve(missing)
         self._left -= search.looked_at
         self.searched += search.looked_at
@@ -243,7 +243,7 @@ class _JointSearch:
         return taken
 
 
-class _Search:
+class _CoverSearch:
     """Looks for a cheaper cover than ``best``: depth first, larger groups first, until ``limit`` sets are looked at.
 
     Any priority is as good as another here: one of the node's pods with the highest one has to leave anyway.

@@ -60,7 +60,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class AgentSteps:
     """What an agent does: it answers the kubelet, takes the node over, renews what it advertises and compares."""
 
     handler: AllocationHandler
@@ -85,7 +85,7 @@ class AgentParts:
     host: Host
     allocation_state: AllocationState
     links: Links
-    steps: Steps
+    steps: AgentSteps
     wakeups: Wakeups
     monitoring: Monitoring
 
@@ -113,7 +113,7 @@ def assemble(
     lookup = Lookup(state, kubelet, records, cluster, host.node_name)
     preparation = ContainerPreparation(records.store, paths, host.mps, cdi, arbiter)
     writer = CorrectionWriter(cluster, metrics, state)
-    steps = Steps(
+    steps = AgentSteps(
         handler=AllocationHandler(state, lookup, preparation, executor, wakeups.compare, metrics),
         hand_over=HandOver(cluster, kubelet, state, closed_for),
         mode=mode,

@@ -37,7 +37,7 @@ class Begin:
 
 
 @dataclass(slots=True)
-class _Gpu:
+class _SharedGpu:
     idle: bool
     queued_until: int  # those before are done with it
     needed_at: int | None = None  # when the first of them begins
@@ -51,7 +51,7 @@ def plan(
     ``busy_until`` is when each GPU can be expected to be free, None for one that is. A turn is taken to last a
     quantum; one that would have to end in less than ``least`` is not worth its while.
     """
-    gpus = {name: _Gpu(until is None, now if until is None else until) for name, until in busy_until.items()}
+    gpus = {name: _SharedGpu(until is None, now if until is None else until) for name, until in busy_until.items()}
     begun: list[Begin] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
         mine = [gpus[gpu] for gpu in candidate.gpus]

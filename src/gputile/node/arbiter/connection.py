@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from gputile.node.arbiter.protocol import SIZE, Message, MessageKind, ProtocolError, agree, decode
 from gputile.node.arbiter.rate_limit import ConnectionQueue
-from gputile.node.arbiter.timeslice_scheduler import Grant, Instruction
+from gputile.node.arbiter.timeslice_scheduler import Grant, TimesliceMessage
 
 HELLO_WITHIN_S: Final = 5.0
 MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
@@ -69,7 +69,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._queue.leave(self)
         self._handler.gone(self._allocation, self._member)
 
-    def tell(self, uuid: str, instruction: Instruction) -> None:
+    def tell(self, uuid: str, instruction: TimesliceMessage) -> None:
         """Send an instruction about a GPU."""
         number = next(number for number, name in self._gpus.items() if name == uuid)
         if isinstance(instruction, Grant):

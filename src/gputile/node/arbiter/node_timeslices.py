@@ -14,12 +14,12 @@ from gputile.node.arbiter.accounts import Account
 from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
 from gputile.node.arbiter.joint_gpus import JointGpus
 from gputile.node.arbiter.shares import Share
-from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Instruction, Rank, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimesliceMessage, TimeSliceScheduler
 
 PATIENCE_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most
 LOOK_AGAIN: Final = 1 * MS  # how often a GPU that is kept idle is looked at
 
-Said = list[tuple[str, Instruction]]
+Said = list[tuple[str, TimesliceMessage]]
 """Instructions, each with its GPU."""
 
 
@@ -191,7 +191,7 @@ class NodeTimeSlices:
 
     # -- after each event
 
-    def _after(self, uuid: str, said: list[Instruction], now: int, near: set[str] | None = None) -> Said:
+    def _after(self, uuid: str, said: list[TimesliceMessage], now: int, near: set[str] | None = None) -> Said:
         found: Said = [(uuid, instruction) for instruction in said]
         left, near = near is not None, (near or set()) | self._near(uuid)
         self._touched |= near

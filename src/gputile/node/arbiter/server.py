@@ -42,7 +42,7 @@ COMPLAIN_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class _Container:
+class _ConnectedContainer:
     allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
     messages: PoolShare
@@ -60,7 +60,7 @@ class Arbiter:
     def __init__(self) -> None:
         self.quantum = Assignment().quantum_ms * MS
         self._turns = NodeTimeSlices(self.quantum, Assignment().longest_wait_ms * MS)
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, _ConnectedContainer] = {}
         self._messages = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
         self._arrivals = Pool(NODE_CONNECTIONS_AT_ONCE, NODE_CONNECTIONS_PER_S)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -198,7 +198,7 @@ class Arbiter:
             messages = self._messages.part(MESSAGES_AT_ONCE, MESSAGES_PER_S)
             arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
             line = ConnectionQueue(asyncio.get_running_loop(), messages)
-            container = _Container(allocation, uuids, messages, arrivals, line)
+            container = _ConnectedContainer(allocation, uuids, messages, arrivals, line)
             self._containers[allocation.directory] = container
         container.allocation = allocation
         for gpu in allocation.gpus:

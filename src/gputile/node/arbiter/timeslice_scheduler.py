@@ -43,7 +43,7 @@ class Limit:
     remaining: int
 
 
-Instruction = Grant | Limit
+TimesliceMessage = Grant | Limit
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class TimeSliceScheduler:
 
     # -- who is there
 
-    def put(self, name: Hashable, share: Share, now: int) -> list[Instruction]:
+    def put(self, name: Hashable, share: Share, now: int) -> list[TimesliceMessage]:
         """Add a container, or give it another share."""
         self._bring_up_to(now)
         account = self.accounts.get(name)
@@ -114,21 +114,21 @@ class TimeSliceScheduler:
             change_share(account, share)
         return self.tick(now)
 
-    def remove(self, name: Hashable, now: int) -> list[Instruction]:
+    def remove(self, name: Hashable, now: int) -> list[TimesliceMessage]:
         """Take a container off the GPU, with all its members."""
         account = self.accounts.pop(name, None)
         for member in [m for m, owner in self._members.items() if owner is account]:
             self._left(member, now)
         return self.tick(now)
 
-    def leave(self, member: int, now: int) -> list[Instruction]:
+    def leave(self, member: int, now: int) -> list[TimesliceMessage]:
         """Take note that a process is gone."""
         self._left(member, now)
         return self.tick(now)
 
     # -- what members say
 
-    def want(self, name: Hashable, member: int, now: int) -> list[Instruction]:
+    def want(self, name: Hashable, member: int, now: int) -> list[TimesliceMessage]:
         """Take note that a process of the container ``name`` waits to submit work."""
         self._bring_up_to(now)
         account = self.accounts.get(name)
@@ -144,13 +144,13 @@ class TimeSliceScheduler:
         account = self._members.get(member)
         return account is not None and member in account.waiting
 
-    def busy(self, member: int, number: int, now: int) -> list[Instruction]:
+    def busy(self, member: int, number: int, now: int) -> list[TimesliceMessage]:
         """Take note that a holder is alive, and waits for the GPU to finish what was submitted."""
         if self._turn is not None and self._turn.number == number and member in self._turn.holders:
             self._turn.sign = now
         return self.tick(now)
 
-    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[Instruction]:
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[TimesliceMessage]:
         """Take a turn back. ``used`` is how long the GPU worked for the member, ``again`` whether it has more."""
         self._bring_up_to(now)
         account, turn = self._members.get(member), self._turn
@@ -174,10 +174,10 @@ class TimeSliceScheduler:
 
     # -- time
 
-    def tick(self, now: int) -> list[Instruction]:
+    def tick(self, now: int) -> list[TimesliceMessage]:
         """Do what is due."""
         self._bring_up_to(now)
-        said: list[Instruction] = []
+        said: list[TimesliceMessage] = []
         if self._turn is not None:
             said += self._look_after(self._turn, now)
         if self._turn is None and self._starts:
@@ -246,7 +246,7 @@ class TimeSliceScheduler:
         over = now - turn.end
         return now + over if over >= self.spare else max(now, turn.end)
 
-    def end_by(self, end: int, now: int) -> list[Instruction]:
+    def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
         """Give a turn without end one."""
         turn = self._turn
         if turn is None or turn.end is not None:
@@ -353,9 +353,9 @@ class TimeSliceScheduler:
 
     # -- the turn there is
 
-    def _look_after(self, turn: _Turn, now: int) -> list[Instruction]:
+    def _look_after(self, turn: _Turn, now: int) -> list[TimesliceMessage]:
         account = turn.account
-        said: list[Instruction] = []
+        said: list[TimesliceMessage] = []
         if turn.end is None and (account.capped or self._others_wait(account, now)):
             turn.end = max(now, turn.since + self.quantum)
             turn.sign = max(turn.sign, now)
@@ -402,7 +402,7 @@ class TimeSliceScheduler:
         at = account.ceiling.full_enough_at(self._enough)
         return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
 
-    def start(self, now: int) -> list[Instruction]:
+    def start(self, now: int) -> list[TimesliceMessage]:
         """Begin the turn of the one that is next, if the GPU is free and somebody may have it."""
         ready = [a for a in self.accounts.values() if a.waiting and self.eligible_at(a) <= now]
         if self._turn is not None or self._holds_idle(ready, now) or not ready:
@@ -410,14 +410,14 @@ class TimeSliceScheduler:
         account = min(ready, key=lambda a: self.rank(a, now))
         return self._begin(account, self.length(account, now), now)
 
-    def begin(self, name: Hashable, length: int, now: int) -> list[Instruction]:
+    def begin(self, name: Hashable, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a turn of a container on the free GPU, for ``length``, 0: until somebody else wants it.
 
         Where none of its processes waits, the turn is kept for one that comes in a moment.
         """
         return self._begin(self.accounts[name], length, now) if self._turn is None else []
 
-    def _begin(self, account: Account, length: int, now: int) -> list[Instruction]:
+    def _begin(self, account: Account, length: int, now: int) -> list[TimesliceMessage]:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
         self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)

@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.node.gateway.messages import (
     Advertise,
-    Answer,
+    CallAnswer,
     CallRefused,
     FromAgent,
     ListDevices,
@@ -114,7 +114,7 @@ class Gateway:
             match message:
                 case None:
                     return
-                case Answer() | CallRefused():
+                case CallAnswer() | CallRefused():
                     self._relay.take(message)
                 case ListDevices(number, within):
                     task = asyncio.create_task(self._list(agent, number, within))

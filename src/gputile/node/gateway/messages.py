@@ -35,7 +35,7 @@ class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
     within: float
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class CallAnswer(msgspec.Struct, frozen=True, tag="answer"):
     """From the agent: what the call ``number`` is answered."""
 
     number: int
@@ -82,7 +82,7 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
     body: bytes | None
 
 
-FromAgent = TakeCharge | Advertise | ListDevices | Answer | CallRefused
+FromAgent = TakeCharge | Advertise | ListDevices | CallAnswer | CallRefused
 FromGateway = State | Call | Listed
 
 Received = TypeVar("Received")

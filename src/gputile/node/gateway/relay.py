@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from gputile.node.gateway.messages import Answer, Call, CallRefused, FromAgent, MessageChannel
+from gputile.node.gateway.messages import Call, CallAnswer, CallRefused, FromAgent, MessageChannel
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,13 @@ class Relay:
         finally:
             del self._pending[pending.call.number]
 
-    def take(self, message: Answer | CallRefused) -> None:
+    def take(self, message: CallAnswer | CallRefused) -> None:
         """Take in what the agent says to a call; the kubelet may have given it up by now."""
         pending = self._pending.get(message.number)
         if pending is None or pending.answer.done():
             return
         match message:
-            case Answer(_, body):
+            case CallAnswer(_, body):
                 pending.answer.set_result(body)
             case CallRefused(_, code, details):
                 pending.answer.set_exception(RefusedError(grpc.StatusCode[code], details))

@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner, Round
+from gputile.controlplane.controller.gang_planner import GangPlanner, GangRound
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.reservation import reservation_of
@@ -125,7 +125,7 @@ class PreemptingBench(Bench):
         self.cluster.told.pop(gone.metadata.uid, None)
         at_once(self.view.pod_event(Deleted(gone)))
 
-    async def write(self, after: float = 1.0) -> Round:
+    async def write(self, after: float = 1.0) -> GangRound:
         self.now_s += after
         writer = GangWriter(
             self.view, self.planner, self.cluster, lambda: True, lambda: int(self.now_s * SECOND), UpdateQueue()
@@ -135,5 +135,5 @@ class PreemptingBench(Bench):
     def reserved(self) -> list[str]:
         return sorted(name for name, each in self.cluster.pods.items() if reservation_of(each) is not None)
 
-    def reasons(self, result: Round) -> list[str]:
+    def reasons(self, result: GangRound) -> list[str]:
         return [event.reason for event in result.events]

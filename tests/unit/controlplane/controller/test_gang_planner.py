@@ -17,7 +17,7 @@ from gputile.api.well_known import (
     POD_GROUP_LABEL,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner, Round
+from gputile.controlplane.controller.gang_planner import GangPlanner, GangRound
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
@@ -75,15 +75,15 @@ class Bench:
         for i in range(count):
             at_once(self.view.pod_event(Applied(member(name, i, size or count, **more))))
 
-    def round(self, after: float = 0) -> Round:
+    def round(self, after: float = 0) -> GangRound:
         return at_once(self.planner.steps(int((NOW + after) * SECOND)))
 
 
-def placed(result: Round) -> list[str]:
+def placed(result: GangRound) -> list[str]:
     return sorted(w.pod.metadata.name for gang in result.reservations for w in gang if w.reservation is not None)
 
 
-def said(result: Round) -> dict[str, str]:
+def said(result: GangRound) -> dict[str, str]:
     return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.events}
 
 

@@ -17,7 +17,7 @@ from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import eviction_facts
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import GangVictims, PlacementGround, choose_gang_victims, is_enough
+from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
@@ -57,12 +57,12 @@ class Cluster:
         bound.spec.priority = priority
         self.pods[uid] = bound
 
-    def ground(self) -> PlacementGround:
+    def ground(self) -> VictimSearchInput:
         ledger, predicates = ledger_of(*self.nodes), Predicates(self.nodes)
         for bound in self.pods.values():
             ledger.apply(PodApplied(bound))
             predicates.place(bound, bound.spec.node_name)
-        return PlacementGround(PlacementEngine(ledger), predicates, Predicates(self.nodes), self.pods)
+        return VictimSearchInput(PlacementEngine(ledger), predicates, Predicates(self.nodes), self.pods)
 
     def rules(self) -> EvictionRules:
         facts = {uid: eviction_facts(bound) for uid, bound in self.pods.items()}
@@ -94,7 +94,7 @@ class Cluster:
         return held
 
 
-def state(ground: PlacementGround) -> object:
+def state(ground: VictimSearchInput) -> object:
     ledger = ground.engine.ledger
     arrays = ledger.node_arrays
     bookings = sorted((each.uid, each.node, each.gpus) for each in ledger.bookings())
@@ -313,7 +313,7 @@ def test_reserved_places_are_enough_once_the_others_have_left() -> None:
         text = encode_reservation(Reservation("plan", 2, 2, place.node, NOW_NS + 10**11, place.allocation))
         each.metadata.annotations = {"gputile.io/hold": text}
         ledger.apply(PodApplied(each))
-    ground = PlacementGround(PlacementEngine(ledger), ground.predicates, ground.empty, cluster.pods)
+    ground = VictimSearchInput(PlacementEngine(ledger), ground.predicates, ground.empty, cluster.pods)
     places = {booking.uid: booking for booking in ledger.bookings() if booking.reserved}
     assert len(places) == 2
     before = state(ground)

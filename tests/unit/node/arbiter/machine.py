@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputile.node.arbiter.shares import Share
-from gputile.node.arbiter.timeslice_scheduler import MS, Grant, Instruction, Limit, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MS, Grant, Limit, TimesliceMessage, TimeSliceScheduler
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Machine:
             if not again:
                 self._at(self.now + client.back, "want", number)
 
-    def _follow(self, said: list[Instruction]) -> None:
+    def _follow(self, said: list[TimesliceMessage]) -> None:
         assert len({self.clients[i.member].name for i in said if isinstance(i, Grant)}) <= 1
         for instruction in said:
             client = self.clients[instruction.member]

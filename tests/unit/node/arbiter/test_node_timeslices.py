@@ -9,7 +9,14 @@ from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
 from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
-from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, Grant, Instruction, Limit, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import (
+    MOST_HOLDERS,
+    MS,
+    Grant,
+    Limit,
+    TimesliceMessage,
+    TimeSliceScheduler,
+)
 from tests.unit.node.arbiter.collective import Job, Node
 
 Q = 30 * MS
@@ -274,7 +281,7 @@ def test_what_is_not_looked_at_would_begin_nothing(seed: int) -> None:
     """Four containers want and give back what they use of three GPUs: all, two, or one of them."""
     chance, now = Random(seed), 10_000 * MS
     both: tuple[NodeTimeSlices, NodeTimeSlices] = NodeTimeSlices(6 * MS), Thorough(6 * MS)
-    said: list[list[tuple[str, Instruction]]] = [[], []]
+    said: list[list[tuple[str, TimesliceMessage]]] = [[], []]
     for node, gpu, container in product(both, range(3), range(4)):
         node.put(f"g{gpu}", f"c{container}", Share(priority=container // 3), now)
     for _ in range(400):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gputile.node.gateway.messages import (
     Advertise,
-    Answer,
     Call,
+    CallAnswer,
     CallRefused,
     FromAgent,
     FromGateway,
@@ -33,7 +33,7 @@ from_agent = st.one_of(
     st.builds(TakeCharge),
     st.builds(Advertise, st.lists(names).map(tuple), st.dictionaries(names, st.binary(max_size=5000))),
     st.builds(ListDevices, numbers, st.floats(min_value=0, max_value=100)),
-    st.builds(Answer, numbers, st.binary(max_size=5000)),
+    st.builds(CallAnswer, numbers, st.binary(max_size=5000)),
     st.builds(CallRefused, numbers, names, names),
 )
 from_gateway = st.one_of(

@@ -10,8 +10,8 @@ import pytest
 
 from gputile.node.gateway import relay as relaying
 from gputile.node.gateway.messages import (
-    Answer,
     Call,
+    CallAnswer,
     CallRefused,
     FromAgent,
     FromGateway,
@@ -71,9 +71,9 @@ async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
         agent = await agents.next()
         first, second = agents.ask(b"a"), agents.ask(b"b")
         one, two = await agents.hear(agent), await agents.hear(agent)
-        agents.relay.take(Answer(two.number, b"B"))
-        agents.relay.take(Answer(one.number, b"A"))
-        agents.relay.take(Answer(999, b"of nobody"))
+        agents.relay.take(CallAnswer(two.number, b"B"))
+        agents.relay.take(CallAnswer(one.number, b"A"))
+        agents.relay.take(CallAnswer(999, b"of nobody"))
         assert (await first, await second) == (b"A", b"B")
 
 
@@ -101,7 +101,7 @@ async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
         for body in (b"taken along", b"came meanwhile"):
             call = await agents.hear(second)
             assert call.body == body
-            agents.relay.take(Answer(call.number, body.upper()))
+            agents.relay.take(CallAnswer(call.number, body.upper()))
         assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
 
 
@@ -147,5 +147,5 @@ async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
         later = agents.ask(b"later")
         call = await agents.hear(second)
         assert call.body == b"later"
-        agents.relay.take(Answer(call.number, b""))
+        agents.relay.take(CallAnswer(call.number, b""))
         assert await later == b""

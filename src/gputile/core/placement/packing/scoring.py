@@ -152,7 +152,7 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _WithPod:
     """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
 
     ``change`` is what its remnants' value changes by, ``whole`` the GPUs nobody uses, and ``free`` the thousandths of
@@ -189,10 +189,10 @@ def score(
     return result
 
 
-def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _Placed:
+def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _WithPod:
     """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
     if gpus == 0:
-        return _Placed(np.zeros(len(free)), whole, free)
+        return _WithPod(np.zeros(len(free)), whole, free)
     if gpus == 1:
         change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
         # The best GPU; of equals the fullest one.
@@ -200,11 +200,11 @@ def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: In
         gpu = (change_of - 1e-8 * free).argmax(axis=1)
         then = free.copy()
         then[lines, gpu] = np.maximum(later[lines, gpu], 0)
-        return _Placed(change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then)
+        return _WithPod(change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then)
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
     taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
     change = np.round((cut * taken).sum(axis=1), 4)
-    return _Placed(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
+    return _WithPod(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
 
 
 def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:

@@ -31,7 +31,7 @@ from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
-class _Entry(msgspec.Struct, rename="pascal"):
+class _CheckpointEntry(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
     container_name: str
     resource_name: str
@@ -45,10 +45,10 @@ class _Entry(msgspec.Struct, rename="pascal"):
 
 
 class _Data(msgspec.Struct, rename="pascal"):
-    pod_device_entries: list[_Entry] | None = None
+    pod_device_entries: list[_CheckpointEntry] | None = None
 
 
-class _File(msgspec.Struct, rename="pascal"):
+class _CheckpointFile(msgspec.Struct, rename="pascal"):
     data: _Data
     checksum: Any = None
 
@@ -101,10 +101,10 @@ def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
     return tuple((mount.container_path, mount.host_path) for mount in mounts)
 
 
-def _entries(text: bytes) -> list[_Entry] | None:
+def _entries(text: bytes) -> list[_CheckpointEntry] | None:
     """Return what the kubelet's checkpoint has; None where it cannot be read."""
     try:
-        return msgspec.json.decode(text, type=_File).data.pod_device_entries or []
+        return msgspec.json.decode(text, type=_CheckpointFile).data.pod_device_entries or []
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 

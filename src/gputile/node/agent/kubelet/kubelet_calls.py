@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.devices.device_lists import Device
-from gputile.node.gateway.messages import Answer, Call, CallRefused
+from gputile.node.gateway.messages import Call, CallAnswer, CallRefused
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -43,18 +43,18 @@ class DevicePluginCalls(Protocol):
         """
 
 
-async def answer(handler: DevicePluginCalls, call: Call) -> Answer | CallRefused:
+async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRefused:
     """Return what the kubelet is answered."""
     try:
         match call.method:
             case "GetPreferredAllocation":
-                return Answer(call.number, await _preferred(handler, call))
+                return CallAnswer(call.number, await _preferred(handler, call))
             case "Allocate":
-                return Answer(call.number, await _allocate(handler, call))
+                return CallAnswer(call.number, await _allocate(handler, call))
             case "PreStartContainer":
                 asked = pb.PreStartContainerRequest.FromString(call.body)
                 await handler.prestart(call.resource, tuple(asked.devices_ids))
-                return Answer(call.number, pb.PreStartContainerResponse().SerializeToString())
+                return CallAnswer(call.number, pb.PreStartContainerResponse().SerializeToString())
             case unknown:
                 return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
     except AllocationConflict as error:

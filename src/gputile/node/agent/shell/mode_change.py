@@ -1,4 +1,4 @@
-"""Brings what the node advertises up to date, and changes its mode once no pod can be on its way to it."""
+"""Renews what the node advertises, and changes its mode once no pod can be on its way to it."""
 
 import asyncio
 import logging

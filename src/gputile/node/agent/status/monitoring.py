@@ -25,7 +25,7 @@ SILENT_FOR_S = 5.0
 AT_ONCE = 64  # one thread each
 _MOST_FIELDS: Final = 4
 
-Problem = Callable[[], str | None]
+NodeProblem = Callable[[], str | None]
 """Says what is wrong, None if nothing is."""
 HourOf = Callable[[str], PodHour]
 """Says what the pod of a UID has used."""
@@ -38,7 +38,7 @@ class _Handler(WSGIRequestHandler):
         """Probes are no news."""
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
+class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     """Gives each client a thread: any pod that reaches the port may be slow, and must not keep the kubelet waiting."""
 
     daemon_threads = True
@@ -78,7 +78,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def monitoring_app(
-    registry: CollectorRegistry, not_healthy: Problem, not_ready: Problem, hour_of: HourOf
+    registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem, hour_of: HourOf
 ) -> "WSGIApplication":
     """Return the application. A probe fails with status 503 and what is wrong."""
     metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
@@ -107,7 +107,7 @@ def start_monitoring(port: int, app: "WSGIApplication") -> WSGIServer:
         PortError: the port cannot be opened.
     """
     try:
-        server = _Server(port)
+        server = _MetricsServer(port)
     except OSError as error:
         raise PortError(OPTION, "", port, error) from error
     server.set_app(app)

@@ -20,7 +20,7 @@ from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.admission.defaults import with_defaults
-from gputile.tools.simulator.admission.limit_ranges import ContainerLimits, Limits, with_limits, written_limits
+from gputile.tools.simulator.admission.limit_ranges import ContainerLimits, RangeLimits, with_limits, written_limits
 from gputile.tools.simulator.admission.priority_classes import (
     SYSTEM_CLASSES,
     PriorityClasses,
@@ -62,7 +62,7 @@ class Admission:
     all_priorities: bool = False
     runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     installed_in: str = ""
-    limits: Limits = field(default_factory=dict)
+    limits: RangeLimits = field(default_factory=dict)
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
         """Return this admission with the namespaces, classes and LimitRanges among ``manifests`` added.

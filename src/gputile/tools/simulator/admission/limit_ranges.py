@@ -43,7 +43,7 @@ class ContainerLimits:
         )
 
 
-Limits = Mapping[str, ContainerLimits]
+RangeLimits = Mapping[str, ContainerLimits]
 
 
 def _narrowest(bounds: Json, others: Json, sign: int) -> Json:
@@ -81,7 +81,7 @@ def written_limits(manifests: Iterable[Manifest]) -> dict[str, ContainerLimits]:
     return found
 
 
-def with_limits(origin: Origin, prefix: str, pod: Json, limits: Limits) -> Json:
+def with_limits(origin: Origin, prefix: str, pod: Json, limits: RangeLimits) -> Json:
     """Return ``pod`` with the default limits and requests of its namespace; ``prefix`` stands before its fields.
 
     Raises:

@@ -36,24 +36,24 @@ class PodGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PodBatch:
     """Pods that are decided at once: those of a gang, or one pod."""
 
     gang: GangName | None
     pods: list[Pod]
 
 
-def turns(pods: Iterable[Pod], *, gangs: bool) -> list[Turn]:
-    """Return the turns in their order: by priority, then by creation. A gang's turn comes with its last pod.
+def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
+    """Return the batches in their order: by priority, then by creation. A gang's batch comes with its last pod.
 
     ``gangs`` says whether pods of gangs are decided together.
     """
-    found: dict[GangName | int, Turn] = {}
+    found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, int] = {}
     for i, pod in enumerate(pods):
         gang = gang_of(pod) if gangs and not held_by_others(pod) else None
         key = gang if gang is not None else i
-        found.setdefault(key, Turn(gang, [])).pods.append(pod)
+        found.setdefault(key, PodBatch(gang, [])).pods.append(pod)
         last[key] = i
     ordered = sorted(found, key=lambda key: (-queue_priority(found[key].pods), last[key]))
     return [found[key] for key in ordered]

@@ -79,19 +79,19 @@ class _WorkloadSpec(msgspec.Struct, rename="camel"):
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
 
 
-class _Named(msgspec.Struct):
+class _OnlyMetadata(msgspec.Struct):
     """Any object, of which only its metadata is read."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-class _Workload(msgspec.Struct):
+class _WorkloadManifest(msgspec.Struct):
     spec: _WorkloadSpec
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class _CronJobSpec(msgspec.Struct, rename="camel"):
-    job_template: _Workload
+    job_template: _WorkloadManifest
     suspend: bool = False
 
 
@@ -192,7 +192,7 @@ class _Expander:
         return self._single(manifest) if manifest.kind == "Pod" else self._of_workload(manifest)
 
     def _single(self, manifest: Manifest) -> Iterator[Pod]:
-        meta = _complete(manifest, manifest.decode(_Named).metadata)
+        meta = _complete(manifest, manifest.decode(_OnlyMetadata).metadata)
         if manifest.stored:
             pod = msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             yield checked(manifest.origin, "", pod)
@@ -207,10 +207,10 @@ class _Expander:
         origin, kind = manifest.origin, manifest.kind
         if kind == "CronJob":
             cron = manifest.decode(_CronJob)
-            owner, workload = cron.metadata, _Workload(cron.spec.job_template.spec)
+            owner, workload = cron.metadata, _WorkloadManifest(cron.spec.job_template.spec)
             workload.spec.suspend |= cron.spec.suspend
         else:
-            workload = manifest.decode(_Workload)
+            workload = manifest.decode(_WorkloadManifest)
             owner = workload.metadata
         owner = self._owner(manifest, owner)
         steps = template_path(kind)
@@ -244,7 +244,7 @@ class _Expander:
     def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
         """Yield the pods of an object whose kind the table knows."""
         origin = manifest.origin
-        named = manifest.decode(_Named).metadata
+        named = manifest.decode(_OnlyMetadata).metadata
         if not named.name and not named.generate_name:
             raise origin.error("metadata.name", "Required value: name or generateName is required")
         owner = self._owner(manifest, named)

@@ -12,7 +12,7 @@ _KEYS: Final = ("name", "groupName")  # the field that names an entry of a list
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FieldAt:
     """What stands at a path: the steps to it, those that "*" stood for, and what the last such entry is called."""
 
     steps: tuple[Step, ...]
@@ -21,22 +21,22 @@ class Place:
     value: Any
 
 
-def places_at(body: Any, path: str) -> Iterator[Place]:
+def places_at(body: Any, path: str) -> Iterator[FieldAt]:
     """Yield what stands at a path, "" for nowhere."""
     if path:
-        yield from _walk(Place((), (), "", body), path.split("."))
+        yield from _walk(FieldAt((), (), "", body), path.split("."))
 
 
-def _walk(place: Place, path: Sequence[str]) -> Iterator[Place]:
+def _walk(place: FieldAt, path: Sequence[str]) -> Iterator[FieldAt]:
     value = place.value
     if not path:
         if value is not None:
             yield place
     elif path[0] == EACH:
         for key, item in entries(value):
-            yield from _walk(Place((*place.steps, key), (*place.keys, key), _called(key, item), item), path[1:])
+            yield from _walk(FieldAt((*place.steps, key), (*place.keys, key), _called(key, item), item), path[1:])
     elif isinstance(value, dict):
-        yield from _walk(Place((*place.steps, path[0]), place.keys, place.name, value.get(path[0])), path[1:])
+        yield from _walk(FieldAt((*place.steps, path[0]), place.keys, place.name, value.get(path[0])), path[1:])
 
 
 def entries(value: Any) -> Iterable[tuple[Step, Any]]:

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 from gputile.tools.simulator.cluster.workload_pods import Owner
 from gputile.tools.simulator.outcomes.workloads import workload_of
-from gputile.tools.simulator.scheduling.simulation import Outcome
+from gputile.tools.simulator.scheduling.simulation import PodOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class ToldOutcome:
     """What became of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
 
-    outcome: Outcome
+    outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
-def together(outcomes: Iterable[Outcome]) -> list[ToldOutcome]:
+def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
     """Return ``outcomes`` in their order, each group where its first pod is."""
     told: list[ToldOutcome] = []
     groups: dict[tuple[Owner, str], ToldOutcome] = {}

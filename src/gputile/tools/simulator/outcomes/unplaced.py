@@ -14,7 +14,7 @@ from gputile.core.devices.request import RequestError
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.explanation.node_reports import Subject, waiting_for
 from gputile.tools.simulator.explanation.remedies import Remedy, remedies
-from gputile.tools.simulator.scheduling.simulation import Outcome
+from gputile.tools.simulator.scheduling.simulation import PodOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Advice:
 
 
 def advice(
-    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[Outcome], configuration: Configuration, now_ns: int
+    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], configuration: Configuration, now_ns: int
 ) -> dict[str, Advice]:
     """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
 
@@ -57,7 +57,7 @@ def advice(
     return found
 
 
-def _bound(outcome: Outcome, node: str) -> Pod:
+def _bound(outcome: PodOutcome, node: str) -> Pod:
     """Return a pod as it is when its Binding to ``node`` has been executed."""
     pod, annotations = outcome.pod, outcome.pod.metadata.annotations
     if outcome.allocation is not None:

@@ -9,7 +9,7 @@ from gputile.api.well_known import GPU_RESOURCES
 from gputile.core.devices.allocation import Allocation
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.cluster.workload_pods import Owner
-from gputile.tools.simulator.scheduling.simulation import Outcome
+from gputile.tools.simulator.scheduling.simulation import PodOutcome
 from gputile.tools.simulator.updates.running_pods import owner_of
 
 _HASH = "pod-template-hash"
@@ -35,7 +35,7 @@ class WorkloadOutcome:
         return self.placed + sum(map(len, self.refused.values()))
 
 
-def workload_outcomes(outcomes: Iterable[Outcome]) -> list[WorkloadOutcome]:
+def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
     """Return the workloads in the order in which their first pods were decided."""
     found: dict[Owner, WorkloadOutcome] = {}
     for outcome in outcomes:

@@ -28,7 +28,7 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
-from gputile.tools.simulator.cluster.gangs import PodGroups, Turn, incomplete, started_by_gang, turns
+from gputile.tools.simulator.cluster.gangs import PodBatch, PodGroups, incomplete, pod_batches, started_by_gang
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.explanation.node_reports import waiting_for
 from gputile.tools.simulator.scheduling.binding import bind, settle
@@ -44,7 +44,7 @@ _NOBODY: Mapping[GangName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """What became of one pod: its node and allocation, or None and why."""
 
     pod: Pod
@@ -54,11 +54,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingBatch:
     """A pod without a place, and how many pods had been placed when it was decided."""
 
-    turn: Turn
-    outcome: Outcome
+    batch: PodBatch
+    outcome: PodOutcome
     asked_at: int
 
 
@@ -84,7 +84,7 @@ class Simulation:
         self._states = NodeStates(self.engine)
         self._refusals = Refusals(self.engine, self._states)
 
-    def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
+    def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
         """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
 
         That is by priority, then by creation; a gang's pods are decided together, when the last of them is there.
@@ -105,23 +105,23 @@ class Simulation:
 
     def decide(
         self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[PodOutcome]:
         """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
-        waiting: list[_Waiting] = []
-        for turn in turns(pods, gangs=self.configuration.admission.gangs):
-            for outcome in self._decide_turn(turn, running, clock_ns()):
-                if outcome.node is None and turn.gang is None and may_follow(outcome.pod):
-                    waiting.append(_Waiting(turn, outcome, len(self._placed_on)))
+        waiting: list[_WaitingBatch] = []
+        for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
+            for outcome in self._decide_batch(batch, running, clock_ns()):
+                if outcome.node is None and batch.gang is None and may_follow(outcome.pod):
+                    waiting.append(_WaitingBatch(batch, outcome, len(self._placed_on)))
                 else:
                     yield outcome
         yield from self._decide_again(waiting, running, clock_ns)
 
-    def _decide_turn(self, turn: Turn, running: Mapping[GangName, int], now_ns: int) -> Iterator[Outcome]:
-        """Decide the pods of a turn, and place those that fit."""
-        if turn.gang is not None:
-            outcomes = self._decide_gang(turn.gang, turn.pods, running.get(turn.gang, 0), now_ns)
+    def _decide_batch(self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int) -> Iterator[PodOutcome]:
+        """Decide the pods of a batch, and place those that fit."""
+        if batch.gang is not None:
+            outcomes = self._decide_gang(batch.gang, batch.pods, running.get(batch.gang, 0), now_ns)
         else:
-            outcomes = [self._decide(pod, now_ns) for pod in turn.pods]
+            outcomes = [self._decide(pod, now_ns) for pod in batch.pods]
         for outcome in outcomes:
             if outcome.node is not None:
                 self._predicates.place(outcome.pod, outcome.node)
@@ -129,73 +129,73 @@ class Simulation:
             yield outcome
 
     def _decide_again(
-        self, waiting: list[_Waiting], running: Mapping[GangName, int], clock_ns: Callable[[], int]
-    ) -> Iterator[Outcome]:
+        self, waiting: list[_WaitingBatch], running: Mapping[GangName, int], clock_ns: Callable[[], int]
+    ) -> Iterator[PodOutcome]:
         """Decide pods again that may follow others which were placed after them, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
-            still: list[_Waiting] = []
-            refused: dict[Hashable, _Waiting] = {}
+            still: list[_WaitingBatch] = []
+            refused: dict[Hashable, _WaitingBatch] = {}
             for each in waiting:
                 came, alike = len(self._placed_on), _whole_likeness(each.outcome.pod)
                 if each.asked_at == came:
                     still.append(each)
                 elif alike in refused and refused[alike].asked_at == came:
                     reason = refused[alike].outcome.reason
-                    still.append(_Waiting(each.turn, replace(each.outcome, reason=reason), came))
+                    still.append(_WaitingBatch(each.batch, replace(each.outcome, reason=reason), came))
                 else:
-                    for outcome in self._decide_turn(each.turn, running, clock_ns()):
+                    for outcome in self._decide_batch(each.batch, running, clock_ns()):
                         if outcome.node is not None:
                             yield outcome
                         else:
-                            refused[alike] = _Waiting(each.turn, outcome, came)
+                            refused[alike] = _WaitingBatch(each.batch, outcome, came)
                             still.append(refused[alike])
             found, waiting = len(still) < len(waiting), still
             if not found:
                 break
         yield from (each.outcome for each in waiting)
 
-    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
+    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[PodOutcome]:
         """Place the pods of a gang that start together and as many more of it as fit, or none at all."""
         size = gang_size(gang, pods, self._groups.sizes)
         if (why := incomplete(gang, size, running, len(pods), self._groups)) is not None:
-            return [Outcome(pod, None, None, why) for pod in pods]
+            return [PodOutcome(pod, None, None, why) for pod in pods]
         try:
             members = [GangCandidate(pod, self.engine.request(pod)) for pod in pods]
         except RequestError as error:
-            return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
+            return [PodOutcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
         for member in members:
             self._learn(member.pod, member.request)
         needed = needed_members(size, running)
         plan = at_once(plan_gang(members, needed, self.engine, self._predicates, now_ns))
         together = together_text(gang, needed)
         if not plan.fits:
-            return [Outcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
+            return [PodOutcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
         outcomes = []
         for member in members:
             place = plan.places.get(member.pod.metadata.uid)
             if place is None:
-                outcomes.append(Outcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
+                outcomes.append(PodOutcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
             elif member.request is None:
                 settle(self.ledger, member.pod, place.node)
-                outcomes.append(Outcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
+                outcomes.append(PodOutcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
             else:
                 outcomes.append(self._placed(member.pod, place, together))
         return outcomes
 
-    def _decide(self, pod: Pod, now_ns: int) -> Outcome:
+    def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
         """Decide one pod. A pod equal to the last refused one is refused too, as long as no other pod is placed."""
         if self._predicates.concerns_others(pod):
             return self._decide_alone(pod, now_ns)
         like = likeness(pod)
         if self._refused is not None and self._refused[0] == like and self._refused[2] == len(self._placed_on):
-            return Outcome(pod, None, None, self._refused[3])
+            return PodOutcome(pod, None, None, self._refused[3])
         equal = self._equal_pods(like, pod)
         if isinstance(equal, str):
-            outcome = Outcome(pod, None, None, equal)
+            outcome = PodOutcome(pod, None, None, equal)
         elif equal is None:
             outcome = self._decide_alone(pod, now_ns)
         elif (node := equal.best()) is None:
-            outcome = Outcome(pod, None, None, self._why_nowhere(equal.request, self._predicates.reasons(pod)))
+            outcome = PodOutcome(pod, None, None, self._why_nowhere(equal.request, self._predicates.reasons(pod)))
         else:
             reason = f"fits {equal.feasible} of {len(self._predicates.alone(pod))} node(s)"
             return self._told(pod, equal.place(pod, node, now_ns), reason)
@@ -225,20 +225,20 @@ class Simulation:
             self._equal.popitem(last=False)
         return equal
 
-    def _decide_alone(self, pod: Pod, now_ns: int) -> Outcome:
+    def _decide_alone(self, pod: Pod, now_ns: int) -> PodOutcome:
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:
-            return Outcome(pod, None, None, waiting)
+            return PodOutcome(pod, None, None, waiting)
         try:
             request = self.engine.request(pod)
         except RequestError as error:
-            return Outcome(pod, None, None, str(error))
+            return PodOutcome(pod, None, None, str(error))
         self._learn(pod, request)
         in_tree = predicates.reasons(pod)
         open_to_pod = [name for name, reason in in_tree.items() if reason is None]
         feasible = self.engine.filter(request, open_to_pod).feasible if request else open_to_pod
         if not feasible:
-            return Outcome(pod, None, None, self._why_nowhere(request, in_tree))
+            return PodOutcome(pod, None, None, self._why_nowhere(request, in_tree))
         scores = predicates.scores(pod, feasible)
         ranks = self.engine.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
         total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
@@ -246,22 +246,22 @@ class Simulation:
         reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
         if request is None:
             settle(self.ledger, pod, node)
-            return Outcome(pod, node, None, f"{reason}; asks for no GPU")
+            return PodOutcome(pod, node, None, f"{reason}; asks for no GPU")
         decision = self.engine.decide(request, node, now_ns)
         if isinstance(decision, FitRefusal):
             raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
         return self._placed(pod, decision, reason)
 
-    def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+    def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         bind(self.ledger, pod, decision)
         return self._told(pod, decision, reason)
 
-    def _told(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+    def _told(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         row = self.ledger.row_of.get(decision.node)
         info = self.ledger.node_info(row) if row is not None else None
         policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
-        return Outcome(pod, decision.node, decision.allocation, text)
+        return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
         """Learn prices as the live extender does beside its decisions, if the policy is packing."""

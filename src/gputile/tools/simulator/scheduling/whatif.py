@@ -22,7 +22,7 @@ from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.documents.generated_names import make_uid
 from gputile.tools.simulator.rules.values.label_selector import matches, parse_selector
-from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
 
 MOST_COPIES = 100_000
 # Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
@@ -136,7 +136,7 @@ def fit_more(
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
-        placed: list[Outcome] = []
+        placed: list[PodOutcome] = []
         copies = [_copy(pod, result.copies + 1) for pod in pods]
         copied = {copy.metadata.uid: pod for copy, pod in zip(copies, pods, strict=True)}
         for outcome in simulation.decide(copies, clock_ns):

@@ -20,7 +20,7 @@ from gputile.tools.simulator.documents.manifests import ManifestError
 from gputile.tools.simulator.documents.notes import told_together
 from gputile.tools.simulator.explanation.answer import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.scheduling.rolling_updates import hold_back
-from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.updates.running_pods import ImmutableObject, recognise
 from gputile.tools.web.page.records import TileShare
 
@@ -96,7 +96,7 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
     return WhatIf(decided, notes)
 
 
-def _decided(outcome: Outcome, ledger: Ledger) -> WhatIfPod:
+def _decided(outcome: PodOutcome, ledger: Ledger) -> WhatIfPod:
     meta, booking = outcome.pod.metadata, ledger.booking(outcome.pod.metadata.uid)
     return WhatIfPod(
         namespace=meta.namespace,

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from gputile.api.usage_hour import HourLine, HourSample, PodHour
-from gputile.node.agent.status.monitoring import AT_ONCE, Problem, monitoring_app, start_monitoring
+from gputile.node.agent.status.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
 from gputile.support.ports import PortError
 
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -21,7 +21,7 @@ def hour_of(uid: str) -> PodHour:
 
 
 @contextlib.contextmanager
-def monitored(not_ready: Problem = lambda: None, registry: CollectorRegistry | None = None) -> Iterator[int]:
+def monitored(not_ready: NodeProblem = lambda: None, registry: CollectorRegistry | None = None) -> Iterator[int]:
     server = start_monitoring(0, monitoring_app(registry or CollectorRegistry(), lambda: None, not_ready, hour_of))
     try:
         yield server.server_port

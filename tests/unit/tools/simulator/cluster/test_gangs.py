@@ -13,7 +13,7 @@ from gputile.tools.simulator.cluster.intake import Intake
 from gputile.tools.simulator.cluster.scenario import ScenarioFiles, load_scenario, make_pods, read_scenario
 from gputile.tools.simulator.cluster.workload_pods import expand
 from gputile.tools.simulator.documents.manifests import ManifestError, load_manifests
-from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.scheduling.whatif import fit_more
 from tests.unit.tools.simulator.builders import write
 
@@ -59,13 +59,13 @@ def pods(count: int, labels: str, spec: str = "") -> str:
     return "".join(pod(f"m{i}", labels, spec) for i in range(count))
 
 
-def outcomes(tmp_path: Path, text: str, *, gangs: bool = True) -> dict[str, Outcome]:
+def outcomes(tmp_path: Path, text: str, *, gangs: bool = True) -> dict[str, PodOutcome]:
     scenario = load_scenario([write(tmp_path, CLUSTER, "cluster.yaml")], [write(tmp_path, text)])
     simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=gangs)))
     return {outcome.pod.metadata.name: outcome for outcome in simulation.run(scenario, lambda: 1)}
 
 
-def placed(found: dict[str, Outcome]) -> list[str]:
+def placed(found: dict[str, PodOutcome]) -> list[str]:
     return [name for name, outcome in found.items() if outcome.node]
 
 

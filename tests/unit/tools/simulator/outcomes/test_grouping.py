@@ -4,14 +4,14 @@ import pytest
 
 from gputile.api.core import ObjectMeta, OwnerReference, Pod
 from gputile.tools.simulator.outcomes.grouping import together
-from gputile.tools.simulator.scheduling.simulation import Outcome
+from gputile.tools.simulator.scheduling.simulation import PodOutcome
 
 pytestmark = pytest.mark.requirement("B4")
 
 
-def outcome(name: str, owner: str = "", reason: str = "full", node: str | None = None) -> Outcome:
+def outcome(name: str, owner: str = "", reason: str = "full", node: str | None = None) -> PodOutcome:
     owners = (OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True),) if owner else ()
-    return Outcome(Pod(metadata=ObjectMeta(name=name, namespace="n", owner_references=owners)), node, None, reason)
+    return PodOutcome(Pod(metadata=ObjectMeta(name=name, namespace="n", owner_references=owners)), node, None, reason)
 
 
 def test_groups_stand_where_their_first_pod_is() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.tools.simulator.cluster.scenario import Scenario
-from gputile.tools.simulator.scheduling.simulation import Outcome, Simulation
+from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
 from tests.unit.tools.simulator.builders import node, pod
 
 pytestmark = pytest.mark.requirement("B4")
@@ -18,7 +18,7 @@ SPREAD = (
 )
 
 
-def decided(*pods: Pod) -> list[Outcome]:
+def decided(*pods: Pod) -> list[PodOutcome]:
     nodes = [node("a", {"zone": "a"}), node("b", {"zone": "b"})]
     return list(Simulation(Configuration()).run(Scenario(nodes=nodes, pending=list(pods)), lambda: 1))
 
@@ -27,7 +27,7 @@ def near(app: str) -> str:
     return f"{{{NEAR % (TERM % app)}}}"
 
 
-def placed(outcomes: list[Outcome]) -> dict[str, str | None]:
+def placed(outcomes: list[PodOutcome]) -> dict[str, str | None]:
     return {outcome.pod.metadata.name: outcome.node for outcome in outcomes}
 
 

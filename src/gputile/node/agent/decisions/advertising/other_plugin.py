@@ -1,4 +1,4 @@
-"""Detects another device plugin that hands out this node's GPUs: then gputile advertises nothing there.
+"""Detects another device plugin that hands out this node's GPUs: then gputile offers nothing there.
 
 The evidence is a plugin's socket that answers in the kubelet's directory, a running pod of a known plugin, or
 ``nvidia.com/gpu`` on a node where gputile has never offered it.

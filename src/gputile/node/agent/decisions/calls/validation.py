@@ -13,7 +13,7 @@ from gputile.node.agent.state.node_config import NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
-Slots = Mapping[int, frozenset[int]]
+SlotsByGpu = Mapping[int, frozenset[int]]
 
 
 class AllocationConflict(Exception):
@@ -57,7 +57,7 @@ class AllocationRules:
         certain = [other for other in taken if not self.is_uncertain(other.key)]
         if certain:
             raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
-        slots: Slots = {}  # MIG instances have none: each is one pod's alone
+        slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
             slots = by_gpu(devices.ids)
         else:
@@ -136,7 +136,7 @@ class AllocationRules:
             if stranger is not None:
                 raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
 
-    def _check_gpus(self, slots: Slots) -> None:
+    def _check_gpus(self, slots: SlotsByGpu) -> None:
         for index in slots:
             gpu = self.node_config.gpu(index)
             if gpu is None:
@@ -146,7 +146,7 @@ class AllocationRules:
             if displaced(gpu, self.device_table):
                 raise AllocationConflict(f"pods of another GPU hold device IDs of GPU {index}")
 
-    def _check_room(self, pod_devices: PodDevices, slots: Slots) -> None:
+    def _check_room(self, pod_devices: PodDevices, slots: SlotsByGpu) -> None:
         for index in slots:
             gpu = self.node_config.gpu(index)
             if gpu is None:
@@ -157,7 +157,7 @@ class AllocationRules:
             if (taken := CORE_PERCENT - percent + pod_devices.percent(index)) > CORE_PERCENT:
                 raise Occupied(f"GPU {index} would have {taken} of {CORE_PERCENT} percent of its compute taken")
 
-    def _check_company(self, pod_devices: PodDevices, slots: Slots) -> None:
+    def _check_company(self, pod_devices: PodDevices, slots: SlotsByGpu) -> None:
         for index in slots:
             others = list(self.device_table.on(index, pod_devices.uid))
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
@@ -167,7 +167,7 @@ class AllocationRules:
         self.check_trust_groups(pod_devices, slots)
 
 
-def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: Slots, gpus: int) -> None:
+def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: SlotsByGpu, gpus: int) -> None:
     names = ", ".join(f"GPU {index}" for index in slots)
     if len(slots) != gpus:
         asked = "one GPU" if gpus == 1 else f"{gpus} GPUs"
