@@ -22,6 +22,7 @@ from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
@@ -77,7 +78,9 @@ def full_registry(mode: Mode, directory: Path, open_files: ExitStack) -> Collect
     metrics.registry.register(NodeMetrics(snapshots, monitor, usage, proc))
     if mode is Mode.CGPU:
         metrics.gpu_times.rows = tuple(
-            TimeUsed(each.uid, "default", each.name, "main", str(i % GPUS), 12345.678901234 + i, 2345.678901234)
+            TimeUsed(
+                PodContainer(each.uid, "default", each.name, "main"), str(i % GPUS), 12345.678901234 + i, 2345.678901234
+            )
             for i, each in enumerate(state.device_table)
         )
     return metrics.registry

@@ -15,16 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, PATIENCE_QUANTA, NodeTimeSlices, Said
 from gputile.node.arbiter.shares import WHOLE, Share
-from gputile.node.arbiter.timeslice_scheduler import (
-    IDLE_HOLD,
-    MOST_OVERRUN,
-    MOST_OWED,
-    MS,
-    Grant,
-    Limit,
-    TimesliceMessage,
-    TimeSliceScheduler,
-)
+from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
+from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage
 from tests.unit.node.arbiter.machine import Client, Machine
 
 QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS

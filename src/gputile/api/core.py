@@ -1,9 +1,6 @@
 """Defines slim Kubernetes objects with only the fields that gputile reads.
 
 Every other field is skipped while decoding.
-
-``gc=False`` keeps the cyclic garbage collector off tens of thousands of objects; it is sound because none of these
-structs can be part of a reference cycle.
 """
 
 from typing import Any, TypeVar
@@ -11,7 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
+from gputile.api.disks import DiskVolume, NamedSource
 from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.wire_object import WireObject
 
 POD_SCHEDULED = "PodScheduled"
 POD_RESIZE_PENDING = "PodResizePending"
@@ -20,15 +19,7 @@ Quantity = str | int | float
 ResourceList = dict[str, Quantity]
 
 
-class _Object(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    """Common settings of the wire objects.
-
-    A process keeps tens of thousands of them. They refer to nothing that refers back, so the cyclic garbage collector
-    need not walk them: they are not tracked by it, nor are tuples of them, as lists would be.
-    """
-
-
-class OwnerReference(_Object):
+class OwnerReference(WireObject):
     """metav1.OwnerReference."""
 
     kind: str = ""
@@ -37,7 +28,7 @@ class OwnerReference(_Object):
     controller: bool = False
 
 
-class ObjectMeta(_Object):
+class ObjectMeta(WireObject):
     """metav1.ObjectMeta."""
 
     name: str = ""
@@ -52,14 +43,14 @@ class ObjectMeta(_Object):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-class ResourceRequirements(_Object):
+class ResourceRequirements(WireObject):
     """core/v1 ResourceRequirements."""
 
     limits: ResourceList = {}
     requests: ResourceList = {}
 
 
-class ContainerPort(_Object):
+class ContainerPort(WireObject):
     """core/v1 ContainerPort, as far as it takes a port of the node."""
 
     host_port: int = 0
@@ -67,7 +58,7 @@ class ContainerPort(_Object):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
-class Container(_Object):
+class Container(WireObject):
     """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753).
 
     Of the ports only those that the node opens too are kept: nobody reads the others.
@@ -83,7 +74,7 @@ class Container(_Object):
             self.ports = tuple(port for port in self.ports if port.host_port)
 
 
-class Toleration(_Object):
+class Toleration(WireObject):
     """core/v1 Toleration."""
 
     key: str = ""
@@ -92,7 +83,7 @@ class Toleration(_Object):
     effect: str = ""
 
 
-class Taint(_Object):
+class Taint(WireObject):
     """core/v1 Taint."""
 
     key: str = ""
@@ -100,75 +91,19 @@ class Taint(_Object):
     effect: str = ""
 
 
-class SchedulingGate(_Object):
+class SchedulingGate(WireObject):
     """core/v1 PodSchedulingGate."""
 
     name: str = ""
 
 
-class GCEDisk(_Object):
-    """core/v1 GCEPersistentDiskVolumeSource."""
-
-    pd_name: str = ""
-    read_only: bool = False
-
-
-class AWSDisk(_Object):
-    """core/v1 AWSElasticBlockStoreVolumeSource."""
-
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
-class ISCSIDisk(_Object):
-    """core/v1 ISCSIVolumeSource."""
-
-    iqn: str = ""
-    read_only: bool = False
-
-
-class RBDDisk(_Object):
-    """core/v1 RBDVolumeSource."""
-
-    monitors: tuple[str, ...] = ()
-    image: str = ""
-    pool: str = "rbd"
-    read_only: bool = False
-
-
-class NamedSource(_Object):
-    """A source of a core/v1 Volume, or a core/v1 PodResourceClaim, of which only matters that it is there."""
-
-
-class DiskVolume(_Object):
-    """core/v1 Volume: the sources that two pods of a node cannot always share."""
-
-    gce_persistent_disk: GCEDisk | None = None
-    aws_elastic_block_store: AWSDisk | None = None
-    iscsi: ISCSIDisk | None = None
-    rbd: RBDDisk | None = None
-    persistent_volume_claim: NamedSource | None = None
-    ephemeral: NamedSource | None = None
-    csi: NamedSource | None = None
-
-    @property
-    def is_disk(self) -> bool:
-        """Whether it has a source that names a disk."""
-        sources = (self.gce_persistent_disk, self.aws_elastic_block_store, self.iscsi, self.rbd)
-        return any(source is not None for source in sources)
-
-    @property
-    def is_claim(self) -> bool:
-        """Whether kube-scheduler looks at a volume, or at how many the node takes."""
-        return any(source is not None for source in (self.persistent_volume_claim, self.ephemeral, self.csi))
-
-
-class PodOS(_Object):
+class PodOS(WireObject):
     """core/v1 PodOS."""
 
     name: str = ""
 
 
-class PodSpec(_Object):
+class PodSpec(WireObject):
     """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
 
     ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
@@ -203,7 +138,7 @@ class PodSpec(_Object):
         return bool(self.resource_claims) or any(volume.is_claim for volume in self.volumes)
 
 
-class PodCondition(_Object):
+class PodCondition(WireObject):
     """core/v1 PodCondition."""
 
     type: str = ""
@@ -212,13 +147,13 @@ class PodCondition(_Object):
     last_transition_time: str | None = None
 
 
-class ResourcesInUse(_Object):
+class ResourcesInUse(WireObject):
     """core/v1 ResourceRequirements of what runs: its limits are not read."""
 
     requests: ResourceList = {}
 
 
-class ContainerResources(_Object):
+class ContainerResources(WireObject):
     """core/v1 ContainerStatus: what a container runs with, and what the kubelet keeps for it (KEP-1287).
 
     Both differ from what the spec asks for while a container is resized.
@@ -229,7 +164,7 @@ class ContainerResources(_Object):
     allocated_resources: ResourceList | None = None
 
 
-class PodStatus(_Object):
+class PodStatus(WireObject):
     """core/v1 PodStatus. Of the conditions only those are kept that somebody reads.
 
     ``resources`` and ``allocated_resources`` are of the pod as a whole (KEP-5419).
@@ -252,7 +187,7 @@ class PodStatus(_Object):
         return bool(self.container_statuses or self.init_container_statuses or self.resources)
 
 
-class Pod(_Object):
+class Pod(WireObject):
     """core/v1 Pod. Of its containers' statuses only those are kept that say something else than its spec."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -301,11 +236,11 @@ def _differs(status: ContainerResources, asked: ResourceList | None) -> bool:
     return status.resources.requests != asked or status.allocated_resources not in (None, asked)
 
 
-class ContainerEnd(_Object):
+class ContainerEnd(WireObject):
     """core/v1 ContainerStateTerminated: nothing is read of it but that it is there."""
 
 
-class StartedContainerState(_Object):
+class StartedContainerState(WireObject):
     """core/v1 StartedContainerState; ``terminated`` is set once the container has ended and not begun again."""
 
     terminated: ContainerEnd | None = None
@@ -350,21 +285,21 @@ def ended_containers(pod: Pod) -> frozenset[str]:
     return frozenset(each.name for each in statuses if each.state.terminated is not None)
 
 
-class NodeSpec(_Object):
+class NodeSpec(WireObject):
     """core/v1 NodeSpec."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(_Object):
+class NodeAddress(WireObject):
     """core/v1 NodeAddress."""
 
     type: str = ""
     address: str = ""
 
 
-class NodeCondition(_Object):
+class NodeCondition(WireObject):
     """core/v1 NodeCondition."""
 
     type: str = ""
@@ -378,7 +313,7 @@ def node_condition(kind: ConditionType, status: str, reason: ConditionReason, me
     return NodeCondition(type=kind, status=status, reason=reason, message=message)
 
 
-class NodeStatus(_Object):
+class NodeStatus(WireObject):
     """core/v1 NodeStatus."""
 
     capacity: ResourceList = {}
@@ -387,7 +322,7 @@ class NodeStatus(_Object):
     conditions: tuple[NodeCondition, ...] = ()
 
 
-class Node(_Object):
+class Node(WireObject):
     """core/v1 Node."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -414,14 +349,14 @@ def is_older(version: str, known: str) -> bool:
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 
 
-class ListMeta(_Object):
+class ListMeta(WireObject):
     """metav1.ListMeta. ``continue_`` is the token of the next page, "" on the last."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class ObjectReference(_Object):
+class ObjectReference(WireObject):
     """core/v1 ObjectReference."""
 
     api_version: str = ""
@@ -431,7 +366,7 @@ class ObjectReference(_Object):
     uid: str = ""
 
 
-class BindingMeta(_Object):
+class BindingMeta(WireObject):
     """The metadata of a Binding. The API server merges ``annotations`` into the pod.
 
     It checks ``uid`` and, where it is not empty, ``resource_version``: a Binding for a version that the pod has no more
@@ -445,7 +380,7 @@ class BindingMeta(_Object):
     resource_version: str = ""
 
 
-class Binding(_Object):
+class Binding(WireObject):
     """core/v1 Binding: the one write that sets nodeName and the allocation together (the ledger's commit)."""
 
     metadata: BindingMeta
@@ -454,7 +389,7 @@ class Binding(_Object):
     kind: str = "Binding"
 
 
-class Status(_Object):
+class Status(WireObject):
     """metav1.Status: what the API server answers to a request that it refuses."""
 
     code: int = 0

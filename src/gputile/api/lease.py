@@ -3,9 +3,10 @@
 import msgspec
 
 from gputile.api.core import ObjectMeta
+from gputile.api.wire_object import WireObject
 
 
-class LeaseSpec(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+class LeaseSpec(WireObject):
     """coordination.k8s.io/v1 LeaseSpec: who holds it, None or "" for nobody, and how often it has changed hands."""
 
     holder_identity: str | None = None
@@ -13,7 +14,7 @@ class LeaseSpec(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw
     lease_transitions: int | None = None
 
 
-class Lease(msgspec.Struct, gc=False, omit_defaults=True, kw_only=True):
+class Lease(WireObject):
     """coordination.k8s.io/v1 Lease."""
 
     metadata: ObjectMeta

@@ -3,10 +3,7 @@
 import msgspec
 
 from gputile.api.core import ObjectMeta, ObjectReference
-
-
-class _WorkloadObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    """Common settings of the wire objects."""
+from gputile.api.wire_object import WireObject
 
 
 class WorkloadMeta(ObjectMeta):
@@ -15,7 +12,7 @@ class WorkloadMeta(ObjectMeta):
     generation: int = 0
 
 
-class WorkloadCondition(_WorkloadObject):
+class WorkloadCondition(WireObject):
     """A condition of a workload or pod."""
 
     type: str = ""
@@ -24,33 +21,33 @@ class WorkloadCondition(_WorkloadObject):
     message: str = ""
 
 
-class TemplateContainer(_WorkloadObject):
+class TemplateContainer(WireObject):
     """core/v1 Container: what it runs."""
 
     image: str = ""
 
 
-class TemplateSpec(_WorkloadObject):
+class TemplateSpec(WireObject):
     """core/v1 PodSpec of a template."""
 
     init_containers: list[TemplateContainer] = []
     containers: list[TemplateContainer] = []
 
 
-class PodTemplate(_WorkloadObject):
+class PodTemplate(WireObject):
     """core/v1 PodTemplateSpec."""
 
     spec: TemplateSpec = msgspec.field(default_factory=TemplateSpec)
 
 
-class DeploymentSpec(_WorkloadObject):
+class DeploymentSpec(WireObject):
     """apps/v1 DeploymentSpec."""
 
     replicas: int = 1
     template: PodTemplate = msgspec.field(default_factory=PodTemplate)
 
 
-class DeploymentStatus(_WorkloadObject):
+class DeploymentStatus(WireObject):
     """apps/v1 DeploymentStatus."""
 
     observed_generation: int = 0
@@ -60,7 +57,7 @@ class DeploymentStatus(_WorkloadObject):
     conditions: list[WorkloadCondition] = []
 
 
-class Deployment(_WorkloadObject):
+class Deployment(WireObject):
     """apps/v1 Deployment."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
@@ -68,13 +65,13 @@ class Deployment(_WorkloadObject):
     status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
 
 
-class DaemonSetSpec(_WorkloadObject):
+class DaemonSetSpec(WireObject):
     """apps/v1 DaemonSetSpec."""
 
     template: PodTemplate = msgspec.field(default_factory=PodTemplate)
 
 
-class DaemonSetStatus(_WorkloadObject):
+class DaemonSetStatus(WireObject):
     """apps/v1 DaemonSetStatus."""
 
     observed_generation: int = 0
@@ -84,7 +81,7 @@ class DaemonSetStatus(_WorkloadObject):
     conditions: list[WorkloadCondition] = []
 
 
-class DaemonSet(_WorkloadObject):
+class DaemonSet(WireObject):
     """apps/v1 DaemonSet."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
@@ -92,40 +89,40 @@ class DaemonSet(_WorkloadObject):
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
 
 
-class WebhookService(_WorkloadObject):
+class WebhookService(WireObject):
     """admissionregistration.k8s.io/v1 ServiceReference."""
 
     namespace: str = ""
 
 
-class WebhookClient(_WorkloadObject):
+class WebhookClient(WireObject):
     """admissionregistration.k8s.io/v1 WebhookClientConfig: its Service, None where an address is given."""
 
     service: WebhookService | None = None
 
 
-class WebhookEntry(_WorkloadObject):
+class WebhookEntry(WireObject):
     """admissionregistration.k8s.io/v1 MutatingWebhook."""
 
     name: str = ""
     client_config: WebhookClient = msgspec.field(default_factory=WebhookClient)
 
 
-class WebhookConfiguration(_WorkloadObject):
+class WebhookConfiguration(WireObject):
     """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     webhooks: list[WebhookEntry] = []
 
 
-class Waiting(_WorkloadObject):
+class Waiting(WireObject):
     """core/v1 ContainerStateWaiting."""
 
     reason: str = ""
     message: str = ""
 
 
-class Terminated(_WorkloadObject):
+class Terminated(WireObject):
     """core/v1 ContainerStateTerminated."""
 
     exit_code: int = 0
@@ -133,14 +130,14 @@ class Terminated(_WorkloadObject):
     message: str = ""
 
 
-class ContainerState(_WorkloadObject):
+class ContainerState(WireObject):
     """core/v1 ContainerState: one of the two, or neither for a container that runs."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
-class RunningContainerStatus(_WorkloadObject):
+class RunningContainerStatus(WireObject):
     """core/v1 ContainerStatus: whether a container runs, and why not."""
 
     name: str = ""
@@ -149,27 +146,27 @@ class RunningContainerStatus(_WorkloadObject):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
-class NamedPort(_WorkloadObject):
+class NamedPort(WireObject):
     """core/v1 ContainerPort."""
 
     name: str = ""
     container_port: int = 0
 
 
-class ServingContainer(_WorkloadObject):
+class ServingContainer(WireObject):
     """core/v1 Container: where it listens."""
 
     ports: list[NamedPort] = []
 
 
-class RunningPodSpec(_WorkloadObject):
+class RunningPodSpec(WireObject):
     """core/v1 PodSpec: where the pod is, and where it listens."""
 
     node_name: str = ""
     containers: list[ServingContainer] = []
 
 
-class RunningPodStatus(_WorkloadObject):
+class RunningPodStatus(WireObject):
     """core/v1 PodStatus."""
 
     phase: str = ""
@@ -180,7 +177,7 @@ class RunningPodStatus(_WorkloadObject):
     container_statuses: list[RunningContainerStatus] = []
 
 
-class RunningPod(_WorkloadObject):
+class RunningPod(WireObject):
     """core/v1 Pod, as its kubelet reports it."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -194,7 +191,7 @@ class RunningPod(_WorkloadObject):
         return up and self.metadata.deletion_timestamp is None
 
 
-class Event(_WorkloadObject):
+class Event(WireObject):
     """core/v1 Event. ``last_timestamp`` is RFC 3339, None where the series API wrote ``event_time`` only."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -211,20 +208,20 @@ class Event(_WorkloadObject):
         return self.last_timestamp or self.event_time or ""
 
 
-class ConfigMap(_WorkloadObject):
+class ConfigMap(WireObject):
     """core/v1 ConfigMap."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
 
 
-class HelmRevision(_WorkloadObject):
+class HelmRevision(WireObject):
     """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-class ServerVersion(_WorkloadObject):
+class ServerVersion(WireObject):
     """version.Info of an API server; some write "30+" for ``minor``."""
 
     major: str = ""
@@ -232,7 +229,7 @@ class ServerVersion(_WorkloadObject):
     git_version: str = ""
 
 
-class ListedPriorityClass(_WorkloadObject):
+class ListedPriorityClass(WireObject):
     """scheduling/v1 PriorityClass."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -241,7 +238,7 @@ class ListedPriorityClass(_WorkloadObject):
     preemption_policy: str = ""
 
 
-class ListedServicePort(_WorkloadObject):
+class ListedServicePort(WireObject):
     """core/v1 ServicePort."""
 
     port: int = 0
@@ -249,7 +246,7 @@ class ListedServicePort(_WorkloadObject):
     node_port: int = 0
 
 
-class ListedServiceSpec(_WorkloadObject):
+class ListedServiceSpec(WireObject):
     """core/v1 ServiceSpec: its addresses and ports."""
 
     ports: list[ListedServicePort] = []
@@ -258,20 +255,20 @@ class ListedServiceSpec(_WorkloadObject):
     health_check_node_port: int = 0
 
 
-class ListedService(_WorkloadObject):
+class ListedService(WireObject):
     """core/v1 Service."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ListedServiceSpec = msgspec.field(default_factory=ListedServiceSpec)
 
 
-class Namespace(_WorkloadObject):
+class Namespace(WireObject):
     """core/v1 Namespace: what it is called, its labels, and whether it is being deleted."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-class ServedKind(_WorkloadObject):
+class ServedKind(WireObject):
     """metav1.APIResource: a kind that an API server serves, or with a slash in its ``name`` a part of one."""
 
     name: str = ""
@@ -279,7 +276,7 @@ class ServedKind(_WorkloadObject):
     namespaced: bool = False
 
 
-class ServedKinds(_WorkloadObject):
+class ServedKinds(WireObject):
     """metav1.APIResourceList: what an API server serves of one version of a group."""
 
     resources: list[ServedKind] = []

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gputile.api.core import DiskVolume, PodSpec
+from gputile.api.core import PodSpec
+from gputile.api.disks import DiskVolume
 
 DISK_TAKEN: Final = "node(s) had no available disk"
 

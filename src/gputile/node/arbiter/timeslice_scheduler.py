@@ -1,15 +1,15 @@
-"""Schedules turns on one GPU: events in, instructions out. No clock and no I/O; times in nanoseconds.
+"""Schedules turns on one GPU: events in, messages out. No clock and no I/O; times in nanoseconds.
 
 Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
 account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.node.arbiter.accounts import Account, change_quantum, change_share, most_virtual, open_account
 from gputile.node.arbiter.shares import Share
+from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage, Turn
 
 MS: Final = 1_000_000
 IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again
@@ -25,43 +25,6 @@ Rank = tuple[int, int, int, int, str]
 """Whose turn is next: the least goes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """``member`` may submit work for ``length``; 0: until it is told otherwise."""
-
-    member: int
-    turn: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """``member`` may submit work for ``remaining`` more, then gives the turn back."""
-
-    member: int
-    turn: int
-    remaining: int
-
-
-TimesliceMessage = Grant | Limit
-
-
-@dataclass(slots=True)
-class _Turn:
-    number: int
-    account: Account
-    since: int
-    end: int | None  # None: until somebody else wants the GPU
-    charged_until: int
-    sign: int  # when a holder was last heard of
-    holders: set[int] = field(default_factory=set)
-    used: int = 0  # the most that a member that has given the turn back saw the GPU work
-    contended: int = 0  # for how long others waited meanwhile
-    unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
-    settled: int = 0  # how long the GPU worked for those who had given it back before nobody was left
-    kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then
-
-
 class TimeSliceScheduler:
     """The turns on one GPU. ``longest_wait`` is after how long a waiting container goes before all others.
 
@@ -74,7 +37,7 @@ class TimeSliceScheduler:
         self._starts = starts
         self.accounts: dict[Hashable, Account] = {}
         self._members: dict[int, Account] = {}
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
         self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
         self._forgiven: set[int] = set()  # those of ``overrun`` that lost a turn that began without an end
@@ -353,7 +316,7 @@ class TimeSliceScheduler:
 
     # -- the turn there is
 
-    def _look_after(self, turn: _Turn, now: int) -> list[TimesliceMessage]:
+    def _look_after(self, turn: Turn, now: int) -> list[TimesliceMessage]:
         account = turn.account
         said: list[TimesliceMessage] = []
         if turn.end is None and (account.capped or self._others_wait(account, now)):
@@ -374,7 +337,7 @@ class TimeSliceScheduler:
             self._lose(turn, now)
         return said
 
-    def _lose(self, turn: _Turn, now: int) -> None:
+    def _lose(self, turn: Turn, now: int) -> None:
         for member in turn.holders:
             turn.account.overrun[member] = now
             if turn.unbounded:
@@ -383,7 +346,7 @@ class TimeSliceScheduler:
         self._end(now)
         self._idle_hold = None
 
-    def _lost_at(self, turn: _Turn, end: int) -> int:
+    def _lost_at(self, turn: Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
         return min(max(end, turn.sign) + self.quantum, end + MOST_OVERRUN)
 
@@ -420,7 +383,7 @@ class TimeSliceScheduler:
     def _begin(self, account: Account, length: int, now: int) -> list[TimesliceMessage]:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
-        self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
+        self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
         self._turn.kept_until = now + (self.quantum if account.overrun else self.spare)
         self._idle_hold = None
         return self._look_after(self._turn, now)

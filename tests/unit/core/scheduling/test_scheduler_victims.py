@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.core import Container, ContainerPort, DiskVolume, NamedSource, Pod
+from gputile.api.core import Container, ContainerPort, Pod
+from gputile.api.disks import DiskVolume, NamedSource
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputile.node.arbiter.shares import Share
-from gputile.node.arbiter.timeslice_scheduler import MS, Grant, Limit, TimesliceMessage, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MS, TimeSliceScheduler
+from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage
 
 
 @dataclass

@@ -9,14 +9,8 @@ from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
 from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
-from gputile.node.arbiter.timeslice_scheduler import (
-    MOST_HOLDERS,
-    MS,
-    Grant,
-    Limit,
-    TimesliceMessage,
-    TimeSliceScheduler,
-)
+from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
+from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage
 from tests.unit.node.arbiter.collective import Job, Node
 
 Q = 30 * MS

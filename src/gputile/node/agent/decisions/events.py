@@ -34,12 +34,20 @@ class SurroundingsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """When an event came: ``monotonic`` in seconds, and Unix time in nanoseconds."""
+
+    monotonic: float
+    unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class PodsListed:
     """The kubelet has listed who has which devices.
 
     ``epoch`` is when this kubelet was first seen, and ``settled`` says that it has had time to list its own pods again.
     ``started`` are the allocation directories that tell that their container was let start. ``synced`` says that the
-    API server's pods are complete. ``now`` is on the monotonic clock in seconds, ``now_ns`` Unix time in nanoseconds.
+    API server's pods are complete.
     """
 
     listing: Listing
@@ -47,5 +55,4 @@ class PodsListed:
     settled: bool
     started: Set[str]
     synced: bool
-    now: float
-    now_ns: int
+    at: Moment

@@ -39,9 +39,9 @@ class ContainerUse:
             return [None] * len(container.gpus)
         ids = [container.container_id] if container.container_id else []
         if container.alone:
-            ids = [key for uid, key, _ in by_process if uid == container.uid]
+            ids = [key for uid, key, _ in by_process if uid == container.container.uid]
         used = (
-            sum(by_process.get((container.uid, each, uuid), 0) for each in set(ids) for uuid in part.uuids)
+            sum(by_process.get((container.container.uid, each, uuid), 0) for each in set(ids) for uuid in part.uuids)
             for part in container.gpus
         )
         return [GpuUsage(each, None, None) for each in used]
@@ -50,7 +50,7 @@ class ContainerUse:
         self, containers: tuple[MonitoredContainer, ...], readings: tuple[GpuReading, ...]
     ) -> dict[tuple[str, str, str], int]:
         """Return the bytes that processes use, by the UID of the pod, the ID of the container and the GPU's UUID."""
-        pods = {container.uid for container in containers if not container.directory}
+        pods = {container.container.uid for container in containers if not container.directory}
         found: dict[tuple[str, str, str], int] = {}
         for process in (each for reading in readings for each in reading.processes) if pods else ():
             owner = owner_of(process.pid, pods, self._proc)

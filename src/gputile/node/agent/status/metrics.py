@@ -31,9 +31,9 @@ class GpuTimes(Collector):
             "Time for which a container with work for the GPU waited for its turns, seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
-        for _, *names, seconds, waiting in self.rows:
-            used.add_metric(names, round(seconds, _SECOND_DIGITS))
-            waited.add_metric(names, round(waiting, _SECOND_DIGITS))
+        for (_, *names), gpu, seconds, waiting in self.rows:
+            used.add_metric((*names, gpu), round(seconds, _SECOND_DIGITS))
+            waited.add_metric((*names, gpu), round(waiting, _SECOND_DIGITS))
         yield used
         yield waited
 

@@ -130,7 +130,7 @@ class NodeMetrics(Collector):
         )
         containers = self._snapshots.latest.containers
         for container, counted in self._use.read(containers, readings):
-            names = container.namespace, container.pod, container.container
+            _, *names = container.container
             for part, usage in zip(container.gpus, counted, strict=True):
                 labels = (*names, str(part.index))
                 limit.add_metric(labels, part.limit)

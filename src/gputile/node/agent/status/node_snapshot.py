@@ -13,6 +13,7 @@ from gputile.node.agent.decisions.publishing.time_shares import policy_of, time_
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import ISOLATED, MigDevice
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import PodDevices, stand_in
 from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuBookings, bookings_of, instances_of
 from gputile.node.native_layouts import SHARE_WHOLE
@@ -43,10 +44,7 @@ class MonitoredContainer:
     the pod has GPUs. ``directory`` names the file in which its library counts, "" where it has no library.
     """
 
-    namespace: str
-    pod: str
-    uid: str
-    container: str
+    container: PodContainer
     container_id: str
     alone: bool
     directory: str
@@ -112,10 +110,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
             parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
             isolated = devices.mode in ISOLATED
             yield MonitoredContainer(
-                devices.namespace,
-                devices.name,
-                devices.uid,
-                container,
+                PodContainer(devices.uid, devices.namespace, devices.name, container),
                 ids.get(container, ""),
                 len(directories) == 1,
                 directory if isolated else "",

@@ -50,14 +50,14 @@ class UsageHour:
         self._due_s += EVERY_S
         if self._due_s <= now_s:  # it is the first, or the machine has slept
             self._due_s = now_s + EVERY_S
-        counted = {(row.uid, row.container, row.gpu): row.seconds for row in self._times.rows}
+        counted = {(row.container, row.gpu): row.seconds for row in self._times.rows}
         lines: dict[str, dict[tuple[str, int], _Line]] = {}
         for each, usages in self._use.read(self._snapshots.latest.containers, self._monitor.readings):
-            before, of_pod = self._lines.get(each.uid, {}), lines.setdefault(each.uid, {})
+            before, of_pod = self._lines.get(each.container.uid, {}), lines.setdefault(each.container.uid, {})
             for part, usage in zip(each.gpus, usages, strict=True):
-                key = each.container, part.index
+                key = each.container.name, part.index
                 line = before.get(key, _Line(*key, None, array("q")))
-                seconds = counted.get((each.uid, each.container, str(part.index)))
+                seconds = counted.get((each.container, str(part.index)))
                 mib = _UNKNOWN if usage is None else -(-min(usage.used, part.total) // _MIB)
                 sample = array("q", (at, mib, _percent(line.seconds, seconds, now_s - self._taken_s)))
                 of_pod[key] = _Line(*key, seconds, (line.samples + sample)[-MOST_SAMPLES * _FIELDS :])

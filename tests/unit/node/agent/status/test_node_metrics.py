@@ -26,6 +26,7 @@ from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.metrics import GpuTimes
 from gputile.node.agent.status.node_metrics import NodeMetrics
@@ -241,7 +242,7 @@ def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None
     """Sixteen decimals of a third, of each of 200 containers, are several kilobytes of each scrape."""
     node = Node(tmp_path, Mode.CGPU, ("one", "two", "three"))
     times = GpuTimes()
-    times.rows = (TimeUsed(POD, "default", "a", "one", "1", 12345.678901234, 2345.678901234),)
+    times.rows = (TimeUsed(PodContainer(POD, "default", "a", "one"), "1", 12345.678901234, 2345.678901234),)
     node.registry.register(times)
     found = node.samples()
     assert found["gpu_time_share_ratio", labels(container="one")] == 0.333333

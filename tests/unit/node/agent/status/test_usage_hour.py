@@ -14,6 +14,7 @@ from gputile.api.well_known import Mode
 from gputile.kube.attempts import Attempts
 from gputile.kube.connection import Connection
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.metrics import GpuTimes
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
@@ -40,8 +41,8 @@ class Remembering:
     def take(self, minute: int, seconds: float) -> None:
         self.node.snapshots.refresh()
         self.times.rows = (
-            TimeUsed(POD, "default", "a", "main", "1", seconds, 0.0),
-            TimeUsed("of a successor", "default", "a", "main", "1", 9.0 * seconds, 0.0),
+            TimeUsed(PodContainer(POD, "default", "a", "main"), "1", seconds, 0.0),
+            TimeUsed(PodContainer("of a successor", "default", "a", "main"), "1", 9.0 * seconds, 0.0),
         )
         self.hour.take_if_due(60 * minute, 60.0 * minute)
 

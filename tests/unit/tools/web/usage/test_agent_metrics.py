@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.tools.web.usage.agent_metrics import AgentReading, UnreadableMetrics, agent_reading, mib
 from tests.fakes.agents import metrics_text
@@ -28,8 +29,8 @@ def test_memory_of_a_pod_is_told_apart_by_gpu() -> None:
 def test_what_an_agent_serves_of_gpu_time_is_read() -> None:
     metrics = AgentMetrics()
     metrics.gpu_times.rows = (
-        TimeUsed("u", "ns", 'p"\\', "c", "0", 2.0, 1.0),
-        TimeUsed("v", "ns", "q", "c", "0", 3.5, 0),
+        TimeUsed(PodContainer("u", "ns", 'p"\\', "c"), "0", 2.0, 1.0),
+        TimeUsed(PodContainer("v", "ns", "q", "c"), "0", 3.5, 0),
     )
     metrics.agents_started = 3
     found = agent_reading(generate_latest(metrics.registry))

@@ -15,6 +15,7 @@ from gputile.node.agent.decisions.publishing.running_weights import RunningWeigh
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
@@ -40,13 +41,10 @@ class TimeShares:
 class TimeUsed(NamedTuple):
     """How many seconds a container has had a GPU to itself, in its turns, and has waited for them.
 
-    ``uid`` is the pod's, which tells it from a predecessor of its name. ``gpu`` is the GPU's index on its node.
+    ``gpu`` is the GPU's index on its node.
     """
 
-    uid: str
-    namespace: str
-    pod: str
-    container: str
+    container: PodContainer
     gpu: str
     seconds: float
     waited: float
@@ -126,8 +124,8 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
         found = owners.get(path.rpartition("/")[2])
         if found is not None and uuid in indices:
             pod_devices, devices = found
-            names = pod_devices.namespace, pod_devices.name, devices.container, indices[uuid]
-            yield TimeUsed(pod_devices.uid, *names, spent.used / 1e9, spent.waited / 1e9)
+            container = PodContainer(pod_devices.uid, pod_devices.namespace, pod_devices.name, devices.container)
+            yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
