@@ -54,7 +54,7 @@ def load_documents(text: str) -> Iterator[Any]:
         yield from _yaml_stream(text, 0)
     elif text[end:].strip():
         if count > 1:
-            raise DocumentError(f"line {_line_of(text, end)}: behind {count} objects of JSON stands what is not JSON")
+            raise DocumentError(f"line {_line_of(text, end)}: what follows {count} JSON objects is not JSON")
         rest = _LINE_END.sub("", text[end:], 1)
         yield from _yaml_stream(rest, text.count("\n") - rest.count("\n"))
 

@@ -106,7 +106,7 @@ def test_anchors_hold_within_one_document() -> None:
         ("a: 1\n---\n...\nb: 2\n", "line 3: did not find"),
         ("a: 1\n---\nb: 2\n...\nc: 3\n", "line 5: did not find expected <document start>"),
         ("a: 1\n---\nb: 2\r---\rc: 3\n", "line 3: a second document begins within this one"),
-        ('{"a": 1}{"b": 2}\n---\nc: 3\n', "line 1: behind 2 objects of JSON stands what is not JSON"),
+        ('{"a": 1}{"b": 2}\n---\nc: 3\n', "line 1: what follows 2 JSON objects is not JSON"),
         ('{"a": 1}\n---\nb: [\n', "line 4: "),
         ("a: 1\n\ufeffb: 2\n", "line 2: it begins with a byte order mark"),
         ('{"a": ' + "9" * 5000 + "}", "digits"),

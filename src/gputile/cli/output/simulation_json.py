@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def simulate_answer(result: "SimulationResult", other: "SimulationResult | None") -> SimulateAnswer:
-    """Return what is printed of a result, and of what ``other``, by another placement policy, made of the same."""
+    """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if other is None:
         return answer

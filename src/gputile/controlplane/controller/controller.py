@@ -283,7 +283,7 @@ class Controller:
         try:
             self._planner.resume(self._lease.note)
         except AccountError as error:
-            log.error("for how long GPUs were reserved for gangs is not known: %s", error)
+            log.error("nobody knows how long GPUs have been reserved for gangs: %s", error)
             self._planner.resume("")
 
     def _reconsider_all(self) -> None:

@@ -227,7 +227,7 @@ class GangPlanner:
             self._report(gang, _BEHIND, text, result)
             return False
         if gang.repeated and self._starvation.resting:
-            # What ends is left as it is: so whoever plans next knows it too.
+            # The reservations that end stay on the pods: so the next leader knows of them, too.
             self._report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
         if self._searches.must_wait(gang, starved=self._is_starved(gang)):

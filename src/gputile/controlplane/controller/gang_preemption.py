@@ -3,8 +3,8 @@
 First GPUs are reserved, by a plan that is not to start yet. When all reservations are written, the pods are evicted
 that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
 It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
-the gang waits before it tries again. For a while others are chosen then than who was refused (``refused_evictions``).
-Who takes over as leader knows nothing of it: it finds the reservations, and the pods that leave, and plans anew.
+the gang waits before it tries again. Pods whose eviction was refused are not chosen again for a while
+(``refused_evictions``). The next leader finds the reservations and the pods that leave, and plans anew.
 """
 
 from collections import Counter

@@ -1,13 +1,13 @@
 """Keeps reservations for pods that preempt others, until the pods are bound or give up.
 
 First GPUs are reserved: one write to the pod gives it a reservation, which the ledger counts as a booking, and
-``nominatedNodeName``. Then pods are evicted until the reservation is free. So nobody else gets the place, whoever asks
-first, and the pod is bound to it only when it really is free. All that has to survive is in the API server: who takes
-over finds the reservation, and evicts whoever still has to leave.
+``nominatedNodeName``. Then pods are evicted until the reservation is free. Nobody else gets these GPUs
+meanwhile, and the pod is bound when they are free. The API server has all that must survive: the next leader finds the
+reservation, and evicts the pods that still have to leave.
 
-Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A place is given up if a first eviction is
-refused, if the place is lost for other reasons, and when its time has ended. For a while others are chosen then
-(``refused_evictions``).
+Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A reservation is given up if its
+first eviction is refused, if its GPUs are lost for other reasons, and when its time has ended. Pods whose eviction was
+refused are not chosen again for a while (``refused_evictions``).
 """
 
 import logging
@@ -93,7 +93,7 @@ class PreemptionReservations:
     def rules(self, *, refused_too: bool = False, soon_s: float = SOON_S) -> EvictionRules:
         """Return the rules by which pods may be evicted now; ``refused_too`` also those that were refused lately.
 
-        Who leaves within ``soon_s`` counts as gone: for a place that has been chosen that is whoever was told to.
+        A pod that leaves within ``soon_s`` counts as gone. After a reservation all that were told to leave do.
         """
         bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
         over_budget = budgets.over_budget if refused_too else self._not_evictable

@@ -418,7 +418,7 @@ class NodeTimeSlices:
         return min(bounded, default=0)
 
     def _ends_with_others(self, begin: Begin) -> bool:
-        """Whether this is a GPU beside those that the container has, of which one has an end."""
+        """Return whether the container has turns on other GPUs already, and one of those ends."""
         return begin.name in self._tied and bool(self._ends_of(begin.name))
 
     def _ends_of(self, name: Hashable) -> list[int]:

@@ -11,11 +11,11 @@ MOST_GONE = 4096
 
 
 class PodCache(dict[str, KnownPod]):
-    """Pods by key. ``gone`` are the UIDs of those that the watch or a list said were deleted: an answer to a read or a
-    write may come after that word, and would be the last one on a pod of which the watch says nothing any more.
+    """Pods by key. ``gone`` are the UIDs of pods that the watch or a list reported as deleted: the answer to a read or
+    a write may arrive later, and would bring such a pod back for good, since the watch has no more to say of it.
 
-    ``ahead`` are the UIDs of pods that were read before the watch or a list has told of them: a list that lacks one of
-    them may be older than it.
+    ``ahead`` are the UIDs of pods that were read directly, and that no watch or list has reported yet: a list that
+    lacks one of them may be older than the pod.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ Applying a manifest again makes no second copy.
 
 A pod of the cluster is one of an object's if its controller is the object, or a ReplicaSet or Job that the object made,
 or if it carries the labels that identify such pods. Pods are replaced where the template of their object changes, as
-its controller would do it. Where it is not known how the object is in the cluster, or its pods are of an earlier
-template, that is seen by what a pod is to a scheduler: what it asks of a node, what it tolerates, its gates and labels.
+its controller would do it. Where nobody knows the object as the cluster has it, or its pods are of an earlier
+template, pods are compared by what a scheduler reads: what they ask of a node, what they tolerate, gates and labels.
 """
 
 from collections import Counter

@@ -166,7 +166,7 @@ def _wait_for_others(state: AllocationState, pod_devices: PodDevices, check: Cal
     """
     try:
         check(rules_of(state))
-    except Occupied:  # mostly all pods have room; only where they do not it counts who came first
+    except Occupied:  # who came first matters only where not all pods have room
         try:
             check(_rules_before(state, pod_devices))
         except Occupied as error:
