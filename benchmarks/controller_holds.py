@@ -28,7 +28,7 @@ from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps, at_once
-from gputile.kube.reflector import Applied, Deleted, Replaced
+from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 
 NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
 ALL_UNITS = 8 * 15

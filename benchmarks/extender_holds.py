@@ -22,7 +22,7 @@ from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.decoding import Applied, Deleted, Replaced
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced
 
 NODES, PODS = 5_000, 50_000
 _UNITS = 16  # of each GPU of a node where a pod preempts others

@@ -21,7 +21,7 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import reserved_place
-from gputile.kube.reflector import Applied, Replaced
+from gputile.kube.watching.reflector import Applied, Replaced
 from tests.calls import calls
 from tests.corebuilders import gpu_node
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member

@@ -15,8 +15,8 @@ from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import Conflict, ConnectionFailed
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
 
 NODE = "n"
 

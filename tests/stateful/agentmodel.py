@@ -29,8 +29,8 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.health import Health
-from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import ConnectionFailed, KubeError
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.cluster.informer import NodeInformer
 from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits

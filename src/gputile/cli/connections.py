@@ -3,13 +3,13 @@
 import math
 from typing import TYPE_CHECKING
 
-from gputile.kube.answer_bounds import MOST_ANSWER_BYTES
-from gputile.kube.attempts import Attempts
-from gputile.kube.kubeconfig import Access
-from gputile.kube.light_connection import LightConnection
+from gputile.kube.access.kubeconfig import Access
+from gputile.kube.transport.answer_bounds import MOST_ANSWER_BYTES
+from gputile.kube.transport.attempts import Attempts
+from gputile.kube.transport.light_connection import LightConnection
 
 if TYPE_CHECKING:
-    from gputile.kube.connection import Connection
+    from gputile.kube.transport.connection import Connection
 
 
 def connection_to(access: Access, longest_wait_s: float = math.inf) -> "LightConnection | Connection":
@@ -20,6 +20,6 @@ def connection_to(access: Access, longest_wait_s: float = math.inf) -> "LightCon
     attempts = Attempts(longest_wait_s=longest_wait_s)
     if access.proxy is None:
         return LightConnection(access, attempts=attempts)
-    from gputile.kube.connection import Connection
+    from gputile.kube.transport.connection import Connection
 
     return Connection(access, attempts=attempts, most_bytes=MOST_ANSWER_BYTES)

@@ -11,7 +11,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.core.kube_predicates.node_fit import selects
-from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 _Key = tuple[str, str]  # namespace and name
 

@@ -2,7 +2,7 @@
 
 from gputile.api.core import Pod
 from gputile.kube.backoff import Backoff
-from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 PODS = "/api/v1/pods"
 QUICK = Backoff(first=0.001, longest=0.004)

@@ -87,7 +87,7 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     from gputile.cli.reads.installation_problems import installation_problems
     from gputile.cli.reads.live_cluster import INSTALLED
     from gputile.cli.reads.readiness import unready_reasons
-    from gputile.kube.listing import list_all
+    from gputile.kube.watching.listing import list_all
     from gputile.tools.views.status import assess, with_problems, with_traces
 
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
@@ -126,9 +126,9 @@ async def _traces(connection: "BoundedReads", namespace: str) -> "Traces":
 
     from gputile.api.lease import Lease
     from gputile.api.workloads import WebhookConfiguration
-    from gputile.kube.decoding import T
     from gputile.kube.errors import Forbidden, NotFound
-    from gputile.kube.listing import list_all
+    from gputile.kube.watching.decoding import T
+    from gputile.kube.watching.listing import list_all
     from gputile.tools.views.traces import traces_of
 
     async def readable(path: str, kind: type[T]) -> list[T]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from gputile.kube.kubeconfig import Access
+    from gputile.kube.access.kubeconfig import Access
     from gputile.tools.simulator.cluster.scenario import Scenario
 
 WITHIN_S = 1.5
@@ -56,7 +56,7 @@ def autoscalers() -> list[str]:
 
 def contexts(ctx: typer.Context) -> list[str]:
     """Return the contexts of the kubeconfig."""
-    from gputile.kube.kubeconfig import context_names
+    from gputile.kube.access.kubeconfig import context_names
 
     return _bounded(lambda: context_names(ctx.params.get("kubeconfig")))
 
@@ -121,7 +121,7 @@ def _files(ctx: typer.Context) -> "Scenario":
 
 
 def _access(ctx: typer.Context) -> "Access":
-    from gputile.kube.kubeconfig import load_access
+    from gputile.kube.access.kubeconfig import load_access
 
     return load_access(ctx.params.get("kubeconfig"), ctx.params.get("context"))
 
@@ -135,7 +135,7 @@ def _names(access: "Access", path: str) -> list[str]:
 
     from gputile.api.core import ListMeta, ObjectMeta
     from gputile.cli.connections import connection_to
-    from gputile.kube.listing import PAGE_SIZE
+    from gputile.kube.watching.listing import PAGE_SIZE
 
     class Named(msgspec.Struct):
         metadata: ObjectMeta

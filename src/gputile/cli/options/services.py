@@ -10,7 +10,7 @@ from gputile.cli.output.streams import fail
 from gputile.support.logs import LogFormat
 
 if TYPE_CHECKING:
-    from gputile.kube.kubeconfig import Access
+    from gputile.kube.access.kubeconfig import Access
 
 ServiceKubeconfig = Annotated[
     Path | None,
@@ -38,8 +38,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
     """Return how the API server is reached; leave the program where nothing says it."""
+    from gputile.kube.access.kubeconfig import load_access
     from gputile.kube.errors import ConfigError
-    from gputile.kube.kubeconfig import load_access
 
     try:
         return load_access(kubeconfig, context)

@@ -13,13 +13,13 @@ from gputile.cli.options.duration import FOR_EVER_S, duration_s
 from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail
+from gputile.kube.access.kubeconfig import load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, KubeError, PluginTimeout
-from gputile.kube.kubeconfig import load_access
-from gputile.kube.light_connection import LightConnection
-from gputile.kube.request import NO_QUERY, Query
+from gputile.kube.transport.light_connection import LightConnection
+from gputile.kube.transport.request import NO_QUERY, Query
 
 if TYPE_CHECKING:
-    from gputile.kube.connection import Connection
+    from gputile.kube.transport.connection import Connection
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")

@@ -7,9 +7,9 @@ import msgspec
 
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
 from gputile.cli.reads.bounded_reads import BoundedReads
-from gputile.kube.decoding import T
 from gputile.kube.errors import ApiError, Forbidden, NotFound
-from gputile.kube.listing import list_all
+from gputile.kube.watching.decoding import T
+from gputile.kube.watching.listing import list_all
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,

@@ -12,9 +12,9 @@ from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespa
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
-from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.listing import Reading, list_all, list_pages
+from gputile.kube.watching.decoding import ObjectDecoder
+from gputile.kube.watching.listing import Reading, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission.priority_classes import PriorityClasses

@@ -32,7 +32,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
-from gputile.kube.reflector import Deleted
+from gputile.kube.watching.reflector import Deleted
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

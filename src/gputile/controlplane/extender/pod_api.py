@@ -7,10 +7,17 @@ from typing import Protocol
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import FENCE_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.listing import list_all
-from gputile.kube.writes import annotate_pod_status, bind_pod, evict_pod, mark_preempted, read_pod, write_reservation
+from gputile.kube.transport.connection import Connection
+from gputile.kube.watching.listing import list_all
+from gputile.kube.writing.writes import (
+    annotate_pod_status,
+    bind_pod,
+    evict_pod,
+    mark_preempted,
+    read_pod,
+    write_reservation,
+)
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
 BIND_SECONDS = 15.0

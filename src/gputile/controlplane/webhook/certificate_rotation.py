@@ -19,8 +19,8 @@ from gputile.api.conversion import ConversionError
 from gputile.api.conversion import decode as decode_json
 from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
 from gputile.kube.clock import SYSTEM_CLOCK, Clock
-from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
+from gputile.kube.transport.connection import STRATEGIC_MERGE_PATCH, Connection
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import uvloop
 
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.kube.access.kubeconfig import load_access
 from gputile.kube.errors import ConfigError
-from gputile.kube.kubeconfig import load_access
 from gputile.node.agent.files.node_files import StateError
 from gputile.node.agent.serve import GatewayLink, serve
 from gputile.node.agent.settings import decode_settings

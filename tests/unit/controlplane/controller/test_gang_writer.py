@@ -12,7 +12,7 @@ from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.reflector import Applied
+from gputile.kube.watching.reflector import Applied
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")

@@ -16,7 +16,7 @@ from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.placement.steps import at_once
-from gputile.kube.reflector import Applied, Deleted, Replaced
+from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described

@@ -6,9 +6,9 @@ import pytest
 
 from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
-from gputile.kube.attempts import Attempts
-from gputile.kube.connection import Connection
-from gputile.kube.reflector import Replaced, WatchEvent
+from gputile.kube.transport.attempts import Attempts
+from gputile.kube.transport.connection import Connection
+from gputile.kube.watching.reflector import Replaced, WatchEvent
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 

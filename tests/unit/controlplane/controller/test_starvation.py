@@ -14,7 +14,7 @@ from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.starvation import AccountError, StarvationTimeout
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
-from gputile.kube.reflector import Applied
+from gputile.kube.watching.reflector import Applied
 from tests.corebuilders import gpu_node
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, said
 

@@ -12,7 +12,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
-from gputile.kube.decoding import Applied, Replaced, UnreadableObject
+from gputile.kube.watching.decoding import Applied, Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of

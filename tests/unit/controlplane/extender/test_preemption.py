@@ -7,7 +7,7 @@ from gputile.api.core import ObjectMeta, Pod
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
 from gputile.core.ledger.snapshot import overallocated_gpus
-from gputile.kube.decoding import Applied
+from gputile.kube.watching.decoding import Applied
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]

@@ -4,7 +4,7 @@ import asyncio
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, unversioned
-from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.pod_cache import apply_pod, read_again, remove_pod, replace_pods
 from gputile.node.agent.wakeup import Wakeups

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from gputile.kube.attempts import Attempts
-from gputile.kube.connection import Connection
+from gputile.kube.transport.attempts import Attempts
+from gputile.kube.transport.connection import Connection
 from gputile.tools.web.page.records import NodeUsage, PodUsage, PodUsageAnswer, UsageSample
 from gputile.tools.web.usage import feed as usage_feed
 from gputile.tools.web.usage.feed import UsageFeed

@@ -1,0 +1,1 @@
+"""Keeps one replica of a component active, by a Lease."""
