@@ -34,7 +34,7 @@ class SurroundingsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class EventTime:
     """When an event came: ``monotonic`` in seconds, and Unix time in nanoseconds."""
 
     monotonic: float
@@ -55,4 +55,4 @@ class PodsListed:
     settled: bool
     started: Set[str]
     synced: bool
-    at: Moment
+    at: EventTime

@@ -2,7 +2,7 @@
 
 import time
 
-from gputile.node.agent.decisions.events import Moment, PodsListed
+from gputile.node.agent.decisions.events import EventTime, PodsListed
 from gputile.node.agent.decisions.reconciliation.differences import Correction
 from gputile.node.agent.decisions.reconciliation.rounds import Reconciliation
 from gputile.node.agent.files.records import Records
@@ -67,7 +67,7 @@ class Reconciler:
         if listing is None:
             return None
         epoch, settled, started = self._kubelet.state.epoch, self._kubelet.settled, self._store.started()
-        return PodsListed(listing, epoch, settled, started, synced, Moment(time.monotonic(), time.time_ns()))
+        return PodsListed(listing, epoch, settled, started, synced, EventTime(time.monotonic(), time.time_ns()))
 
     async def _put_right(self, found: list[Correction], *, synced: bool) -> bool:
         """Carry out what differs, and what follows; return whether a pod has changed since."""

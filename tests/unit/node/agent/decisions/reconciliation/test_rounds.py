@@ -7,7 +7,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.events import Moment, PodsListed
+from gputile.node.agent.decisions.events import EventTime, PodsListed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     CorrectLimits,
@@ -30,7 +30,7 @@ IDS = ("g0-00000", "g0-00001")
 
 
 def event(listing: Listing, *, now: float = 0.0, started: frozenset[str] = frozenset()) -> PodsListed:
-    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, at=Moment(now, 9))
+    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, at=EventTime(now, 9))
 
 
 def admitted() -> AllocationState:
