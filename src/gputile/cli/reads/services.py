@@ -7,7 +7,7 @@ from gputile.api.workloads import ListedService
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.listing import list_all
+from gputile.kube.watching.listing import list_all
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.documents.manifests import Manifest
