@@ -45,7 +45,7 @@ def read_rules(reach: Reach, manifests: "Iterable[Manifest]", labelled: Iterable
     names = used[:_MOST_NAMESPACES]
     scaled = {place_of(each)[0] for each in given if each.kind in SCALABLE}
 
-    async def read() -> list[_Namespace]:
+    async def read() -> list[_NamedNamespace]:
         async with reads(reach) as connection:
             return await asyncio.gather(*(_rules_of(connection, name, name in scaled) for name in names))
 
@@ -62,14 +62,14 @@ def read_rules(reach: Reach, manifests: "Iterable[Manifest]", labelled: Iterable
 
 
 @dataclass(frozen=True, slots=True)
-class _Namespace:
+class _NamedNamespace:
     """What a namespace has: its rules, and sentences on those that are not judged."""
 
     rules: "Sequence[Manifest]"
     said: Sequence[str]
 
 
-async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _Namespace:
+async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _NamedNamespace:
     """Return the LimitRanges of a namespace, with its autoscalers if pods of it can be ``scaled``.
 
     Raises:
@@ -94,7 +94,7 @@ async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _Names
         rules += [_manifest(version, kind, each) for each in autoscalers]
         if why:
             said.append(f"how many pods autoscalers keep in the namespace {namespace} is not known: {why}")
-    return _Namespace(rules, said)
+    return _NamedNamespace(rules, said)
 
 
 def _manifest(version: str, kind: str, body: dict[str, Any]) -> "Manifest":

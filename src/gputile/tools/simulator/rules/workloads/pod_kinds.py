@@ -17,7 +17,7 @@ from gputile.api.wording import kind_of, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.documents.cluster_description import API_VERSION
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, load_manifests
-from gputile.tools.simulator.documents.paths import EACH, Place, Step, bound, missing, places_at, written
+from gputile.tools.simulator.documents.paths import EACH, FieldAt, Step, bound, missing, places_at, written
 from gputile.tools.simulator.rules.values.names import broken_labels
 from gputile.tools.simulator.rules.workloads.kinds import Json
 
@@ -277,7 +277,7 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
     for rule in rules:
         places = list(places_at(manifest.body, rule.template)) or list(places_at(manifest.body, rule.otherwise))
         if not places and rule.default is not None:
-            places = [Place(tuple(rule.template.split(".")), (), "", rule.default)]
+            places = [FieldAt(tuple(rule.template.split(".")), (), "", rule.default)]
         for place in places:
             if not isinstance(place.value, dict):
                 raise manifest.origin.error(written(place.steps), f"must be a mapping, is {kind_of(place.value)}")
