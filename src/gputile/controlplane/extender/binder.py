@@ -121,7 +121,7 @@ class Binder:
             return ""
         verdict = await self._assume(pod, node)
         if isinstance(verdict, BindRefusal):
-            raise BindError(verdict.reason)
+            raise BindError(verdict.text)
         if isinstance(verdict, AlreadyBound):
             return ""
         await self._send(pod, verdict)

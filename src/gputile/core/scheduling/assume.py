@@ -18,10 +18,30 @@ from gputile.core.scheduling.reserved_place import is_ordinary, take_reservation
 
 
 @dataclass(frozen=True, slots=True)
-class BindRefusal:
-    """Why a pod gets no GPUs of a node now."""
+class BoundElsewhere:
+    """The ``pod``, by namespace and name, has GPUs of another ``node``."""
 
-    reason: str
+    pod: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindRefusal:
+    """Why a pod gets no GPUs of ``node`` now: what was decided against it, which is worded where it is read."""
+
+    node: str
+    why: FitRefusal | ReservationRefusal | RequestError | BoundElsewhere
+
+    @property
+    def text(self) -> str:
+        """The refusal for people."""
+        match self.why:
+            case RequestError():
+                return str(self.why)
+            case BoundElsewhere(pod, node):
+                return f"pod {pod} has GPUs of node {node} already"
+            case refusal:
+                return f"node {self.node}: {refusal.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, w
     try:
         request = engine.request(pod)
     except RequestError as error:
-        return BindRefusal(str(error))
+        return BindRefusal(node, error)
     if request is None:
         return binding_of(pod, Decision(node, (), None))
     uid = pod.metadata.uid
@@ -76,12 +96,12 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, w
     if booking is not None and not booking.reserved:
         if booking.node == node:
             return AlreadyBound()
-        return BindRefusal(f"pod {pod.key} has GPUs of node {booking.node} already")
+        return BindRefusal(node, BoundElsewhere(pod.key, booking.node))
     if booking is not None and wait and (first := waits_for(engine.ledger, uid)) is not None:
         return WaitsForPod(first.key)
     decision = assume(engine, pod, request, node, now)
     if not isinstance(decision, Decision):
-        return BindRefusal(f"node {node}: {decision.text}")
+        return BindRefusal(node, decision)
     return binding_of(pod, decision, decision.text())
 
 

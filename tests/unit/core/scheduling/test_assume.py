@@ -6,12 +6,23 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.request import RequestError
 from gputile.core.ledger.events import PodApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.assume import AlreadyBound, BindRefusal, BindTime, BindVerdict, WaitsForPod, assume_pod
+from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.scheduling.assume import (
+    AlreadyBound,
+    BindRefusal,
+    BindTime,
+    BindVerdict,
+    BoundElsewhere,
+    WaitsForPod,
+    assume_pod,
+)
 from gputile.core.scheduling.binding_outcome import begin_reading, take_back
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_binding import PodBinding
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import is_ordinary
 from tests.corebuilders import GIB15, container, gpu_node, ledger_of, pod
 from tests.unit.core.scheduling.test_reserved_place import GANGS, holding, member
@@ -56,17 +67,22 @@ def test_a_refusal_says_why_and_books_nothing() -> None:
     ledger = share_node()
     invalid = verdict_on(ledger, pod("p", core=7))
     assert isinstance(invalid, BindRefusal)
-    assert invalid.reason.startswith("spec.containers[main].resources.limits: ")
+    assert isinstance(invalid.why, RequestError)
+    assert invalid.text.startswith("spec.containers[main].resources.limits: ")
     too_large = verdict_on(ledger, pod("p", mem=99))
+    assert isinstance(too_large, BindRefusal)
+    assert isinstance(too_large.why, FitRefusal)
     why = "node n: its largest GPU has 15 units of 1024 MiB; the pod needs 99 on one GPU"
-    assert (too_large, ledger.booking("p")) == (BindRefusal(why), None)
+    assert (too_large.text, ledger.booking("p")) == (why, None)
 
 
 def test_a_pod_is_bound_once() -> None:
     ledger = share_node()
     verdict_on(ledger, pod("p", mem=4))
     assert verdict_on(ledger, pod("p", mem=4)) == AlreadyBound()
-    assert verdict_on(ledger, pod("p", mem=4), "m") == BindRefusal("pod default/p has GPUs of node n already")
+    elsewhere = verdict_on(ledger, pod("p", mem=4), "m")
+    assert elsewhere == BindRefusal("m", BoundElsewhere("default/p", "n"))
+    assert elsewhere.text == "pod default/p has GPUs of node n already"
 
 
 @pytest.mark.requirement("M13")
@@ -76,7 +92,8 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     ledger.apply(PodApplied(second))
     assert verdict_on(ledger, second) == WaitsForPod("default/a")
     told = verdict_on(ledger, second, wait=False)
-    assert told == BindRefusal("node n: pod default/a of its gang is bound first, and is not yet")
+    assert told == BindRefusal("n", ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod="default/a"))
+    assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
     binding = binding_on(ledger, first)
     assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10240 MiB)")
 
