@@ -133,6 +133,21 @@ def test_no_imports_run_in_a_circle() -> None:
     graphlib.TopologicalSorter(needs).prepare()  # raises CycleError, which names the modules
 
 
+def test_only_decisions_change_the_agents_state() -> None:
+    """The shell, and what touches the world, hand events to decisions: they assign nothing of the state themselves."""
+    agent, found = SOURCE / "node" / "agent", []
+    for path in agent.rglob("*.py"):
+        if path.relative_to(agent).parts[0] in {"state", "decisions"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
+            for each in (leaf for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Attribute)):
+                if re.search(r"(^|[._])state\.|\badvertised\.|^told\.", ast.unparse(each)):
+                    found.append(f"{path.relative_to(SOURCE)}:{each.lineno}: {ast.unparse(each)}")
+    assert found == []
+
+
 def test_a_function_has_at_most_60_lines() -> None:
     """A command's options are an object (``takes``), so what it does fits a screen, too."""
     long = []

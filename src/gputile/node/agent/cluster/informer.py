@@ -3,10 +3,11 @@
 import asyncio
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod, unversioned
+from gputile.api.core import Node, Pod
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.pod_cache import apply_pod, read_again, remove_pod, replace_pods
 from gputile.node.agent.wakeup import Wakeups
 
 
@@ -24,15 +25,14 @@ class NodeInformer:
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
         """Take in news of the pods that are bound to this node."""
-        pod_cache, configuration = self._state.pods, self._state.configuration
         match event:
             case Applied(pod):
-                if not apply_pod(pod_cache, pod, configuration):
+                if not take_in(self._state, PodWatched(pod)):
                     return
             case Deleted(pod):
-                remove_pod(pod_cache, pod)
+                take_in(self._state, PodGone(pod))
             case Replaced(pods):
-                replace_pods(pod_cache, pods, configuration)
+                take_in(self._state, PodsRelisted(pods))
                 self.pods_listed.set()
             case _:
                 return
@@ -42,11 +42,11 @@ class NodeInformer:
         """Take in news of this node."""
         match event:
             case Applied(node):
-                before, self._state.node = self._state.node, node
-                if before is not None and unversioned(before) == unversioned(node):
+                if not take_in(self._state, NodeWatched(node)):
                     return
             case Replaced(nodes):
-                self._state.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
+                found = next((node for node in nodes if node.metadata.name == self._node_name), None)
+                take_in(self._state, NodeWatched(found))
             case _:
                 return
         if self._state.node is not None:
@@ -56,7 +56,5 @@ class NodeInformer:
 
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
-        self._state.configuration = configuration
-        read_again(self._state.pods, configuration)
-        self._state.regroup()
+        take_in(self._state, Configured(configuration))
         self._wakeups.compare.wish()

@@ -1,11 +1,86 @@
 """Names what happens on a node beside the kubelet's calls: all that decisions are told of it."""
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
 from gputile.core.devices.health import Health
 from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.node_config import EffectiveMode
+from gputile.node.agent.state.pod_devices import PodDevices
 from gputile.node.nvml.probe import ProbedMachine
+
+
+@dataclass(frozen=True, slots=True)
+class PodWatched:
+    """The watch has told of a pod of this node."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """The watch has told that a pod is gone."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodsRelisted:
+    """The watch has begun anew: these are all pods of this node."""
+
+    pods: Sequence[Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswered:
+    """The API server has answered a read or a write with a pod of this node."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWatched:
+    """The watch has told of this node; None where it is not there."""
+
+    node: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Another configuration is in force."""
+
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The checkpoint was written, or could not be."""
+
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """This agent has the node from now on, and goes on with what the one before it has written."""
+
+    pods: Sequence[PodDevices]
+    started: Set[str]
+    effective_mode: EffectiveMode | None
+    registered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarksRead:
+    """The allocation directories tell that the containers of ``started`` were let start."""
+
+    started: Set[str]
+
+
+_OfCluster = PodWatched | PodGone | PodsRelisted | PodAnswered | NodeWatched | Configured
+News = _OfCluster | CheckpointSaved | TakenOver | MarksRead
+"""What the state takes in without a decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.decisions.advertising.node_resources import node_config_of
-from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.events import CheckpointSaved, MachineSeen, TakenOver
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.decisions.ownership.checkpoint_sync import sync_with_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME, owners_in, recover
@@ -49,8 +50,8 @@ class Records:
         before = self.effective_mode
         mode = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         offered = node_config_of(seen.machine, seen.health, mode, "", "")
-        state = AllocationState(configuration, offered, DeviceTable(self.saved.pods, self.store.started()))
-        state.advertised.effective_mode, state.advertised.registered = before, self.saved.registered
+        state = AllocationState(configuration, offered, DeviceTable())
+        take_in(state, TakenOver(self.saved.pods, self.store.started(), before, self.saved.registered))
         return state
 
     def save(self, state: AllocationState) -> None:
@@ -71,7 +72,7 @@ class Records:
                 registered=tuple(sorted({*told.resources, *told.registered})),
             )
         )
-        told.unsaved = False
+        take_in(state, CheckpointSaved(written=True))
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.
@@ -81,12 +82,10 @@ class Records:
         loaded, pods = self.store.load(), tuple(state.device_table)
         if loaded is not None:
             self.saved, self.lost, pods = loaded, False, loaded.pods
-        state.device_table = DeviceTable(pods, self.store.started())
-        state.regroup()
-        told = state.advertised
-        told.effective_mode, told.registered = self.effective_mode, self.saved.registered
-        if self.lost and told.effective_mode is None and state.node is not None:
-            told.effective_mode = published_before(state.node, state.configuration.unit_mib)
+        mode = self.effective_mode
+        if self.lost and mode is None and state.node is not None:
+            mode = published_before(state.node, state.configuration.unit_mib)
+        take_in(state, TakenOver(pods, self.store.started(), mode, self.saved.registered))
 
     def recover(self, allocation_state: AllocationState) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.

@@ -8,6 +8,8 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.decisions.events import PodAnswered
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.decisions.reconciliation.differences import (
     Annotations,
     Complain,
@@ -19,7 +21,6 @@ from gputile.node.agent.decisions.reconciliation.differences import (
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.pod_cache import answered_pod
 from gputile.node.agent.status.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class CorrectionWriter:
             except KubeError as error:
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 raise
-        answered_pod(self._allocation_state.pods, changed, self._allocation_state.configuration)
+        take_in(self._allocation_state, PodAnswered(changed))
 
 
 def _reference(pod: KnownPod) -> ObjectReference:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 
+from gputile.node.agent.decisions.events import CheckpointSaved, MarksRead
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     CorrectLimits,
@@ -13,6 +14,7 @@ from gputile.node.agent.decisions.instructions import (
     ShareTime,
     WriteCdi,
 )
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet.kubelet_link import KubeletLink
@@ -69,11 +71,11 @@ class Executor:
                     log.warning("the limits of %s/%s/%s are corrected", limits.namespace, limits.pod, limits.container)
             case RemoveOthers(directories, pods):
                 self._records.store.keep_only(directories, pods)
-                self._state.device_table.see_started(self._records.store.started())
+                take_in(self._state, MarksRead(self._records.store.started()))
 
     def _save(self) -> None:
         try:
             self._records.save(self._state)
         except OSError as error:
-            self._state.advertised.unsaved = True
+            take_in(self._state, CheckpointSaved(written=False))
             log.error("the checkpoint cannot be written, and is tried again: %s", error)

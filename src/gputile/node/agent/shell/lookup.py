@@ -13,12 +13,13 @@ import time
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.decisions.calls.allocation import unclear, unnamed
+from gputile.node.agent.decisions.events import PodAnswered
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.decisions.ownership.listing_sync import settle
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet.kubelet_link import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.pod_cache import answered_pod
 
 log = logging.getLogger(__name__)
 
@@ -82,5 +83,5 @@ class Lookup:
             log.warning("cannot read pod %s: %s", key, error)
             return False
         if pod is not None and pod.spec.node_name == self._node:
-            answered_pod(self._state.pods, pod, self._state.configuration)
+            take_in(self._state, PodAnswered(pod))
         return True

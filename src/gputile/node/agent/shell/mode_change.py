@@ -5,12 +5,12 @@ import logging
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.advertising.advertise import enlarges, is_shut, put_in_force, renew
-from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.advertising.advertise import empty_in, enlarges, put_in_force, renew
+from gputile.node.agent.decisions.events import MachineSeen, PodAnswered
+from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.pod_cache import answered_pod
 from gputile.node.agent.wakeup import Wakeups
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class ModeChange:
         self._executor = executor
         self._cluster = cluster
         self._wakeups = wakeups
-        self._closed_since: float | None = None
 
     async def renew(self) -> None:
         """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
@@ -64,15 +63,12 @@ class ModeChange:
 
     async def _emptied(self) -> bool:
         """Return whether no pod can be on its way to a node that is closing."""
-        state = self._state
-        if not state.advertised.plan.closing or state.node is None or not is_shut(state, state.node):
-            self._closed_since = None
-            return False
         loop = asyncio.get_running_loop()
-        if self._closed_since is None:
-            self._closed_since = loop.time()
-            loop.call_later(self.closed_for, self._wakeups.compare.wish)
-        if loop.time() - self._closed_since < self.closed_for:
+        left = empty_in(self._state, loop.time(), self.closed_for)
+        if left is None:
+            return False
+        if left > 0:
+            loop.call_later(left, self._wakeups.compare.wish)
             return False
         await self._hear_of_bound_pods()
         return True
@@ -83,6 +79,5 @@ class ModeChange:
         Raises:
             KubeError: the API server does not say it.
         """
-        state = self._state
         for pod in await self._cluster.bound_pods():
-            answered_pod(state.pods, pod, state.configuration)
+            take_in(self._state, PodAnswered(pod))

@@ -35,7 +35,7 @@ class Advertised:
     ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are
     the resources that agents before this one have served. The kubelet was told of ``resources``, with the IDs that pods
     were ``expected`` to get; ``mixed`` says that pods of several memory units hold some. ``unsaved`` is set while the
-    checkpoint lacks it.
+    checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
     """
 
     plan: ModePlan
@@ -46,3 +46,4 @@ class Advertised:
     expected: Mapping[int, ExpectedMemory] = field(default_factory=dict)
     mixed: bool = True
     unsaved: bool = False
+    closed_since: float | None = None

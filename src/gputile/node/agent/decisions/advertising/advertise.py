@@ -96,6 +96,20 @@ def is_shut(state: AllocationState, node: Node) -> bool:
     return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
 
 
+def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
+    """Return in how many seconds no pod can be on its way to a node that is closing; None where it is not closed.
+
+    ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
+    """
+    told = state.advertised
+    if not told.plan.closing or state.node is None or not is_shut(state, state.node):
+        told.closed_since = None
+        return None
+    if told.closed_since is None:
+        told.closed_since = now
+    return max(0.0, told.closed_since + closed_for - now)
+
+
 def _planned(state: AllocationState, seen: MachineSeen) -> ModePlan:
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}

@@ -1,14 +1,23 @@
 """What the node offers: what is done for it, and in which order (M2, M7, M12)."""
 
+from dataclasses import replace
+
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
-from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, WHOLE_GPU, Mode
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, WHOLE_GPU, Mode
 from gputile.core.devices.health import Health
-from gputile.core.devices.inventory import Inventory
+from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.advertising.advertise import allocated, inventory_for_scheduler, put_in_force, renew
+from gputile.node.agent.decisions.advertising.advertise import (
+    allocated,
+    empty_in,
+    inventory_for_scheduler,
+    put_in_force,
+    renew,
+)
+from gputile.node.agent.decisions.advertising.node_resources import closed
 from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
@@ -118,3 +127,17 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
     state.device_table.apply(DeviceEvent.POD_GONE, pod)
     assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"
     assert allocated(state) == []
+
+
+def test_a_node_is_empty_when_it_was_shut_for_long_enough() -> None:
+    state = state_of(Mode.SHARE)
+    assert empty_in(state, 10.0, 2.0) is None, "nothing is to change"
+    state.advertised.plan = replace(state.advertised.plan, closing=True)
+    assert empty_in(state, 10.0, 2.0) is None, "the scheduler still reads the former inventory"
+    shut = {INVENTORY_ANNOTATION: encode_inventory(closed(state.node_config))}
+    state.node = Node(metadata=ObjectMeta(name="n", annotations=shut))
+    assert [empty_in(state, now, 2.0) for now in (10.0, 11.5, 12.0, 99.0)] == [2.0, 0.5, 0.0, 0.0]
+    state.advertised.plan = replace(state.advertised.plan, closing=False)
+    assert empty_in(state, 100.0, 2.0) is None
+    state.advertised.plan = replace(state.advertised.plan, closing=True)
+    assert empty_in(state, 101.0, 2.0) == 2.0, "it closes anew"
