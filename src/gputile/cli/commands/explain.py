@@ -31,14 +31,7 @@ def explain(
     ],
     namespace: Annotated[
         str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAMESPACE",
-            autocompletion=candidates.namespaces,
-            callback=namespaces.namespace,
-            help="The pods' namespace; where POD names none, default: the context's.",
-        ),
+        namespaces.option("The pods' namespace; where POD names none, default: the context's."),
     ] = None,
     cluster: ClusterFiles = None,
     every_node: Annotated[

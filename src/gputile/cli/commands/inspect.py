@@ -48,14 +48,7 @@ class InspectOptions:
     ] = ""
     namespace: Annotated[
         str,
-        typer.Option(
-            "--namespace",
-            "-n",
-            metavar="NAMESPACE",
-            autocompletion=candidates.namespaces,
-            callback=namespaces.namespace,
-            help="The pods' namespace; others are not listed, amounts count all.",
-        ),
+        namespaces.option("The pods' namespace; others are not listed, amounts count all."),
     ] = ""
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")

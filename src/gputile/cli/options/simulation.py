@@ -54,14 +54,7 @@ FromCluster = Annotated[
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        metavar="NAMESPACE",
-        autocompletion=candidates.namespaces,
-        callback=namespaces.namespace,
-        help="The pods' namespace; where workloads name none: default, with --from-cluster the context's.",
-    ),
+    namespaces.option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
 ]
 FitFiles = Annotated[
     list[str] | None,
