@@ -83,8 +83,8 @@ class ClusterState:
         reservation = reservation_of(pod)
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
-    def ground(self) -> VictimSearchInput:
-        """Return the cluster as places are looked for in it that pods have to leave."""
+    def victim_search_input(self) -> VictimSearchInput:
+        """Return the cluster as victims are searched in it."""
         placement = self.placement
         return VictimSearchInput(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
 

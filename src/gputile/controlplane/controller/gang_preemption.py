@@ -114,7 +114,9 @@ class GangPreemption:
         except RequestError:
             return None
         self._rests[gang.name] = uids, now_ns + _REST_NS
-        steps = choose_gang_victims(members, gang.needed, self._cluster_state.ground(), self._rules(), now_ns)
+        steps = choose_gang_victims(
+            members, gang.needed, self._cluster_state.victim_search_input(), self._rules(), now_ns
+        )
         try:
             while True:
                 try:
@@ -218,12 +220,12 @@ class GangPreemption:
                 return PreemptionState.LOST, why.text
         if not 0 < preempting.until_ns - now_ns <= preempting.lasts_ns:
             return PreemptionState.LOST, "its time is over"
-        ground, rules = self._cluster_state.ground(), self._rules()
+        cluster, rules = self._cluster_state.victim_search_input(), self._rules()
         if not preempting.evicted and rules.over_budget(preempting.victims):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
         if self.due(gang.name, preempting) and not (
-            yield from is_enough(bookings, planned, frozenset(preempting.victims), ground, rules, now_ns)
+            yield from is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns)
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return PreemptionState.LEAVING, ""

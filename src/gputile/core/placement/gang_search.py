@@ -59,26 +59,28 @@ class Search(Generic[Place]):
         return sum(place is not None for place in self.places)
 
 
-def search(kinds: Sequence[Hashable], needed: int, ground: SearchState[Place], budget: int) -> Steps[Search[Place]]:
+def search(
+    kinds: Sequence[Hashable], needed: int, search_state: SearchState[Place], budget: int
+) -> Steps[Search[Place]]:
     """Find places for all pods of a gang, or, where that fails, for at least ``needed`` of them.
 
     ``kinds`` tells which pods are interchangeable, the hardest to place first; ``budget`` is how many places may be
     tried. The search state is left unchanged.
     """
     enough = len(kinds)
-    most = yield from ground.most(enough)
+    most = yield from search_state.most(enough)
     if most < needed:
         # The number of pods that fit is still worth knowing: one descent without backtracking.
-        counted = _Descent(kinds, 0, ground, min(enough, MOST_COUNTED))
+        counted = _Descent(kinds, 0, search_state, min(enough, MOST_COUNTED))
         found = yield from counted.search()
         return Search(found.places, False, True, hopeless=True)
     if most >= enough:
-        found = yield from _Descent(kinds, enough, ground, budget).search()
+        found = yield from _Descent(kinds, enough, search_state, budget).search()
         if found.fits or needed >= enough:
             return found
     else:
         found = Search((None,) * enough, False, True)
-    some = yield from _Descent(kinds, needed, ground, budget).search()
+    some = yield from _Descent(kinds, needed, search_state, budget).search()
     return some if some.fits or some.placed > found.placed else Search(found.places, False, some.certain)
 
 
@@ -97,10 +99,10 @@ class _Level(Generic[Place]):
 class _Descent(Generic[Place]):
     """One depth-first search for places of at least ``needed`` pods. No recursion: gangs may have thousands of pods."""
 
-    def __init__(self, kinds: Sequence[Hashable], needed: int, ground: SearchState[Place], budget: int) -> None:
+    def __init__(self, kinds: Sequence[Hashable], needed: int, search_state: SearchState[Place], budget: int) -> None:
         self._kinds = kinds
         self._needed = needed
-        self._ground = ground
+        self._search_state = search_state
         self._left = budget
         self._steps_left = _STEPS_A_TRY * budget + _STEPS
         self._places: list[Place | None] = [None] * len(kinds)
@@ -144,10 +146,10 @@ class _Descent(Generic[Place]):
                 return False
             self._left -= 1
             self._state += 1
-            self._ground.put(level.member, place)
+            self._search_state.put(level.member, place)
             self._places[level.member], level.holds, level.tried = place, True, True
             return self._enter(level.member + 1, level.placed + 1)
-        self._dead.setdefault((level.member, level.placed), set()).add(self._ground.state_key())
+        self._dead.setdefault((level.member, level.placed), set()).add(self._search_state.state_key())
         self._levels.pop()
         return False
 
@@ -160,9 +162,9 @@ class _Descent(Generic[Place]):
         if placed + len(self._kinds) - member < self._needed:
             return False
         dead = self._dead.get((member, placed))
-        if dead is None or self._ground.state_key() not in dead:
+        if dead is None or self._search_state.state_key() not in dead:
             full = self._full.get(self._kinds[member]) == self._state
-            options = iter(()) if full else self._ground.options(member)
+            options = iter(()) if full else self._search_state.options(member)
             self._levels.append(_Level(member, placed, options))
         return False
 
@@ -171,4 +173,4 @@ class _Descent(Generic[Place]):
             level.holds = False
             self._state += 1
             self._places[level.member] = None
-            self._ground.take_back(level.member)
+            self._search_state.take_back(level.member)

@@ -66,11 +66,11 @@ def plan_gang(
             aside.take(member.pod)
             yield
         kinds = yield from kinds_of(ordered, predicates.repelling())
-        ground = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns)
-        found: Search[Decision] = yield from search(ground.kinds, needed, ground, budget)
+        search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns)
+        found: Search[Decision] = yield from search(search_state.kinds, needed, search_state, budget)
         lacking = ""
         if found.placed < len(ordered):
-            lacking = yield from ground.explain(found.places)
+            lacking = yield from search_state.explain(found.places)
         while aside:
             aside.bring_back()
             yield

@@ -64,7 +64,7 @@ class GangVictims:
 
 
 def choose_gang_victims(
-    members: Sequence[GangCandidate], needed: int, ground: VictimSearchInput, rules: EvictionRules, now_ns: int
+    members: Sequence[GangCandidate], needed: int, cluster: VictimSearchInput, rules: EvictionRules, now_ns: int
 ) -> Steps[GangVictims | None]:
     """Return, in steps, places for ``needed`` of ``members``, the easiest to place, with the least loss that is found.
 
@@ -73,7 +73,7 @@ def choose_gang_victims(
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
-    aside = _WithoutPods(ground)
+    aside = _WithoutPods(cluster)
     try:
         for member in members:
             aside.claim(member.pod)
@@ -81,13 +81,13 @@ def choose_gang_victims(
         for uid in [uid for uid in rules.facts if rules.is_leaving(uid, now_s)]:
             aside.take(uid)
             yield
-        levels = _levels(ground, rules, priority)
-        kinds = yield from kinds_of(chosen, ground.predicates.repelling())
+        levels = _levels(cluster, rules, priority)
+        kinds = yield from kinds_of(chosen, cluster.predicates.repelling())
         best: GangVictims | None = None
         low, high = 0, len(levels) - 1
         middle = high  # the first attempt tells whether the eviction of all is enough
         while low <= high:
-            attempt = _Attempt(chosen, kinds, ground, rules, levels[middle], now_ns)
+            attempt = _Attempt(chosen, kinds, cluster, rules, levels[middle], now_ns)
             found = yield from attempt.run()
             if found is None:
                 low = middle + 1
@@ -103,7 +103,7 @@ def is_enough(
     places: Mapping[str, Booking],
     pods: Iterable[tuple[Pod, str]],
     gone: Collection[str],
-    ground: VictimSearchInput,
+    cluster: VictimSearchInput,
     rules: EvictionRules,
     now_ns: int,
 ) -> Steps[bool]:
@@ -111,17 +111,17 @@ def is_enough(
 
     ``pods`` are the pods of the plan with their nodes, which must take them then, too.
     """
-    aside = _WithoutPods(ground)
+    aside = _WithoutPods(cluster)
     try:
         nodes = {booking.node for booking in places.values()}
-        on_nodes = [booking.uid for node in nodes for booking in ground.engine.ledger.on_node(node)]
+        on_nodes = [booking.uid for node in nodes for booking in cluster.engine.ledger.on_node(node)]
         for uid in on_nodes:
             if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
                 aside.take(uid)
                 yield
-        enough = all(lost_reservation(ground.engine.ledger, booking) is None for booking in places.values())
+        enough = all(lost_reservation(cluster.engine.ledger, booking) is None for booking in places.values())
         for pod, node in pods:
-            enough = enough and (yield from _takes(ground.predicates, pod, node))
+            enough = enough and (yield from _takes(cluster.predicates, pod, node))
         yield from aside.bring_back_in_steps()
         return enough
     finally:
@@ -139,11 +139,11 @@ def _takes(predicates: Predicates, pod: Pod, node: str) -> Steps[bool]:
             predicates.place(pod, counted)
 
 
-def _levels(ground: VictimSearchInput, rules: EvictionRules, priority: int) -> list[int]:
+def _levels(cluster: VictimSearchInput, rules: EvictionRules, priority: int) -> list[int]:
     """Return the priorities below which pods may have to leave, the lowest first; below the first one is nobody."""
     below = {
         booking.priority
-        for booking in ground.engine.ledger.bookings()
+        for booking in cluster.engine.ledger.bookings()
         if booking.begun and booking.priority < priority and booking.uid in rules.facts
     }
     return [min(below, default=priority), *(level + 1 for level in sorted(below))]
@@ -152,8 +152,8 @@ def _levels(ground: VictimSearchInput, rules: EvictionRules, priority: int) -> l
 class _WithoutPods:
     """Pods that are looked at as if they were gone, or had no reservation."""
 
-    def __init__(self, ground: VictimSearchInput) -> None:
-        self._ledger, self._predicates, self._pods = ground.engine.ledger, ground.predicates, ground.pods
+    def __init__(self, cluster: VictimSearchInput) -> None:
+        self._ledger, self._predicates, self._pods = cluster.engine.ledger, cluster.predicates, cluster.pods
         self._reservations: list[tuple[Pod, Booking | None, str]] = []
         self._gone: dict[str, tuple[Pod, str]] = {}
 
@@ -204,19 +204,19 @@ class _Attempt:
         self,
         members: Sequence[GangCandidate],
         kinds: Kinds,
-        ground: VictimSearchInput,
+        cluster: VictimSearchInput,
         rules: EvictionRules,
         below: int,
         now_ns: int,
     ) -> None:
         self._members, self._kinds, self._asking = members, kinds.number, kinds.asking
-        self._ground, self._engine, self._ledger = ground, ground.engine, ground.engine.ledger
-        self._predicates = ground.predicates
+        self._cluster, self._engine, self._ledger = cluster, cluster.engine, cluster.engine.ledger
+        self._predicates = cluster.predicates
         self._rules = replace(rules, over_budget=self._over_budget, withdraws=False)
         self._forbidden: Callable[[Sequence[str]], Collection[str]] = rules.over_budget
         self._below, self._now_ns = below, now_ns
         self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
-        self._aside = _WithoutPods(ground)
+        self._aside = _WithoutPods(cluster)
         self._victims: dict[str, Booking] = {}
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node, by the largest pods
@@ -299,7 +299,7 @@ class _Attempt:
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> Steps[dict[str, VictimChoice]]:
         """Return what the first look at each node finds for a kind of pods; nodes that have not changed stand."""
         known = self._judged.setdefault(kind, {})
-        now, empty = self._predicates.reasons(asking.pod), self._ground.empty.reasons(asking.pod)
+        now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
         found: dict[str, VictimChoice] = {}
         for name, reason in now.items():
             if reason is not None and empty.get(name, reason) is not None:
