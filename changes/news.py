@@ -1,6 +1,7 @@
 """Files of news: ``NAME.KIND.md`` with a sentence or two for users."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ _UNRELEASED = "## Unreleased\n"
 _VERSION = "\n## "
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.(?P<kind>[a-z]+)\.md")
 _LONGEST = 600
+_COLUMNS = 124
+_KEPT = "\x00"  # stands for a space at which no line ends
 
 
 class NewsError(ValueError):
@@ -48,10 +51,19 @@ def assemble(news: Sequence[NewsItem]) -> str:
     """Return the news as a part of the changelog: a heading for each kind, a line for each file."""
     parts = []
     for kind, title in KINDS.items():
-        lines = [f"- {item.text}" for item in news if item.kind == kind]
+        lines = [_entry(item.text) for item in news if item.kind == kind]
         if lines:
             parts.append("\n".join([f"### {title}", "", *lines, ""]))
     return "\n".join(parts)
+
+
+def _entry(text: str) -> str:
+    """Return a text as an entry of a list, in lines of at most ``_COLUMNS``; none begins what Markdown reads anew."""
+    words = re.sub(r" (?=[-+*#>]+ |\d+[.)] )", _KEPT, text)
+    wrapped = textwrap.fill(
+        f"- {words}", _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return wrapped.replace(_KEPT, " ")
 
 
 def release(news: Sequence[NewsItem], version: str, date: str, changelog: Path = CHANGELOG) -> None:

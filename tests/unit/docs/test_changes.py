@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 from changes.commit_message import problems
-from changes.news import NewsError, assemble, collect, release
+from changes.news import NewsError, NewsItem, assemble, collect, release
 from changes.version_number import PLACES, present, renumbered
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputile.version import VERSION
 
@@ -58,6 +60,17 @@ def test_news_become_a_part_of_the_changelog(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.md")) == []
     release([], "0.3.0", "2026-02-28", changelog)
     assert "\n## Unreleased\n\n## 0.3.0 (2026-02-28)\n\n## 0.2.0 (2026-01-31)\n" in changelog.read_text("utf-8")
+
+
+@given(st.lists(st.sampled_from(["a", "word" * 9, "-", "1.", "#", "+", "`a b`", "x" * 200]), min_size=1, max_size=80))
+def test_a_long_text_is_one_entry_of_its_list(words: list[str]) -> None:
+    """Whoever joins its lines has the text; no line of it begins another list or a heading."""
+    text = " ".join(["It", *words])
+    first, *others = assemble([NewsItem(Path("x"), "added", text)]).splitlines()[2:]
+    assert " ".join([first.removeprefix("- "), *map(str.strip, others)]) == text
+    assert all(re.match(r"  (?![-+#]+ |1\. )", line) for line in others)
+    of_words = assemble([NewsItem(Path("x"), "added", " ".join("word" for _ in words))]).splitlines()
+    assert max(map(len, of_words)) <= 124
 
 
 @pytest.mark.parametrize(
