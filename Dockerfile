@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # The image of `make image`, for whoever builds with a registry at hand: the same files, made by the same steps.
-#   docker build -t registry.example.com/gputile:0.1.0 .
+#   docker build -t registry.example.com/gputile:0.2.0 .
 FROM debian:bookworm-slim AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends binutils ca-certificates gcc libc6-dev mmdebstrap python3-venv \

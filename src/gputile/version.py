@@ -3,4 +3,4 @@
 Asking the installed packages takes a tenth of a second.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
