@@ -29,6 +29,7 @@ _LEFT_OUT = frozenset(
         *("serviceAccount", "serviceAccountName", "priorityClassName", "runtimeClassName", "nodeName"),
         *("priority", "preemptionPolicy", "overhead", "resourceClaims", "schedulingGroup", "stopSignal"),
         *("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "nodePort", "healthCheckNodePort"),
+        *("image", "medium", "runAsNonRoot", "runAsUser", "subPathExpr"),  # with some, no kubelet starts the pod
         *("clusterTrustBundle", "podCertificate", "dataSource", "dataSourceRef"),
     }
 )

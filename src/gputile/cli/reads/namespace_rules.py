@@ -75,6 +75,8 @@ async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _Named
     Raises:
         KubeError: the API server fails.
     """
+    from gputile.tools.simulator.admission.limit_ranges import unusable
+
     said, prefix = [], f"/api/v1/namespaces/{quote(namespace, safe='')}"
     ranges, why = await _listed(connection, f"{prefix}/limitranges")
     if why:
@@ -87,6 +89,9 @@ async def _rules_of(connection: Reading, namespace: str, scaled: bool) -> _Named
             f"{why or f'it has the ResourceQuota {named}, of which others use a part'}"
         )
     rules = [_manifest("v1", "LimitRange", each) for each in ranges]
+    for rule in rules:
+        if why := unusable(rule.body):
+            said.append(f"the LimitRange {rule.origin.name} of the namespace {namespace} is not applied: {why}")
     if scaled:
         version, kind = _AUTOSCALER
         path = f"/apis/{version}/namespaces/{quote(namespace, safe='')}/{kind.lower()}s"
@@ -107,6 +112,8 @@ async def _listed(connection: Reading, path: str) -> tuple[list[dict[str, Any]],
     """Return the objects at ``path``; and why they are not known, None where they are."""
     import msgspec
 
+    from gputile.tools.simulator.updates.stored_objects import without_nulls
+
     try:
         found = msgspec.json.decode(await connection.get(path), type=dict[str, Any]).get("items") or []
     except NotFound:
@@ -117,7 +124,7 @@ async def _listed(connection: Reading, path: str) -> tuple[list[dict[str, Any]],
         raise BadAnswer(f"GET {path}: the answer is no list of an API server") from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise BadAnswer(f"GET {path}: the answer is no list of an API server")
-    return found, None
+    return [without_nulls(each) for each in found], None
 
 
 def _name(body: dict[str, Any]) -> str:

@@ -288,3 +288,30 @@ def test_a_gated_pod_is_decided_as_its_manifest_says(server: FakeApiServer, kube
     simulated(server, kubeconfig, gated, 3)
     live("example.com/mine", "example.com/added")
     simulated(server, kubeconfig, POD, 3)
+
+
+LIMIT: Json = {"type": "Container", "max": {"cpu": "100m"}, "default": None, "newField": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ({"metadata": None, "spec": {"limits": []}}, 0, ""),
+        ({"metadata": {"name": "l"}, "spec": None}, 0, ""),
+        ({"metadata": {"name": "l"}, "spec": {"limits": None}}, 0, ""),
+        ({"metadata": {"name": "l"}, "spec": {"limits": [{**LIMIT, "max": {"cpu": None}}]}}, 0, ""),
+        ({"metadata": {"name": "l"}, "spec": {"limits": [LIMIT]}}, 2, "maximum cpu usage per Container is 100m"),
+        (
+            {"metadata": {"name": "l"}, "spec": {"limits": "x"}},
+            0,
+            "the LimitRange l of the namespace default is not applied",
+        ),
+    ],
+)
+def test_odd_limit_ranges_of_a_cluster(
+    server: FakeApiServer, kubeconfig: str, body: Json, code: int, said: str
+) -> None:
+    server.store[RANGES] = {"l": body}
+    asking = changed(POD, "spec.containers.0.resources", {"limits": {MEM: 2, "cpu": 2}, "requests": {"cpu": 0}})
+    _, told = simulated(server, kubeconfig, asking, code)
+    assert said in told

@@ -62,6 +62,13 @@ def _of(limit: Json) -> ContainerLimits:
     return ContainerLimits(limits, requests, limit.get("min", {}), limit.get("max", {}))
 
 
+def unusable(body: Json) -> str:
+    """Return why a LimitRange cannot be applied, "" where it can: an unknown field means nothing, as for its users."""
+    fields = broken_fields(kubernetes_kinds().kinds["v1"][_KIND], body)
+    broken = [f"{path}: {rule}" for path, rule in fields if not rule.startswith("unknown field")]
+    return next((f"{path}: {rule}" for path, rule in broken_limit_range(body)), "") if not broken else broken[0]
+
+
 def written_limits(manifests: Iterable[Manifest]) -> dict[str, ContainerLimits]:
     """Return the limits of containers in the LimitRanges among ``manifests``, by namespace.
 
@@ -72,7 +79,7 @@ def written_limits(manifests: Iterable[Manifest]) -> dict[str, ContainerLimits]:
         if (manifest.kind, manifest.api_version) != (_KIND, "v1"):
             continue
         body = manifest.body
-        if broken_fields(kubernetes_kinds().kinds["v1"][_KIND], body) or any(broken_limit_range(body)):
+        if unusable(body):
             continue
         namespace = body.get("metadata", {}).get("namespace") or "default"
         for limit in body.get("spec", {}).get("limits", ()):

@@ -48,6 +48,8 @@ _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 20
 _FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields are"
 _NAME_ONLY: Final = "this kind is not checked, only its metadata is"
+_NEVER_CREATED: Final = ("ComponentStatus",)
+_NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "only what is in the files is counted"
 _OF_CONTAINERS_ONLY: Final = "of what it bounds, only single containers are judged, without ratios"
@@ -82,7 +84,7 @@ class Intake:
             ManifestError: the kind is not known, or the API server would refuse an object of one that makes none.
         """
         kind, version = manifest.kind, manifest.api_version
-        if not manifest.stored and (why := broken_size(kind, manifest.body)):
+        if manifest.judged and (why := broken_size(kind, manifest.body)):
             raise manifest.origin.error("", why)
         own = kubernetes_kinds().kinds.get(version, {})
         if kind in own:
@@ -95,7 +97,7 @@ class Intake:
         found = self.kinds.find(manifest)
         if found is not None:
             self._check_metadata(manifest, notes)
-            if not manifest.stored:
+            if manifest.judged:
                 self._refuse(manifest, list(broken_identity(kind, manifest.body.get("metadata", {}))), notes)
             notes.append(Note(_TEMPLATES_ONLY if found.pods else _NAME_ONLY, manifest.origin))
             return bool(found.pods)
@@ -113,7 +115,7 @@ class Intake:
         """
         type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
         self._refuse(manifest, broken_fields(type_name, manifest.nulls or manifest.body), notes)
-        if not manifest.stored:
+        if manifest.judged:
             self._refuse(manifest, self._broken_values(manifest), notes)
 
     def _broken_values(self, manifest: Manifest) -> list[Broken]:
@@ -130,7 +132,7 @@ class Intake:
         Raises:
             ManifestError: its controller or CustomResourceDefinition would refuse it; each mistake is a line.
         """
-        if not manifest.stored:
+        if manifest.judged:
             self._refuse(manifest, list(broken_custom(manifest, kind)), notes)
             if awaits_completion(manifest.kind, manifest.body):
                 notes.append(Note(_AT_ONCE, manifest.origin))
@@ -142,7 +144,7 @@ class Intake:
             ManifestError: the API server would refuse its pods; each mistake is a line.
         """
         self._check_template(manifest, group.path, group.template, notes)
-        if not manifest.stored:
+        if manifest.judged:
             self._refuse(manifest, list(broken_group(manifest, group, owner)), notes)
 
     def _check_template(self, manifest: Manifest, path: str, template: Json, notes: list[Note]) -> None:
@@ -151,6 +153,10 @@ class Intake:
 
     def _check_beside(self, manifest: Manifest, type_name: str, notes: list[Note]) -> None:
         """Check an object of one of Kubernetes' kinds that make no pods, and note what of it is not checked."""
+        if manifest.kind in _NEVER_CREATED:
+            raise manifest.origin.error("", "MethodNotAllowed: no API server creates an object of this kind")
+        if manifest.kind == "Node" and not manifest.described:
+            notes.append(Note(_NO_MACHINE, manifest.origin))
         judged = values_are_judged(manifest.kind)
         if type_name:
             broken = broken_fields(type_name, manifest.nulls or manifest.body)
@@ -159,7 +165,7 @@ class Intake:
             )
         else:
             self._check_metadata(manifest, notes)
-        if not manifest.stored:
+        if manifest.judged:
             self._refuse(manifest, list(broken_beside(manifest)), notes)
             if manifest.kind == "PodTemplate":
                 template = manifest.body["template"]
@@ -183,7 +189,7 @@ class Intake:
     def _check_pod_group(self, manifest: Manifest, notes: list[Note]) -> None:
         self._check_metadata(manifest, notes)
         self._refuse(manifest, list(unknown_fields(manifest.body)), notes)
-        if not manifest.stored:
+        if manifest.judged:
             metadata = manifest.body.get("metadata", {})
             self._refuse(manifest, [*broken_identity(manifest.kind, metadata), *broken_pod_group(manifest.body)], notes)
 

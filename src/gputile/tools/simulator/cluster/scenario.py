@@ -94,11 +94,11 @@ def read_scenario(
 ) -> Scenario:
     """Return what the files hold together, beside ``nodes`` that are known already.
 
-    Nodes and pods may stand in any of the files. The PodGroups in them are added to ``groups``, in place of those of
-    the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names it: nodes
-    that are described without a unit count in it. Objects that may make pods stay ``manifests``: how they are taken in
-    depends on the configuration, and that on what was read. Objects of ``files.workloads`` that name no namespace are
-    in ``namespace``.
+    Nodes stand in ``files.cluster``, pods in any of the files. The PodGroups in them are added to ``groups``, in place
+    of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names
+    it: nodes that are described without a unit count in it. Objects that may make pods stay ``manifests``: how they are
+    taken in depends on the configuration, and that on what was read. Objects of ``files.workloads`` that name no
+    namespace are in ``namespace``.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -202,6 +202,8 @@ def _no_node(manifests: Iterable[Manifest]) -> str:
     """Return that no file describes a node, and which object may be meant to."""
     said = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
     for manifest in manifests:
+        if _is_cluster(manifest):
+            return f"no file describes a node: {manifest.origin}: nodes: it is empty"
         meant = nearest(manifest.kind, ("Cluster", "Node"))
         if meant:
             written = f"{manifest.kind[:80]} of {manifest.api_version[:80]}"
@@ -228,6 +230,10 @@ def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | Non
 def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
     """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
     origin = manifest.origin
+    if not manifest.described and _is_cluster(manifest):
+        raise origin.error("", "a Cluster says which nodes there are: name its file by --cluster, and not by -f")
+    if not manifest.described:
+        return False
     if manifest.kind == "Node" and manifest.api_version == "v1":
         found = [written_node(manifest)]
     elif _is_cluster(manifest):

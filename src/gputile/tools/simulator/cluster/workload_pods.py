@@ -37,6 +37,7 @@ from gputile.tools.simulator.cluster.order import order_notes
 from gputile.tools.simulator.documents.generated_names import generated_name, make_uid, suffixes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.rules.pods.startable import doubts
 from gputile.tools.simulator.rules.values.names import check_name
 from gputile.tools.simulator.rules.workloads.kinds import template_path
 from gputile.tools.simulator.rules.workloads.pod_kinds import (
@@ -193,7 +194,7 @@ class _Expander:
 
     def _single(self, manifest: Manifest) -> Iterator[Pod]:
         meta = _complete(manifest, manifest.decode(_OnlyMetadata).metadata)
-        if manifest.stored:
+        if not manifest.judged:
             pod = msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             yield checked(manifest.origin, "", pod)
             return
@@ -337,6 +338,8 @@ class _Expander:
             rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
             raise origin.error(f"{path}.spec.resourceClaims".lstrip("."), rule)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
+        prefix = f"{path}." if path else ""
+        self.expansion.notes += (Note(each, origin) for each in doubts(prefix, pod["metadata"], pod["spec"]))
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{path}.spec.nodeName".lstrip("."), rule)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
-from gputile.api.wording import below, kind_of
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.wording import below, kind_of, shown
 from gputile.support.bounded_files import MIB, read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
 from gputile.tools.simulator.documents.object_count import MOST_OBJECTS, excess, too_many
@@ -24,6 +25,7 @@ _AMOUNTS_OF_KINDS = {
     "ResourceQuota": frozenset({"hard"}),
     "RuntimeClass": frozenset({"podFixed"}),
 }
+_PRINTED_WITH_MORE = ("Job", "Pod")
 _OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 # Maps of strings that are called so in these kinds only, with the place of what they are in.
@@ -90,6 +92,18 @@ class Manifest:
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
         return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    @property
+    def judged(self) -> bool:
+        """Whether its values are judged: all but those of what runs in a cluster already.
+
+        Pods and Jobs as an API server prints them have what controllers write, and no new object may have.
+        """
+        if not self.stored or self.described:
+            return not self.stored
+        spec = self.body.get("spec")
+        runs = bool(self.body.get("status")) or (isinstance(spec, dict) and bool(spec.get("nodeName")))
+        return not (runs and self.kind in _PRINTED_WITH_MORE)
 
     def within(self, namespace: str) -> "Manifest":
         """Return the object in ``namespace`` where it names none."""
@@ -223,12 +237,23 @@ def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
     if not isinstance(api_version, str) or not api_version:
         raise origin.error("apiVersion", "must be there, as a string")
     if kind.endswith("List") and "items" in body:
+        if why := _broken_list(api_version, kind):
+            raise origin.error("", why)
         for item, place in _items(origin, api_version, kind, body):
             _take(place, item, loaded, described)
         return
     cleaner = _Cleaner(origin)
     clean = cleaner.clean(body)
     loaded.manifests.append(Manifest(origin, api_version, kind, clean, described, body if cleaner.found_nulls else {}))
+
+
+def _broken_list(api_version: str, kind: str) -> str | None:
+    """Return why kubectl knows no list of a kind, None where it may: of versions that are not Kubernetes' own."""
+    own = kubernetes_kinds().kinds.get(api_version)
+    said = f"no matches for kind {shown(kind)} in version {shown(api_version)}"
+    if kind == "List":
+        return None if own is not None else f"{said}; List is in v1"
+    return said if own is not None and kind.removesuffix("List") not in own else None
 
 
 def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:

@@ -60,7 +60,7 @@ def asked_versions(manifests: Iterable[Manifest]) -> list[str]:
 
 
 def _is_new(manifest: Manifest) -> bool:
-    return not manifest.described and not manifest.stored
+    return not manifest.described and manifest.judged
 
 
 def _made_kind(manifest: Manifest) -> tuple[str, str] | None:

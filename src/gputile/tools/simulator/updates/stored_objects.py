@@ -34,7 +34,7 @@ class StoredObjects:
         """Return ``manifests`` with what stays of the objects in the cluster, and what is to say of that."""
         found, notes = [], []
         for manifest in manifests:
-            stored = None if manifest.stored else self.bodies.get(where(manifest))
+            stored = self.bodies.get(where(manifest)) if manifest.judged else None
             both = manifest if stored is None else merged(manifest, stored)
             found.append(both)
             before, now = (each.body.get("spec") or {} for each in (manifest, both))
@@ -81,7 +81,7 @@ class StoredObjects:
     def _known(self, manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Json]]:
         for manifest in manifests:
             stored = self.bodies.get(where(manifest))
-            if stored is not None and not manifest.stored:
+            if stored is not None and manifest.judged:
                 yield manifest, stored
 
 
@@ -97,7 +97,7 @@ def as_stored(manifest: Manifest, answer: Any) -> Json:
         ValueError: it is not one; the text names the field.
     """
     type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
-    found = _without_nulls(answer)
+    found = without_nulls(answer)
     wrong = (f"{path or 'it'}: {rule}" for path, rule in broken_fields(type_name, found) if rule.startswith("must be "))
     if why := next(wrong, ""):
         raise ValueError(why)
@@ -114,7 +114,8 @@ def _left(written: Json, stored: Json) -> int | None:
     return max(0, completions - status.get("succeeded", 0)) if completions is not None else None
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return a value without nulls, which mean that nothing is there."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value

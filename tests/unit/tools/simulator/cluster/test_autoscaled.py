@@ -16,7 +16,7 @@ ROLLOUT: Json = {
     "apiVersion": "argoproj.io/v1alpha1",
     "kind": "Rollout",
     "metadata": {"name": "w"},
-    "spec": {"template": pod_template()},
+    "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": pod_template()},
 }
 
 

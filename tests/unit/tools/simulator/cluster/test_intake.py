@@ -548,3 +548,62 @@ def test_a_priority_may_be_that_of_the_default_class(tmp_path: Path, body: Json,
     path = "spec.priority" if body["kind"] == "Pod" else "spec.template.spec.priority"
     found = verdict(tmp_path, default, changed(body, path, priority))
     assert said in found if said else found == ""
+
+
+EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value", "said"),
+    [
+        (DEPLOYMENT, "spec.selector.matchLabels", {"app": "zzz"}, "`selector` does not match template `labels`"),
+        (DEPLOYMENT, "spec.template.spec.containers.0.image", "", "Required value"),
+        (POD, "spec.containers.0.name", "A B", "spec.containers[0].name"),
+        (
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}},
+            "spec.ports.0.nodePort",
+            30001,
+            "may not be used when `type` is 'ClusterIP'",
+        ),
+    ],
+    ids=["selector", "image", "Pod", "Service"],
+)
+def test_a_file_is_judged_though_its_object_has_a_uid(
+    tmp_path: Path, body: Json, path: str, value: object, said: str
+) -> None:
+    """Whoever exports an object may change it."""
+    named = changed(changed(body, "metadata.uid", EXPORTED), "metadata.resourceVersion", "7")
+    assert simulate(tmp_path, json.dumps(named))[0] == 0
+    code, told = simulate(tmp_path, json.dumps(changed(named, path, value)))
+    assert (code, said in told) == (2, True), told
+
+
+@pytest.mark.parametrize("kind", ["Node", "Cluster"])
+def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kind: str) -> None:
+    large = changed(POD, "spec.containers.0.resources", {"requests": {"cpu": 1_000}})
+    node: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}
+    node["status"] = {"allocatable": {"cpu": 2_000, "pods": 10}}
+    cluster = {"apiVersion": "gputile.io/v1alpha1", "kind": "Cluster", "nodes": [{"name": "b", "cpu": 2_000}]}
+    text = "\n---\n".join(map(json.dumps, (large, node if kind == "Node" else cluster)))
+    code, told = simulate(tmp_path, text)
+    assert code == (3 if kind == "Node" else 2)
+    assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{apiVersion: v2, kind: List, items: []}", 'no matches for kind "List" in version "v2"'),
+        ("{apiVersion: x.y/v1, kind: List, items: []}", 'no matches for kind "List" in version "x.y/v1"'),
+        ("{apiVersion: v1, kind: DeploymentList, items: []}", 'no matches for kind "DeploymentList" in version "v1"'),
+        (
+            "{apiVersion: v1, kind: ComponentStatus, metadata: {name: x}}",
+            "no API server creates an object of this kind",
+        ),
+    ],
+)
+def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> None:
+    code, told = simulate(tmp_path, text)
+    assert (code, said in told) == (2, True), told
+    for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
+        assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0

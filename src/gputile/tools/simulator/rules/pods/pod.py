@@ -22,6 +22,7 @@ from gputile.tools.simulator.rules.pods.containers import (
     broken_resources,
 )
 from gputile.tools.simulator.rules.pods.security import broken_pod_security
+from gputile.tools.simulator.rules.pods.startable import unstartable
 from gputile.tools.simulator.rules.pods.tolerations import broken_toleration_names
 from gputile.tools.simulator.rules.pods.volumes import broken_volumes
 from gputile.tools.simulator.rules.values.addresses import broken_address
@@ -98,6 +99,7 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
     yield from broken_toleration_names(f"{path}.tolerations", spec.get("tolerations", ()))
     yield from _claims(f"{path}.resourceClaims", spec.get("resourceClaims", ()))
     yield from broken_affinity(path, spec)
+    yield from unstartable(path, spec)
 
 
 def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:

@@ -123,7 +123,7 @@ def _broken_name(name: str, longest: int) -> Iterator[Broken]:
 def _paths(kind: PodKind) -> Iterator[str]:
     """Yield the paths of an object that the table knows."""
     for rule in kind.pods:
-        yield from (rule.template, rule.otherwise, rule.unless, rule.suspended)
+        yield from (rule.template, rule.otherwise, rule.unless, rule.suspended, rule.claims)
         yield from (path for each in rule.added for path in (each.when.path, each.resources))
         if rule.when is not None:
             yield rule.when.path

@@ -128,7 +128,7 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")
     version = metadata.get("resourceVersion", "")
-    if version.isdecimal() and int(version):
+    if version.strip("0") and version.isdecimal() and not metadata.get("uid"):
         yield "metadata.resourceVersion", "Forbidden: should not be set on objects to be created: leave it out"
     yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
 

@@ -144,6 +144,9 @@ class PodsOfKind(_TableSection, frozen=True):
         msgspec.Meta(description="Keys of entries for each of whose pods there is a Service of its name; *: all."),
     ] = ()
     single: Annotated[tuple[str, ...], msgspec.Meta(description="Keys of entries that have one pod.")] = ()
+    claims: Annotated[
+        str, msgspec.Meta(description="Where templates of claims stand, each of which is a volume of the pods, too.")
+    ] = ""
     added: Annotated[
         tuple[AddedContainer, ...], msgspec.Meta(description="Containers that the kind's controller adds to the pods.")
     ] = ()
@@ -303,6 +306,12 @@ def used_instead(manifest: Manifest, kind: PodKind) -> str:
     return next((rule.unless for rule in kind.pods if _uses_others(manifest.body, rule)), "")
 
 
+def _name_of(claim: Any) -> str:
+    metadata = claim.get("metadata") if isinstance(claim, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
 def _makes(body: Json, rule: PodsOfKind) -> bool:
     return rule.when is None or rule.when.holds(body)
 
@@ -326,6 +335,14 @@ def _as_its_controller_makes(body: Json, kind: PodKind, rule: PodsOfKind, templa
         resources = written or {"limits": added.limits, "requests": added.requests}
         container = {"name": added.name, "image": (first or {}).get("image", ""), "resources": resources}
         spec = {**spec, "containers": [*spec["containers"], container]}
+    volumes = spec.get("volumes", [])
+    if rule.claims and isinstance(volumes, list):
+        names = (_name_of(place.value) for place in places_at(body, f"{rule.claims}.{EACH}"))
+        had = {each.get("name") for each in volumes if isinstance(each, dict)}
+        more = [
+            {"name": n, "persistentVolumeClaim": {"claimName": n}} for n in dict.fromkeys(names) if n and n not in had
+        ]
+        spec = {**spec, "volumes": [*volumes, *more]} if more else spec
     return template if spec is template["spec"] else {**template, "spec": spec}
 
 
@@ -378,12 +395,19 @@ def template_reference(manifest: Manifest, kind: PodKind) -> Reference | None:
 
 
 def with_template(manifest: Manifest, kind: PodKind, template: Json) -> Manifest:
-    """Return an object with a template where its kind has the first one."""
+    """Return an object with a template where its kind has the first one.
+
+    Raises:
+        ManifestError: something else than a mapping stands on the way there.
+    """
     *before, last = kind.pods[0].template.split(".")
     body = dict(manifest.body)
     place = body
-    for step in before:
-        place[step] = dict(place.get(step, {}))
+    for i, step in enumerate(before):
+        there = place.get(step, {})
+        if not isinstance(there, dict):
+            raise manifest.origin.error(written(before[: i + 1]), f"must be a mapping, is {kind_of(there)}")
+        place[step] = dict(there)
         place = place[step]
     place[last] = template
     return replace(manifest, body=body)

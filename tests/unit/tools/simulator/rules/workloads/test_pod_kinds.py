@@ -619,3 +619,42 @@ def test_domains_of_ones_own_are_not_judged(tmp_path: Path, body: Json, path: st
         ManifestError, match=r"annotations\[.*exclusive-topology.*\]: which domains its pods get is not"
     ):
         expand(load_text(tmp_path, json.dumps(asking)).manifests, [])
+
+
+CLAIMING = [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+MOUNTING = changed(TEMPLATE, "spec.containers.0.volumeMounts", [{"name": "data", "mountPath": "/d"}])
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "spec"),
+    [
+        ("apps.kruise.io/v1alpha1", "CloneSet", {"template": MOUNTING, "volumeClaimTemplates": CLAIMING}),
+        ("apps.kruise.io/v1beta1", "StatefulSet", {"template": MOUNTING, "volumeClaimTemplates": CLAIMING}),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"leaderWorkerTemplate": {"size": 2, "workerTemplate": MOUNTING, "volumeClaimTemplates": CLAIMING}},
+        ),
+    ],
+)
+def test_claims_are_volumes_of_the_pods(tmp_path: Path, version: str, kind: str, spec: Json) -> None:
+    assert expanded(tmp_path, of_kind(version, kind, spec)).pods != []
+    where = "spec.leaderWorkerTemplate" if "leaderWorkerTemplate" in spec else "spec"
+    with pytest.raises(ManifestError, match='Not found: "data"'):
+        expanded(tmp_path, changed(of_kind(version, kind, spec), f"{where}.volumeClaimTemplates", []))
+
+
+@pytest.mark.parametrize("there", ["text", [1], 5])
+def test_something_else_on_the_way_to_a_template(tmp_path: Path, there: object) -> None:
+    body = changed(rollout_of(apiVersion="apps/v1", kind="Deployment"), "spec", {"foo": there})
+    body = {**body, "apiVersion": "e.com/v1", "kind": "T"}
+    body["spec"]["ref"] = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
+    kinds = [
+        {"apiVersion": "e.com/v1", "kind": "T", "templateOf": "spec.ref", "pods": [{"template": "spec.foo.template"}]}
+    ]
+    table = write(
+        tmp_path, json.dumps({"apiVersion": "gputile.io/v1alpha1", "kind": "PodKinds", "kinds": kinds}), "k.yaml"
+    )
+    text = f"{json.dumps(body)}\n---\n{json.dumps(DEPLOYMENT)}"
+    with pytest.raises(ManifestError, match=r"spec\.foo: must be a mapping, is "):
+        expand(load_text(tmp_path, text).manifests, [], Intake(kinds=known_kinds([table])))

@@ -1,0 +1,122 @@
+"""Pods that an API server takes and no kubelet ever starts are refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
+from gputile.tools.simulator.documents.manifests import ManifestError
+from gputile.tools.simulator.rules.pods.startable import broken_image
+from tests.manifests import DEPLOYMENT, POD, Json, changed
+from tests.unit.tools.simulator.builders import load_text
+
+pytestmark = pytest.mark.requirement("B4")
+
+CONTAINER = "spec.containers.0"
+SHA = "a" * 64
+
+
+def expanded(tmp_path: Path, body: Json) -> Expansion:
+    return expand(load_text(tmp_path, json.dumps(body)).manifests, [])
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *("i", "a:1", "library/a", "registry.example.com/a/b:v1.2-x_3", "localhost:5000/a__b/c-d.e@sha256:" + SHA),
+        *("a@sha256:" + SHA, "a:1@sha512:" + SHA * 2, "Registry.Example.com/a", "[::1]:5000/a", "UPPER/a", SHA[:63]),
+        *("localhost/a", "host:80/a:b", "gcr.io/p/a---b"),
+    ],
+)
+def test_names_of_images(image: str) -> None:
+    assert broken_image(image) is None
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *("Registry.example.com/Team/Model:1", "https://registry.example.com/a:1", "a:1:2", "$IMAGE", "a b", "Model"),
+        *("{{ .Values.image }}", "a@sha256:abc", "a:", "a@", "/a", "a/", "a//b", "a:-1", SHA, "a_", "-a.b/c"),
+        *("a@sha256:" + SHA.upper(), "a@md5:" + SHA, "a:" + "1" * 129, "a" * 256, "é", "host:x/a"),
+    ],
+)
+def test_what_is_no_name_of_an_image(tmp_path: Path, image: str) -> None:
+    assert broken_image(image) is not None
+    for body, path in ((POD, CONTAINER), (DEPLOYMENT, "spec.template.spec.containers.0")):
+        with pytest.raises(ManifestError, match=r"containers\[0\]\.image: Invalid value: .*no kubelet can pull it"):
+            expanded(tmp_path, changed(body, f"{path}.image", image))
+
+
+ROOT = "runAsNonRoot: Invalid value: true: it runs as user 0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("spec.securityContext", {"runAsNonRoot": True, "runAsUser": 0}, ROOT),
+        (f"{CONTAINER}.securityContext", {"runAsNonRoot": True, "runAsUser": 0}, ROOT),
+        ("spec.volumes", [{"name": "v", "emptyDir": {"medium": "HugePages"}}], "no container asks for hugepages-SIZE"),
+        (
+            "spec.volumes",
+            [{"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}}],
+            "no container asks for hugepages-2Mi",
+        ),
+    ],
+)
+def test_containers_that_never_start(tmp_path: Path, path: str, value: object, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        expanded(tmp_path, changed(POD, path, value))
+
+
+def test_what_a_container_says_counts_before_what_its_pod_says(tmp_path: Path) -> None:
+    whole = changed(POD, "spec.securityContext", {"runAsNonRoot": True, "runAsUser": 0})
+    expanded(tmp_path, changed(whole, f"{CONTAINER}.securityContext", {"runAsUser": 1}))
+    expanded(tmp_path, changed(whole, f"{CONTAINER}.securityContext", {"runAsNonRoot": False}))
+    with pytest.raises(ManifestError, match=ROOT):
+        expanded(tmp_path, changed(whole, "spec.securityContext.runAsUser", 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "right"),
+    [
+        ("$(A)", {"env": [{"name": "A", "value": "a"}]}, True),
+        ("$(B)", {"env": [{"name": "A", "value": "a"}]}, False),
+        ("$(B)", {"envFrom": [{"configMapRef": {"name": "c"}}]}, True),
+        ("$$(B)", {}, True),
+        ("$(WEB_SERVICE_HOST)", {}, True),
+        ("a/b", {}, True),
+    ],
+)
+def test_variables_in_paths(tmp_path: Path, text: str, more: Json, right: bool) -> None:
+    mounts = [{"name": "v", "mountPath": "/v", "subPathExpr": text}]
+    body = changed(changed(POD, "spec.volumes", [{"name": "v", "emptyDir": {}}]), f"{CONTAINER}.volumeMounts", mounts)
+    body["spec"]["containers"][0] |= more
+    if right:
+        expanded(tmp_path, body)
+        return
+    with pytest.raises(ManifestError, match=r"volumeMounts\[0\]\.subPathExpr: .* has no variable"):
+        expanded(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (f"{CONTAINER}.resources.limits.memory", "100m", "100m is less than a KiB"),
+        ("spec.securityContext.sysctls", [{"name": "vm.max_map_count", "value": "1"}], "no kubelet sets it"),
+        ("spec.securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}], "--allowed-unsafe-sysctls"),
+        ("spec.securityContext.sysctls", [{"name": "net/ipv4/tcp_syncookies", "value": "1"}], ""),
+        (f"{CONTAINER}.resources.limits.memory", "100Mi", ""),
+    ],
+)
+def test_what_most_kubelets_do_not_start_is_told(tmp_path: Path, path: str, value: object, said: str) -> None:
+    notes = [note.text for note in expanded(tmp_path, changed(POD, path, value)).notes]
+    assert ([each for each in notes if said in each] != []) == bool(said) or not said
+    assert said or notes == []
+
+
+@pytest.mark.parametrize("length", [10, 40])
+def test_a_name_of_a_host_that_is_too_long_is_told(tmp_path: Path, length: int) -> None:
+    body = changed(changed(POD, "spec.setHostnameAsFQDN", True), "spec.subdomain", "s" * length)
+    notes = " ".join(note.text for note in expanded(tmp_path, changed(body, "metadata.name", "n" * length)).notes)
+    assert ("has more than 64 characters" in notes) == (length == 40)
