@@ -200,6 +200,7 @@ def _make_pods(
     from gputile.tools.simulator.documents.manifests import ManifestError
     from gputile.tools.simulator.documents.notes import Note
     from gputile.tools.simulator.updates.running_pods import ImmutableObject, recognise
+    from gputile.tools.simulator.updates.volumes import volume_notes
 
     if live is not None:
         from gputile.cli.reads.live_cluster import unsafe_namespaces
@@ -225,7 +226,7 @@ def _make_pods(
         if live is not None and stored is not None:
             if refused := list(stored.refused(expansion.manifests)):
                 raise ManifestError("\n".join(map(str, refused)))
-            scenario.notes += stored.notes(expansion.manifests)
+            scenario.notes += [*stored.notes(expansion.manifests), *volume_notes(expansion.pods)]
             recognise(scenario, live.pods, expansion, stored.workloads(expansion.manifests))
     except (ManifestError, ImmutableObject) as error:
         fail(str(error), BAD_INPUT)

@@ -19,12 +19,14 @@ from gputile.kube.transport.light_connection import LightConnection
 from gputile.kube.transport.request import NO_QUERY, Query
 
 if TYPE_CHECKING:
+    from gputile.kube.access.credentials import Credentials
     from gputile.kube.transport.connection import Connection
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
 _SAY_AFTER_S: Final = 1.0
 _MOST_BYTES: Final = 2 << 30  # of all answers together: 150,000 pods, as many as Kubernetes supports, have 1.5 GiB
+_used: "Final[dict[Reach, Credentials]]" = {}  # by the last command that read a cluster so: a plugin is not asked twice
 _looking_again: Final = ContextVar("looking_again", default=False)
 _MOST_ITEMS: Final = 5_000_000  # of JSON, in one answer: a page of 500 pods has 250,000, and a node's images are 250
 
@@ -82,6 +84,9 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     """
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context, plugin_s=seconds)
+    if (before := _used.get(reach)) is not None:
+        access.credentials.take_over(before)
+    _used[reach] = access.credentials
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()

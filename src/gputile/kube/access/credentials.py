@@ -38,6 +38,9 @@ class Credentials(Protocol):
     def refused(self, credential: Credential) -> bool:
         """Take note that ``credential`` got a 401; return whether another request could carry another one."""
 
+    def take_over(self, before: "Credentials") -> None:
+        """Use the credential that ``before`` got and that costs something to get, where both are of one source."""
+
 
 class FixedCredentials:
     """A token, a password, a client certificate, or nothing: the same for ever."""
@@ -55,6 +58,9 @@ class FixedCredentials:
         """Return False: there is no other."""
         del credential
         return False
+
+    def take_over(self, before: Credentials) -> None:
+        """Do nothing: what is written costs nothing to get."""
 
 
 class TokenFileCredentials:
@@ -85,6 +91,9 @@ class TokenFileCredentials:
         """Read the file again; return whether it holds another token than the one refused."""
         self._credential = None
         return bearer(self._read()) != credential.authorization
+
+    def take_over(self, before: Credentials) -> None:
+        """Do nothing: a file is read again."""
 
     def _read(self) -> str:
         try:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode
-from gputile.kube.access.credentials import Credential, bearer
+from gputile.kube.access.credentials import Credential, Credentials, bearer
 from gputile.kube.access.plugin_process import MOST_BYTES, answer_of
 from gputile.kube.errors import ConfigError, PluginTimeout
 
@@ -88,6 +88,16 @@ class ExecCredentials:
         """The plugin, by its command."""
         return f"the credential plugin {self._config.command}"
 
+    @property
+    def source(self) -> tuple[ExecConfig, Mapping[str, Any]]:
+        """The plugin, and the cluster that it gives credentials for."""
+        return self._config, self._cluster
+
+    @property
+    def known(self) -> tuple[Credential | None, datetime | None]:
+        """The credential that the plugin gave last, and when it expires."""
+        return self._credential, self._expires
+
     async def current(self) -> Credential:
         """Return the credential that the plugin gave, or gives now.
 
@@ -105,6 +115,11 @@ class ExecCredentials:
         if credential is self._credential:
             self._credential = None
         return True
+
+    def take_over(self, before: Credentials) -> None:
+        """Use what the same plugin has given for the same cluster, until that expires."""
+        if isinstance(before, ExecCredentials) and before.source == self.source:
+            self._credential, self._expires = before.known
 
     async def _fetch(self) -> Credential:
         given = self._parse(await self._run())

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
+from gputile.cli.options.common import Reach
+from gputile.cli.reads.live_cluster import read_cluster
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.corebuilders import allocation_text, gpu_node, pod, share
@@ -150,3 +153,30 @@ def test_what_cannot_be_read_is_not_left_out_in_silence(server: FakeApiServer, k
     assert "nothing can be judged" in judged.stderr
     shown = run.invoke(app, ["inspect", *live])
     assert (shown.exit_code, f"note: {said}" in shown.stderr) == (0, True), shown.stderr
+
+
+def test_a_credential_plugin_is_asked_once_for_several_looks(
+    server: FakeApiServer, kubeconfig: str, tmp_path: Path
+) -> None:
+    """As with --watch, which looks every two seconds: a plugin may open a browser, or take seconds."""
+    counted, plugin = tmp_path / "counted", tmp_path / "plugin"
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}}
+    plugin.write_text(f"#!/bin/sh\necho x >> {counted}\ncat <<'EOF'\n{json.dumps(answer)}\nEOF\n")
+    plugin.chmod(0o755)
+    document = yaml.safe_load(Path(kubeconfig).read_text())
+    document["contexts"][0]["context"]["user"] = "u"
+    exec_: dict[str, Any] = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(plugin),
+        "interactiveMode": "Never",
+    }
+    document["users"] = [{"name": "u", "user": {"exec": exec_}}]
+    Path(kubeconfig).write_text(yaml.safe_dump(document))
+    reach = Reach(Path(kubeconfig), None, "10s")
+    for _ in range(3):
+        read_cluster(reach, None, "gputile")
+    assert counted.read_text() == "x\n"
+    exec_["args"] = ["other"]
+    Path(kubeconfig).write_text(yaml.safe_dump(document))
+    read_cluster(reach, None, "gputile")
+    assert counted.read_text() == "x\nx\n", "another plugin may give another credential"

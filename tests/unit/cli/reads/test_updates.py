@@ -290,6 +290,14 @@ def test_a_gated_pod_is_decided_as_its_manifest_says(server: FakeApiServer, kube
     simulated(server, kubeconfig, POD, 3)
 
 
+def test_claims_to_volumes_of_the_cluster_are_told(server: FakeApiServer, kubeconfig: str) -> None:
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    for body, path in ((POD, "spec.volumes"), (DEPLOYMENT, "spec.template.spec.volumes")):
+        _, said = simulated(server, kubeconfig, changed(body, path, [volume]))
+        assert "have the volumes of their claims" in said
+        assert "have the volumes of their claims" not in simulated(server, kubeconfig, body)[1]
+
+
 LIMIT: Json = {"type": "Container", "max": {"cpu": "100m"}, "default": None, "newField": 1}
 
 

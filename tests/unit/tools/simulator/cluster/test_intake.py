@@ -607,3 +607,15 @@ def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> 
     assert (code, said in told) == (2, True), told
     for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
         assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0
+
+
+def test_the_nodes_of_a_volume_are_told(tmp_path: Path) -> None:
+    field = {"key": "zone", "operator": "In", "values": ["a"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [field]}]}}
+    volume: Json = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}}
+    volume["spec"] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}
+    assert "nodeAffinity is not judged" not in simulate(tmp_path, json.dumps(volume))[1]
+    assert (
+        "nodeAffinity is not judged"
+        in simulate(tmp_path, json.dumps(changed(volume, "spec.nodeAffinity", affinity)))[1]
+    )

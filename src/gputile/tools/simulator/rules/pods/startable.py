@@ -1,7 +1,7 @@
-"""Checks whether kubelets can start the containers of a pod that an API server takes, as far as the pod itself says.
+"""Checks whether kubelets can start the containers of a pod, as far as the pod itself says.
 
-An image's name is read as by github.com/distribution/reference, ``ParseNormalizedNamed``; the rest is
-pkg/kubelet/kuberuntime and pkg/volume/emptydir of Kubernetes.
+An API server takes pods of which they cannot. An image's name is read as by github.com/distribution/reference,
+``ParseNormalizedNamed``; the rest is pkg/kubelet/kuberuntime and pkg/volume/emptydir of Kubernetes.
 """
 
 import re
