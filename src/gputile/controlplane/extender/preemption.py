@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
+import msgspec
+
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.controlplane.extender.binder import BinderClock
@@ -21,6 +23,7 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
+from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
 
@@ -30,7 +33,7 @@ AGAIN_S = 30.0  # until the next search for a pod that nobody has refused meanwh
 NOMINATION_S = 30.0  # so long kube-scheduler's own nomination of a node goes before a search
 
 
-_Search = tuple[Shape, int, tuple[str, ...]]  # what is asked for, the priority, and the candidate nodes
+_Search = tuple[Shape, int, frozenset[str], bytes]  # what is asked for, the priority, and the nodes: see _search
 
 
 class Preemption:
@@ -110,14 +113,14 @@ class Preemption:
         if pod is None or request is None or self._ledger.booking(uid) is not None:
             return
         nominated, now = _nominated(pod), self._clock.monotonic()
-        if now - waiting.nominated_since >= NOMINATION_S:
+        if now - waiting.nominated_since >= NOMINATION_S or kept_off(self._ledger, pod, nominated) is not None:
             nominated = ""
         elif waiting.by_scheduler and not nominated:
             self._queue.later(waiting, now + PERIOD_S)
             return
         if nominated:
             place = self._left(pod, request, nominated)
-        elif (search := (request.shape, pod.spec.priority or 0, waiting.names)) in hopeless:
+        elif (search := _search(pod, request, waiting.names)) in hopeless:
             place = None
         else:
             place = await self._place(pod, request, waiting.names)
@@ -134,15 +137,16 @@ class Preemption:
             self._queue.later(waiting, now + RETRY_S)
 
     async def _place(self, pod: Pod, request: Request, names: Sequence[str]) -> VictimChoice | None:
-        """Return the place that costs least, as the ledger is now.
+        """Return the place that costs least, as the ledger is now, on those of the nodes that still take the pod.
 
         None where no evictions are enough, where none are needed, and where only pods of its priority leave.
         """
-        if self._engine.best_first(request, names):
+        if any(takes_now(self._ledger, pod, name) for name in self._engine.best_first(request, names)):
             return None
         preemptor = self.reservations.preemptor(pod, request)
-        found = await in_slices(choose_victims(self._engine, preemptor, names, self.reservations.rules()))
-        if found is None:
+        open_names = (name for name in names if takes_now(self._ledger, pod, name))
+        found = await in_slices(choose_victims(self._engine, preemptor, open_names, self.reservations.rules()))
+        if found is None or not takes_now(self._ledger, pod, found.node):
             return None
         # The ledger may have changed between the steps: what is written next is decided without a pause.
         gpus = frozenset(gpu.uuid for gpu in found.gpus)
@@ -163,6 +167,16 @@ class Preemption:
         place = at_once(choose_victims(self._engine, preemptor, (node,), rules))
         # Whom kube-scheduler evicts may not have been told to leave yet.
         return place if place is not None and not place.evicted and not place.withdrawn else None
+
+
+def _search(pod: Pod, request: Request, names: Iterable[str]) -> _Search:
+    """Return by what a search is known: one for another pod with the same finds the same.
+
+    The bytes are what the pod asks of a node beside GPUs: the names are of nodes that took it when it was refused.
+    """
+    spec = pod.spec
+    asked = msgspec.json.encode((spec.node_selector, spec.affinity, spec.tolerations))
+    return request.shape, spec.priority or 0, frozenset(names), asked
 
 
 def _nominated(pod: Pod) -> str:

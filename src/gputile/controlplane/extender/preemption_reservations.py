@@ -33,6 +33,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
+from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import LATE_S, SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
@@ -44,6 +45,7 @@ RETRY_S = 5.0  # after an eviction that was refused, or a place that could not b
 _EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
 _NAMED = 5  # pods in a message
 _SECOND = 10**9
+_PASSING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
 _TIME_IS_OVER = "its time is over"
 
 
@@ -239,15 +241,23 @@ class PreemptionReservations:
             await self.give_up(booking.uid, _TIME_IS_OVER)
             return
         lost = lost_reservation(self._ledger, booking)
-        if lost is None or lost.rule is ReservationRule.NODE_CLOSED:
-            return
-        if lost.rule is not ReservationRule.GPU_TAKEN:
+        if lost is not None and lost.rule not in _PASSING:
             await self.give_up(booking.uid, lost.text)
             return
         preempting = self._preempting.get(booking.uid)
         if preempting is None or preempting.plan != booking.plan:
             preempting = await self._taken_over(booking)
-        if preempting is None or self._clock.monotonic() < preempting.retry_at:
+        if preempting is None:
+            return
+        why = kept_off(self._ledger, preempting.pod, booking.node)
+        if why is not None:
+            await self.give_up(booking.uid, f"node {booking.node} takes the pod no longer: {why}")
+        elif lost is not None and lost.rule is ReservationRule.GPU_TAKEN:
+            await self._have_others_leave(booking, preempting)
+
+    async def _have_others_leave(self, booking: Booking, preempting: _Preempting) -> None:
+        """Have the pods leave that still have to, or give the place up where they may not be made to."""
+        if self._clock.monotonic() < preempting.retry_at or not takes_now(self._ledger, preempting.pod, booking.node):
             return
         gpus = frozenset(share.uuid for share in booking.gpus)
         request, leaving = self.request(preempting.pod), self.leaving_at(booking.node, gpus)

@@ -68,7 +68,8 @@ class NodeInfo:
     ``host`` is what pods may take of it beside GPUs. ``model`` is the GPUs' model as the node's label has it, ""
     where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
     ``unit_mib`` the one that is in force on this one. ``closed`` says whether Kubernetes lets it take no new pods now:
-    it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be booked all the same.
+    it is cordoned or not ready, or its kubelet offers no GPUs. Its GPUs can be booked all the same. ``checked`` is what
+    kube-scheduler checks of the node alone: its name, labels and taints; None where it has no GPUs.
     """
 
     name: str
@@ -85,6 +86,7 @@ class NodeInfo:
     model: str = ""
     configured_unit_mib: int = 0
     closed: bool = False
+    checked: Node | None = None
 
     def gpu_total(self, position: int) -> int:
         """Return the MiB of a GPU that can be given away: whole units of it where pods ask for units."""
@@ -142,6 +144,9 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
         closed=_closed(node, mode, inventory, unit_mib),
+        checked=Node(metadata=ObjectMeta(name=meta.name, labels=meta.labels), spec=node.spec)
+        if inventory.gpus
+        else None,
     )
 
 

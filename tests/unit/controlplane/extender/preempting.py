@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.api.core import Pod, Taint
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.bound_pods import BoundPods
@@ -74,6 +74,13 @@ class PreemptingWorld:
     def pod(self, name: str) -> Pod | None:
         """Return a pod as the API server has it."""
         return self.cluster.pods.get(("default", name))
+
+    def change_node(self, name: str, *taints: Taint, cordoned: bool = False, **labels: str) -> None:
+        """Tell the extender that a node has these taints and labels now, beside its mode."""
+        node = gpu_node(name, mode="cgpu")
+        node.spec.taints, node.spec.unschedulable = taints, cordoned
+        node.metadata.labels |= labels
+        self.extender.informer.nodes(Applied(node))
 
     def watch(self, name: str) -> None:
         """Tell the extender of a pod."""

@@ -3,11 +3,12 @@
 import pytest
 
 from gputile.api.affinity import LabelSelector
-from gputile.api.core import ObjectMeta, Pod
+from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.kube.watching.decoding import Applied
+from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -181,11 +182,17 @@ async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
     assert refused_first or world.said("PreemptionRefused")
 
 
-async def test_a_budget_without_any_left_keeps_all() -> None:
-    world = await two_full_gpus()
+def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
+    """Have a budget forbid the eviction of pods with the label app: low."""
     budget = PodDisruptionBudget(metadata=ObjectMeta(name="b", namespace="default"))
     budget.spec.selector = LabelSelector(match_labels={"app": "low"})
     world.extender.budgets.budgets(Applied(budget))
+    return budget
+
+
+async def test_a_budget_without_any_left_keeps_all() -> None:
+    world = await two_full_gpus()
+    budget = used_up_budget(world)
     for name in ("low0", "low1"):
         pod = world.pod(name)
         assert pod is not None
@@ -471,3 +478,167 @@ async def test_a_place_is_kept_as_long_as_it_should_by_whatever_clock() -> None:
     world.add("other", 12)
     assert not await world.schedule("other"), "the place is kept"
     assert await world.schedule("high")
+
+
+CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+MAINTENANCE = Taint(key="maintenance", effect="NoSchedule")
+
+
+def close(world: PreemptingWorld, node: str, how: str) -> None:
+    """Have a node take the pod that preempts no longer."""
+    taints = {
+        "cordoned": CORDONED,
+        "not ready": Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule"),
+        "unreachable": Taint(key="node.kubernetes.io/unreachable", effect="NoExecute"),
+        "in maintenance": MAINTENANCE,
+    }
+    if how in taints:
+        world.change_node(node, taints[how], cordoned=how == "cordoned", pool="gpus")
+    else:
+        world.change_node(node, pool="others")
+
+
+CLOSED = ["cordoned", "not ready", "unreachable", "in maintenance", "other labels"]
+
+
+async def full_nodes(*nodes: str) -> PreemptingWorld:
+    """Each node has a pod that stays and one that may leave, from the first node first; a pod of 12 GiB is to come."""
+    world = PreemptingWorld(*nodes)
+    for name in nodes:
+        world.change_node(name, pool="gpus")
+    for name in nodes:
+        await world.run(f"top-{name}", 10, 100)
+        await world.run(f"low-{name}", 10, nodes.index(name))
+    high = world.add("high", 12, 10)
+    high.spec.node_selector = {"pool": "gpus"}
+    return world
+
+
+@pytest.mark.parametrize("how", CLOSED)
+async def test_nobody_is_evicted_on_a_node_that_has_closed_since_the_pod_was_refused(how: str) -> None:
+    """At first nobody may leave. When one may, the node takes the pod no longer, and kube-scheduler has not asked."""
+    world = await full_nodes("a")
+    low = world.pod("low-a")
+    assert low is not None
+    low.metadata.labels = {"app": "low"}
+    world.watch_all()
+    budget = used_up_budget(world)
+    assert not await world.schedule("high")
+    await world.round()
+    close(world, "a", how)
+    budget.status.disruptions_allowed = 1
+    world.extender.budgets.budgets(Applied(budget))
+    for _ in range(10):
+        await world.round(10)
+    assert world.cluster.evicted == []
+    world.change_node("a", pool="gpus")
+    await world.round(40)
+    assert world.cluster.evicted == ["low-a"]
+
+
+@pytest.mark.parametrize("how", CLOSED)
+async def test_others_leave_where_the_best_node_has_closed(how: str) -> None:
+    world = await full_nodes("a", "b")
+    assert not await world.schedule("high")
+    close(world, "a", how)
+    await world.round()
+    assert world.cluster.evicted == ["low-b"]
+
+
+@pytest.mark.parametrize("how", CLOSED)
+async def test_free_gpus_of_a_node_that_has_closed_are_no_reason_to_wait(how: str) -> None:
+    """It is drained: its GPUs are free, and the pod may not go there."""
+    world = await full_nodes("a", "b")
+    assert not await world.schedule("high")
+    close(world, "a", how)
+    world.end("low-a")
+    world.end("top-a")
+    await world.round()
+    assert world.cluster.evicted == ["low-b"]
+
+
+@pytest.mark.parametrize("how", CLOSED)
+async def test_a_reservation_on_a_node_that_closes_is_given_up(how: str) -> None:
+    """Whoever leaves it leaves in vain: the pod preempts on another node."""
+    world = await full_nodes("a", "b")
+    await preempting_on(world, "a")
+    close(world, "a", how)
+    await world.round()
+    assert not world.has_reservation("high")
+    assert world.said("PreemptionEnded")
+    world.watch_all()
+    assert not await world.schedule("high")
+    await world.round(15)
+    assert world.cluster.evicted == ["low-a", "low-b"]
+    world.end("low-b")
+    world.nodes = ("b",)
+    assert await world.schedule("high")
+    world.check()
+
+
+async def preempting_on(world: PreemptingWorld, node: str) -> None:
+    """Have the pod refused, and GPUs of the node reserved for it."""
+    assert not await world.schedule("high")
+    await world.round()
+    high = world.pod("high")
+    assert high is not None
+    assert high.status.nominated_node_name == node
+    assert world.has_reservation("high")
+
+
+async def test_nobody_else_leaves_a_node_while_its_kubelet_offers_no_gpus() -> None:
+    """Two have to leave, and one has. The reservation stays: the node may be back in a moment."""
+    world = PreemptingWorld()
+    await world.run("full", 15, 100)
+    await world.run("low0", 7)
+    await world.run("low1", 7)
+    world.cluster.refused_evictions = {"low1"}
+    await preempting(world, 15)
+    assert world.cluster.evicted == ["low0"]
+    world.cluster.refused_evictions = set()
+    node = gpu_node("a", mode="cgpu")
+    node.status.allocatable = {"cpu": "8", "aliyun.com/gpu-mem": "0"}
+    world.extender.informer.nodes(Applied(node))
+    for _ in range(5):
+        world.watch_all()
+        await world.round(10)
+    assert world.cluster.evicted == ["low0"]
+    assert world.has_reservation("high")
+    world.change_node("a")
+    await world.round()
+    assert world.cluster.evicted == ["low0", "low1"]
+
+
+async def test_a_pod_that_tolerates_a_taint_preempts_where_it_is() -> None:
+    world = await full_nodes("a", "b")
+    high = world.pod("high")
+    assert high is not None
+    high.spec.tolerations = (Toleration(key="maintenance", operator="Exists"),)
+    close(world, "a", "in maintenance")
+    await preempting_on(world, "a")
+    await world.round()
+    assert world.has_reservation("high")
+    assert world.cluster.evicted == ["low-a"]
+
+
+async def test_a_node_that_kube_scheduler_nominated_and_that_has_closed_is_not_waited_for() -> None:
+    world = await full_nodes("a", "b")
+    low = world.pod("low-a")
+    assert low is not None
+    await preempted_by_kube_scheduler(world, low)
+    close(world, "a", "cordoned")
+    assert not await world.schedule("high"), "kube-scheduler names the other node again, too"
+    await world.round()
+    assert world.cluster.evicted == ["low-b"]
+
+
+async def test_a_pod_that_tolerates_nothing_does_not_keep_another_one_from_its_search() -> None:
+    """They ask for the same on the same nodes; one of them tolerates what has closed a node since."""
+    world = await full_nodes("a")
+    tolerating = world.add("tolerating", 12, 10)
+    tolerating.spec.tolerations = (Toleration(key="maintenance", operator="Exists"),)
+    for name in ("high", "tolerating"):
+        assert not await world.schedule(name)
+    close(world, "a", "in maintenance")
+    await world.round()
+    assert world.has_reservation("tolerating")

@@ -1,0 +1,69 @@
+"""A node takes a pod by its cordon, labels, taints, readiness and what its kubelet offers, as they are now."""
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
+from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.node_access import kept_off, takes_now
+from tests.corebuilders import gpu_node
+
+pytestmark = pytest.mark.requirement("B5")
+
+CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def ledger_of(node: Node) -> Ledger:
+    ledger = Ledger(Configuration())
+    ledger.apply(NodeApplied(node))
+    return ledger
+
+
+def changed(*taints: Taint, cordoned: bool = False, ready: str = "True", offered: str = "") -> Node:
+    node = gpu_node(mode="cgpu")
+    node.spec.taints, node.spec.unschedulable = taints, cordoned
+    node.status.conditions = (NodeCondition(type="Ready", status=ready),)
+    if offered:
+        node.status.allocatable = {"cpu": "8", "aliyun.com/gpu-mem": offered}
+    return node
+
+
+TOLERATING = PodSpec(tolerations=(Toleration(operator="Exists"),))
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "off", "takes"),
+    [
+        pytest.param(changed(), PodSpec(), False, True, id="as it should be"),
+        pytest.param(changed(offered="8"), PodSpec(), False, True, id="offers GPUs"),
+        pytest.param(changed(CORDON, cordoned=True), PodSpec(), True, False, id="cordoned"),
+        pytest.param(changed(CORDON, cordoned=True), TOLERATING, False, True, id="cordoned, and tolerated"),
+        pytest.param(changed(Taint(key="x", effect="NoSchedule")), PodSpec(), True, False, id="taint"),
+        pytest.param(changed(Taint(key="x", effect="PreferNoSchedule")), PodSpec(), False, True, id="soft taint"),
+        pytest.param(changed(), PodSpec(node_selector={"pool": "a"}), True, False, id="other labels"),
+        pytest.param(changed(ready="Unknown"), TOLERATING, False, False, id="not ready, without a taint yet"),
+        pytest.param(changed(offered="0"), PodSpec(), False, False, id="its kubelet offers no GPUs"),
+    ],
+)
+def test_a_node_is_judged_as_it_is_now(node: Node, spec: PodSpec, off: bool, takes: bool) -> None:
+    ledger, pod, name = ledger_of(node), Pod(spec=spec), node.metadata.name
+    assert (kept_off(ledger, pod, name) is not None) == off
+    assert takes_now(ledger, pod, name) == takes
+
+
+def test_a_node_that_is_gone_takes_nobody_and_keeps_nobody_off() -> None:
+    ledger = Ledger(Configuration())
+    assert not takes_now(ledger, Pod(), "gone")
+    assert kept_off(ledger, Pod(), "gone") is None
+
+
+def test_of_a_node_without_gpus_nothing_is_remembered() -> None:
+    node = Node()
+    node.metadata.name = "cpu"
+    node.spec.taints = (CORDON,)
+    ledger = ledger_of(node)
+    info = ledger.node_info(ledger.row_of["cpu"])
+    assert info is not None
+    assert info.checked is None
+    assert takes_now(ledger, Pod(), "cpu")
