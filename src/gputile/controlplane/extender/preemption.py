@@ -28,7 +28,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
 
 PERIOD_S = 0.5
-ROUND_S = 1.0  # of searches: whoever is left waits for the next round, so that kept places are not forgotten
+ROUND_S = 1.0  # of searches: whoever is left waits for the next round, so that reservations are not forgotten
 AGAIN_S = 30.0  # until the next search for a pod that nobody has refused meanwhile
 NOMINATION_S = 30.0  # so long kube-scheduler's own nomination of a node goes before a search
 
@@ -97,11 +97,11 @@ class Preemption:
         await self.reservations.go_on(active)
         begun, hopeless = self._clock.monotonic(), set[_Search]()
         lowest = min((booking.priority for booking in self._ledger.bookings()), default=0)
-        for waiting in self._queue.due(begun):
-            if self._clock.monotonic() - begun >= ROUND_S:
-                self._queue.later(waiting, waiting.due)
-            elif (waiting.by_scheduler or (waiting.pod.spec.priority or 0) > lowest) and active():
+        while (waiting := self._queue.take(begun)) is not None:
+            if (waiting.by_scheduler or (waiting.pod.spec.priority or 0) > lowest) and active():
                 await self._begin(waiting, hopeless)
+            if self._clock.monotonic() - begun >= ROUND_S:
+                break
 
     async def _begin(self, waiting: RefusedPod, hopeless: set[_Search]) -> None:
         """Find and keep a place for a pod, or leave it to a later round.
@@ -132,7 +132,7 @@ class Preemption:
         elif place.withdrawn:
             for other in place.withdrawn:
                 await self.reservations.give_up(other, f"pod {pod.key} of higher priority takes its place")
-            self._queue.later(waiting, now)
+            self._queue.later(waiting, now + PERIOD_S)
         elif not await self.reservations.reserve(pod, request, place):
             self._queue.later(waiting, now + RETRY_S)
 

@@ -1,12 +1,19 @@
 """Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
 
+from itertools import permutations
+from typing import Any
+
 import pytest
 
 from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
+from gputile.controlplane.extender import preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from gputile.kube.watching.decoding import Applied
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
@@ -433,6 +440,64 @@ async def test_a_round_does_not_go_on_for_long_and_makes_no_search_twice() -> No
         await world.round(0)
     assert read == [f"high{i}" for i in range(5)]
     assert not world.leaving()
+
+
+async def refused_on(world: PreemptingWorld, name: str, nodes: list[str]) -> None:
+    """Have kube-scheduler name these nodes for a pod, in this order, which fits none of them."""
+    world.nodes = tuple(nodes)
+    assert not await world.schedule(name)
+
+
+async def searches_in(monkeypatch: pytest.MonkeyPatch, seconds: int) -> tuple[PreemptingWorld, list[str]]:
+    """Four nodes where one pod may leave, for a pod of 12 GiB. Each search takes so long; return for whom there are."""
+    world = PreemptingWorld("a", "b", "c", "d")
+    for i in range(7):
+        await world.run(f"top{i}", 13, 100)
+    await world.run("staying", 3, 100)
+    await world.run("low", 12)
+    real, searched = choose_victims, list[str]()
+
+    def timed(engine: PlacementEngine, preemptor: Preemptor, *asked: Any) -> Steps[VictimChoice | None]:
+        world.pass_time(seconds)
+        searched.append(preemptor.uid)
+        return real(engine, preemptor, *asked)
+
+    monkeypatch.setattr(preemption, "choose_victims", timed)
+    return world, searched
+
+
+@pytest.mark.parametrize("priority", [10, 11])
+async def test_older_pods_that_nothing_can_help_keep_nobody_from_preempting(
+    priority: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No search is like another, as their nodes differ. kube-scheduler tries all of them again each minute."""
+    world, _ = await searches_in(monkeypatch, 1)
+    nodes = list(permutations(world.nodes, 3))
+    hopeless = {f"big{i}": [*nodes[i % len(nodes)]] for i in range(60)}
+    for i, name in enumerate(hopeless):
+        world.add(name, 15, priority).spec.node_selector = {"kubernetes.io/hostname": str(i)}
+    world.add("high", 12, 10)
+    for _ in range(10):
+        for name, named in hopeless.items():
+            await refused_on(world, name, named)
+        await refused_on(world, "high", ["a", "b", "c", "d"])
+        for _ in range(30):
+            await world.round(1)
+            if world.has_reservation("high"):
+                assert world.cluster.evicted == ["low"]
+                return
+    raise AssertionError("nobody has searched for it")
+
+
+async def test_equal_searches_are_made_once_in_whatever_order_the_nodes_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, searched = await searches_in(monkeypatch, 0)
+    for i, named in enumerate(permutations(world.nodes)):
+        world.add(f"big{i}", 15, 10)
+        await refused_on(world, f"big{i}", [*named])
+    await world.round()
+    assert len(searched) == 1
 
 
 async def test_a_pod_that_is_deleted_leaves_nothing_kept() -> None:
