@@ -1,7 +1,8 @@
 """Whatever becomes of preemptions, no GPU is given away twice, and no place is kept for ever.
 
-Pods of all priorities come and go while evictions are refused, answers get lost, the watch is behind, extenders die and
-clocks jump. kube-scheduler's part is played in any order: it asks for any pod, at any time.
+Pods of all priorities come and go while evictions are refused, answers get lost, the watch is behind, extenders die,
+clocks jump, and the node is cordoned and opened again: nobody is evicted on it meanwhile. kube-scheduler's part is
+played in any order: it asks for any pod, at any time.
 """
 
 import pytest
@@ -20,6 +21,7 @@ PODS = len(GIB)
 STEPS = (
     *("create", "create", "come", "come", "come", "schedule", "schedule", "watch", "watch", "round", "round", "round"),
     *("end", "end", "late end", "list", "refuse", "mute", "die", "jump", "back", "delete", "nominate", "lose", "slow"),
+    *("cordon", "open"),
 )
 DAY_S = 86_400
 
@@ -29,9 +31,16 @@ class World(PreemptingWorld):
 
     def __init__(self) -> None:
         super().__init__("a")
+        self.cordoned = False
         self.cluster.on_evict = self._on_evict
 
+    def cordon(self, cordoned: bool) -> None:
+        """Cordon the node, or open it, as the extender knows at once."""
+        self.cordoned = cordoned
+        self.change_node("a", cordoned=cordoned)
+
     def _on_evict(self, victim: Pod) -> None:
+        assert not self.cordoned
         waiting = [pod for pod in self.cluster.pods.values() if RESERVATION_ANNOTATION in pod.metadata.annotations]
         unbound = [pod for pod in waiting if not pod.spec.node_name]
         priority = victim.spec.priority or 0
@@ -62,6 +71,8 @@ class World(PreemptingWorld):
                 self.end(name, seen=False)
             case "delete" if pod is not None and not pod.spec.node_name:
                 self.end(name)
+            case "cordon" | "open":
+                self.cordon(step == "cordon")
             case "refuse":
                 self.cluster.refused_evictions ^= {name}
             case "mute":
@@ -74,6 +85,7 @@ class World(PreemptingWorld):
             case "die":
                 self.cluster.execute_late()
                 self.replace_extender()
+                self.cordon(self.cordoned)
             case "jump":
                 self.set_clocks(self.now_s + 100 * number)
             case "back":
@@ -91,6 +103,7 @@ class World(PreemptingWorld):
 
     async def calm_down(self) -> None:
         """Let all go well, for long enough."""
+        self.cordon(False)
         self.cluster.refused_evictions, self.cluster.writable = set(), True
         for _ in range(12):
             for name in self.leaving():
