@@ -1,6 +1,7 @@
 """A release of the chart whose components run as pods, installed and asked about as people do it: helm and gputile."""
 
 import json
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,9 +9,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.chart.helmcli import CHART, helm, helm_process, settings
-from tests.e2e.pods.cluster import PodCluster, is_ready
-from tests.localcluster.gputile_image import REFERENCE
+from release.artefacts import Release, build_chart
+
+from tests.chart.helmcli import helm, helm_process, settings
+from tests.e2e.pods.cluster import GPUTILE_IMAGE, PodCluster, is_ready
+from tests.localcluster.gputile_image import EPOCH, REFERENCE, ROOT
 
 GPUTILE = Path(sys.executable).with_name("gputile")
 # Everything that can be switched on without other software.
@@ -21,26 +24,28 @@ _COMPONENT = "app.kubernetes.io/component"
 
 
 class PodRelease:
-    """The release ``gputile`` in a namespace of its own."""
+    """The release ``gputile`` in a namespace of its own, of the chart's archive that people take."""
 
     name = namespace = "gputile"
 
     def __init__(self, cluster: PodCluster) -> None:
         self.cluster = cluster
         self._home = cluster.plane.directory / "helm"
+        self._home.mkdir()
+        (self._chart,) = build_chart(Release(ROOT, EPOCH, platform.machine(), GPUTILE_IMAGE, ""), self._home)
 
     def install(self) -> None:
         """Install it with VALUES; as without --wait, it waits for nothing."""
-        self.helm("install", self.name, CHART, "--create-namespace", *_settings(VALUES))
+        self.helm("install", self.name, self._chart, "--create-namespace", *_settings(VALUES))
 
     def upgrade(self, values: Mapping[str, Any], *options: str) -> None:
         """Change parameters."""
-        self.helm("upgrade", self.name, CHART, "--reset-then-reuse-values", *_settings(values), *options)
+        self.helm("upgrade", self.name, self._chart, "--reset-then-reuse-values", *_settings(values), *options)
 
     def upgrading(self, values: Mapping[str, Any]) -> AbstractContextManager[subprocess.Popen[str]]:
         """Begin to change parameters, and to wait until they are in force."""
         options = ("--reset-then-reuse-values", *_settings(values), "--wait", *self._access())
-        return helm_process("upgrade", self.name, CHART, *options, environment=self._environment())
+        return helm_process("upgrade", self.name, self._chart, *options, environment=self._environment())
 
     def helm(self, verb: str, *arguments: str | Path) -> str:
         """Run helm on the release's namespace."""
