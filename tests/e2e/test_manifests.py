@@ -24,6 +24,7 @@ from tests.manifests import (
     FORBIDDEN,
     GONE,
     JOB,
+    POD,
     REFUSED,
     RICH,
     STATEFUL_SET,
@@ -151,3 +152,24 @@ def places(value: Any, path: str = "") -> Iterator[str]:
         if "." not in str(key) and where not in ("apiVersion", "kind"):
             yield where
             yield from places(item, where)
+
+
+@pytest.mark.requirement("B4")
+def test_what_a_dry_run_of_kubectl_prints_can_be_judged(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """As in a pipeline: the API server has the first word, and what it prints has a UID, defaults and a status."""
+    plain = {"limits": {"cpu": 1}}
+    pod = changed(POD, "spec.containers.0.resources", plain)
+    deployment = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources", plain)
+    job = changed(JOB, "spec.template.spec.containers.0.resources", plain)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "asked.json").write_text(
+        json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod, deployment, job]})
+    )
+    printed = control_plane.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", str(tmp_path / "asked.json"))
+    (tmp_path / "printed.yaml").write_text(printed)
+    placed = load_scenario([str(tmp_path / "cluster.yaml")], [str(tmp_path / "printed.yaml")]).pending
+    assert len(placed) == 4
+    broken = printed.replace("cpu: 1", "cpu: -1").replace('cpu: "1"', 'cpu: "-1"')
+    (tmp_path / "printed.yaml").write_text(broken)
+    with pytest.raises(ManifestError, match="must be greater than or equal to 0"):
+        load_scenario([str(tmp_path / "cluster.yaml")], [str(tmp_path / "printed.yaml")])

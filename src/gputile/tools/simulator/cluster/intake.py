@@ -21,6 +21,7 @@ from gputile.tools.simulator.rules.values.object_size import broken_size
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.custom_kinds import broken_custom, broken_group
 from gputile.tools.simulator.rules.workloads.dependencies import awaits_completion
+from gputile.tools.simulator.rules.workloads.jobs import without_own_identity
 from gputile.tools.simulator.rules.workloads.kinds import (
     Json,
     broken_beside,
@@ -121,6 +122,8 @@ class Intake:
 
     def _broken_values(self, manifest: Manifest) -> list[Broken]:
         """Return what is wrong with an object; a Pod is judged as the webhook hands it on, a template as it stands."""
+        if manifest.kind == "Job":
+            manifest = replace(manifest, body=dict(without_own_identity(manifest.body)))
         broken = list(broken_object(manifest))
         if not broken or manifest.kind != "Pod":
             return broken

@@ -25,7 +25,6 @@ _AMOUNTS_OF_KINDS = {
     "ResourceQuota": frozenset({"hard"}),
     "RuntimeClass": frozenset({"podFixed"}),
 }
-_PRINTED_WITH_MORE = ("Job", "Pod")
 _OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 # Maps of strings that are called so in these kinds only, with the place of what they are in.
@@ -95,15 +94,15 @@ class Manifest:
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged: all but those of what runs in a cluster already.
+        """Whether its values are judged: all but those of Pods that run in a cluster already.
 
-        Pods and Jobs as an API server prints them have what controllers write, and no new object may have.
+        They have what API servers and controllers write, and no new Pod may have.
         """
         if not self.stored or self.described:
             return not self.stored
         spec = self.body.get("spec")
         runs = bool(self.body.get("status")) or (isinstance(spec, dict) and bool(spec.get("nodeName")))
-        return not (runs and self.kind in _PRINTED_WITH_MORE)
+        return not (runs and self.kind == "Pod")
 
     def within(self, namespace: str) -> "Manifest":
         """Return the object in ``namespace`` where it names none."""

@@ -619,3 +619,15 @@ def test_the_nodes_of_a_volume_are_told(tmp_path: Path) -> None:
         "nodeAffinity is not judged"
         in simulate(tmp_path, json.dumps(changed(volume, "spec.nodeAffinity", affinity)))[1]
     )
+
+
+def test_a_job_as_an_api_server_prints_it_is_judged(tmp_path: Path) -> None:
+    """It has labels and a selector by its UID, which no new Job may have."""
+    named = changed(JOB, "metadata.uid", EXPORTED)
+    labels = {"app": "x", "controller-uid": EXPORTED, "batch.kubernetes.io/controller-uid": EXPORTED}
+    printed = changed(named, "spec.template.metadata.labels", labels)
+    printed = changed(printed, "spec.selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": EXPORTED}})
+    assert simulate(tmp_path, json.dumps({**printed, "status": {}}))[0] == 0
+    code, told = simulate(tmp_path, json.dumps(changed(printed, "spec.template.spec.restartPolicy", "Always")))
+    assert (code, "spec.template.spec.restartPolicy" in told) == (2, True), told
+    assert simulate(tmp_path, json.dumps(changed(printed, "metadata.uid", "other")))[0] == 2

@@ -23,6 +23,18 @@ _MANY_COMPLETIONS: Final = 100_000
 _STATES: Final = ("False", "True", "Unknown")
 
 
+def without_own_identity(body: Json) -> Json:
+    """Return a Job as it was written before an API server gave it a selector and labels by its own UID."""
+    uid, spec = body.get("metadata", {}).get("uid"), body.get("spec", {})
+    template = spec.get("template", {})
+    labels = template.get("metadata", {}).get("labels", {})
+    if not uid or spec.get("manualSelector") or uid not in (labels.get(each) for each in JOB_UIDS):
+        return body
+    kept = {label: value for label, value in labels.items() if label not in JOB_UIDS or value != uid}
+    written = {**template, "metadata": {**template["metadata"], "labels": kept}}
+    return {**body, "spec": {key: value for key, value in spec.items() if key != "selector"} | {"template": written}}
+
+
 def broken_job_name(name: str, spec: Json) -> Iterator[Broken]:
     """Yield why pods of a Job could not be named and labelled after it."""
     if len(name) > _LONGEST_NAME and not spec.get("manualSelector"):
