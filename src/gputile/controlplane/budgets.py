@@ -11,6 +11,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.core.kube_predicates.node_fit import selects
+from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 _Key = tuple[str, str]  # namespace and name
@@ -82,19 +83,16 @@ class Budgets:
         violating = [self._violates(self._counted(uid), allowed) for uid in (*before, *uids)]
         return sum(violating[len(before) :])
 
-    def over_budget(self, uids: Sequence[str]) -> list[str]:
-        """Return those of the pods ``uids`` that the API server does not evict when all are evicted in this order.
+    def budget(self, uid: str) -> EvictionBudget | None:
+        """Return what guards a pod from the API server's eviction, None for nothing.
 
         As ``getPodDisruptionBudgets`` of its eviction: an empty selector selects every pod of its namespace, and no pod
         of several budgets is evicted.
         """
-        allowed: dict[_Key, int] = {}
-        over = []
-        for uid in uids:
-            keys = self._guarding(uid)
-            if self._violates(keys, allowed) or len(keys) > 1:
-                over.append(uid)
-        return over
+        keys = self._guarding(uid)
+        if not keys:
+            return None
+        return EvictionBudget(keys[0], self._budgets[keys[0]].status.disruptions_allowed if len(keys) == 1 else 0)
 
     def _violates(self, keys: Iterable[_Key], allowed: dict[_Key, int]) -> bool:
         """Take an eviction from what each of the budgets has ``allowed`` left; return whether one has too little."""

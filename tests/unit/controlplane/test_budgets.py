@@ -16,6 +16,7 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject
 from tests.corebuilders import book, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -152,4 +153,5 @@ async def test_what_preempt_adds_counts_b5() -> None:
 )
 def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], over: list[int]) -> None:
     """Its getPodDisruptionBudgets: an empty selector selects all, and no pod of several budgets is evicted."""
-    assert budgets_of(*found, p2={}).over_budget(uids(0, 1, 2)) == uids(*over)
+    rules = EvictionRules({}, {}, budget=budgets_of(*found, p2={}).budget)
+    assert rules.over_budget(uids(0, 1, 2)) == uids(*over)

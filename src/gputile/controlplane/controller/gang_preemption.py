@@ -26,6 +26,7 @@ from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules
+from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
@@ -182,13 +183,13 @@ class GangPreemption:
             state.bound_pods.facts,
             state.bound_pods.gangs,
             under_way,
-            self._not_evictable,
+            self._budget,
             gang_size=self._size_of_group,
         )
 
-    def _not_evictable(self, uids: Sequence[str]) -> list[str]:
-        """Return those of the pods that a budget forbids to evict, and those that were refused lately."""
-        return [*self._cluster_state.budgets.over_budget(uids), *self._refused.among(uids)]
+    def _budget(self, uid: str) -> EvictionBudget | None:
+        """Return what guards a pod; one that was refused lately is not evicted, either."""
+        return EvictionBudget(uid, 0) if self._refused.among([uid]) else self._cluster_state.budgets.budget(uid)
 
     def _size_of_group(self, name: GangName) -> int:
         """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""

@@ -37,6 +37,7 @@ from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import LATE_S, SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -98,11 +99,11 @@ class PreemptionReservations:
         A pod that leaves within ``soon_s`` counts as gone. After a reservation all that were told to leave do.
         """
         bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
-        over_budget = budgets.over_budget if refused_too else self._not_evictable
-        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, over_budget, soon_s=soon_s)
+        budget = budgets.budget if refused_too else self._budget
+        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, budget, soon_s=soon_s)
 
-    def _not_evictable(self, uids: Sequence[str]) -> list[str]:
-        return [*self._sources.budgets.over_budget(uids), *self._refused.among(uids)]
+    def _budget(self, uid: str) -> EvictionBudget | None:
+        return EvictionBudget(uid, 0) if self._refused.among([uid]) else self._sources.budgets.budget(uid)
 
     def preemptor(self, pod: Pod, request: Request) -> Preemptor:
         """Return the pod as the choice of victims sees it."""

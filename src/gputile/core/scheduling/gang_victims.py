@@ -10,7 +10,7 @@ as it was. For each priority that is tried, at most ``victim_choice.MOST_NODES``
 and after each pod only those again that have changed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gputile.api.core import Pod
@@ -34,7 +34,7 @@ from gputile.core.scheduling.victim_choice import (
     VictimChoice,
     choose_victims,
 )
-from gputile.core.scheduling.victim_groups import NOTHING, Loss
+from gputile.core.scheduling.victim_groups import NOTHING, EvictionBudget, Loss
 
 _SEARCHED_NODES = 8  # that are searched for a pod, the best of those judged by their largest pods
 _SEARCHED_A_NODE = 500  # sets of pods, at least
@@ -212,8 +212,8 @@ class _Attempt:
         self._members, self._kinds, self._asking = members, kinds.number, kinds.asking
         self._cluster, self._engine, self._ledger = cluster, cluster.engine, cluster.engine.ledger
         self._predicates = cluster.predicates
-        self._rules = replace(rules, over_budget=self._over_budget, withdraws=False)
-        self._forbidden: Callable[[Sequence[str]], Collection[str]] = rules.over_budget
+        self._rules = replace(rules, budget=self._budget, withdraws=False)
+        self._budget_before = rules.budget
         self._below, self._now_ns = below, now_ns
         self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
         self._aside = _WithoutPods(cluster)
@@ -304,7 +304,8 @@ class _Attempt:
         for name, reason in now.items():
             if reason is not None and empty.get(name, reason) is not None:
                 continue
-            if name not in known:
+            choice = known.get(name)
+            if name not in known or (choice is not None and self._rules.over_budget(choice.evicted)):
                 known[name] = yield from self._choice(request, [name], 0)
             if (choice := known[name]) is not None:
                 found[name] = choice
@@ -322,10 +323,13 @@ class _Attempt:
         most = max((booking.priority for booking in self._victims.values()), default=NOTHING.priority)
         return loss._replace(priority=max(loss.priority, most))
 
-    def _over_budget(self, uids: Sequence[str]) -> Collection[str]:
-        """Return those of the pods whose eviction, after that of the victims so far, a budget forbids."""
-        forbidden = frozenset(self._forbidden((*self._victims, *uids)))
-        return [uid for uid in uids if uid in forbidden]
+    def _budget(self, uid: str) -> EvictionBudget | None:
+        """Return what guards a pod once the victims so far have been evicted."""
+        budget = self._budget_before(uid)
+        if budget is None:
+            return None
+        victims = (self._budget_before(each) for each in self._victims)
+        return budget._replace(allows=budget.allows - sum(each.name == budget.name for each in victims if each))
 
     def _put(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)

@@ -10,7 +10,8 @@ the first pass found, until it has looked at ``_SEARCHED`` sets of pods. A pod o
 unless more pods of the gang run than start together: so many of them, whichever they are, may leave alone.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputile.core.devices.gang_membership import GangName
@@ -29,6 +30,7 @@ from gputile.core.scheduling.victim_groups import (
     LEAVING,
     NOTHING,
     Cover,
+    EvictionBudget,
     FreedAmounts,
     GpuCovering,
     Loss,
@@ -57,8 +59,8 @@ class Preemptor:
 class EvictionRules:
     """Whom the cluster lets go. ``gangs`` are the UIDs of each gang's bound pods.
 
-    ``evicted`` are pods whose eviction was requested, and ``over_budget`` returns those of the pods with the UIDs given
-    whose eviction, in this order, a PodDisruptionBudget forbids. ``withdraws`` tells whether a place that is kept for a
+    ``evicted`` are pods whose eviction was requested, and ``budget`` returns what guards the pod with a UID, None for
+    nothing. ``withdraws`` tells whether a place that is kept for a
     pod of lower priority may be withdrawn. ``gang_size`` returns how many pods of a gang by PodGroup start together, 0
     where nobody knows: such a gang leaves whole. Pods that leave within ``soon_s`` seconds count as gone.
     """
@@ -66,10 +68,24 @@ class EvictionRules:
     facts: Mapping[str, EvictionFacts]
     gangs: Mapping[GangName, Collection[str]]
     evicted: Collection[str] = ()
-    over_budget: Callable[[Sequence[str]], Collection[str]] = lambda _: ()
+    budget: Callable[[str], EvictionBudget | None] = lambda _: None
     withdraws: bool = True
     gang_size: Callable[[GangName], int] = lambda _: 0
     soon_s: float = SOON_S
+
+    def over_budget(self, uids: Iterable[str]) -> list[str]:
+        """Return those of the pods whose eviction, when all are evicted in this order, their budgets forbid."""
+        begun: Counter[Hashable] = Counter()
+        over = []
+        for uid in uids:
+            budget = self.budget(uid)
+            if budget is None:
+                continue
+            if begun[budget.name] >= budget.allows:
+                over.append(uid)
+            else:
+                begun[budget.name] += 1
+        return over
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
         """Return whether a pod counts as gone at ``now_s`` (Unix time in seconds): it was told to leave, about now."""
@@ -125,8 +141,8 @@ def choose_victims(
         # What the first pass found on the node is no bound on the losses below the first field: the search decides.
         if best is not None and (loss.priority > best.loss.priority or (searched and left <= 0)):
             break
-        cover, used = node.within_budgets(min(left, _SEARCHED_PER_NODE), rules.over_budget)
-        left -= used
+        cover = node.best(min(left, _SEARCHED_PER_NODE))
+        left -= node.searched
         choice = _choice(name, cover) if cover is not None else None
         if choice is not None and (best is None or choice.loss < best.loss):
             best = choice
@@ -251,7 +267,8 @@ class _VictimGroups:
         loss = self._losses.of(bookings[0])
         for booking in bookings[1:]:
             loss = loss.plus(self._losses.of(booking))
-        return VictimGroup(uids, loss, gang=gang, most=most)
+        guarded = Counter(budget for uid in uids if (budget := self._rules.budget(uid)) is not None)
+        return VictimGroup(uids, loss, gang=gang, most=most, evictions=tuple(guarded.items()))
 
 
 def _gpu_covering(

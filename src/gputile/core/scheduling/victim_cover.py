@@ -4,6 +4,7 @@ Pods that leave together are a group. The groups that leave a GPU have to free w
 are enough are a first answer; a search through sets of groups looks for one that loses less.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
@@ -11,6 +12,7 @@ from itertools import combinations
 from gputile.core.scheduling.victim_groups import (
     NOTHING,
     Cover,
+    EvictionBudget,
     FreedAmounts,
     GpuCovering,
     Loss,
@@ -21,7 +23,6 @@ from gputile.core.scheduling.victim_groups import (
 
 _SEARCHED_PER_GPU = 500  # sets of groups
 _SEARCHED_JOINTLY = 500
-_BUDGET_ROUNDS = 4
 
 
 class NodeCovering:
@@ -42,29 +43,6 @@ class NodeCovering:
         levels = sorted(level for gpu in self._gpus if (level := gpu.level()) is not None)
         return levels[self._wanted - 1] if len(levels) >= self._wanted else None
 
-    def within_budgets(
-        self, searched: int, over_budget: Callable[[Sequence[str]], Collection[str]]
-    ) -> tuple[Cover | None, int]:
-        """Return the best cover that violates no PodDisruptionBudget, and how many sets of pods were looked at."""
-        node, used = self, 0
-        for _ in range(_BUDGET_ROUNDS):
-            cover = node.best(searched - used)
-            used += node.searched
-            evicted = cover.uids(reserved=False) if cover is not None else ()
-            forbidden = frozenset(over_budget(evicted)) if cover is not None else frozenset()
-            if not forbidden:
-                return cover, used
-            node = node._keeping(forbidden)
-        return None, used
-
-    def _keeping(self, uids: frozenset[str]) -> "NodeCovering":
-        """Return the node as if these pods could not be evicted."""
-        gpus = [
-            gpu._replace(amounts=tuple(freed for freed in gpu.amounts if uids.isdisjoint(freed.group.uids)))
-            for gpu in self._gpus
-        ]
-        return NodeCovering(self._wanted, gpus)
-
     def best(self, searched: int) -> Cover | None:
         """Return what ``solve`` does, without solving again where no search can find anything else."""
         if self._forced is None:
@@ -82,12 +60,12 @@ class NodeCovering:
     def _covers(self) -> Iterable[Cover | None]:
         """Yield what is found up to one priority after the other, from the lowest that could be enough.
 
-        Only where gangs let some of their pods go it may not be enough.
+        Only where gangs or budgets let some of their pods go it may not be enough.
         """
         if self._level is None:
             return
         yield self._up_to(self._level, self._gpus)
-        if not any(gpu.letting_go() for gpu in self._gpus):
+        if not any(gpu.is_limited() for gpu in self._gpus):
             return
         whole = [gpu.with_whole_gangs() for gpu in self._gpus]
         priorities = {freed.group.loss.priority for gpu in self._gpus for freed in gpu.amounts}
@@ -131,8 +109,7 @@ class NodeCovering:
             chosen.append(best)
             del left[best]
             gone |= dict.fromkeys(groups)
-            gangs = {group.gang for group in groups if group.gang is not None}
-            new = {i for i, gpu in left.items() if gpu.is_left_by(groups) or gpu.has_pods_of(gangs)}
+            new = {i for i, gpu in left.items() if gpu.is_left_by(groups) or gpu.is_limited_by(groups)}
             for i in new:
                 covers.pop(i, None)
         of_cover = [gpus[i] for i in chosen]
@@ -149,10 +126,13 @@ class NodeCovering:
             if freed.group not in gone and freed.group.loss.priority <= level and freed.group.joins(gone)
         ]
         first = _largest_first(missing, amounts, gone)
-        if first is None or len(first) in (0, len(amounts)):  # where all have to leave there is nothing to search
+        if first is None and not (gpu.is_limited() and _could_be_enough(missing, amounts, gone)):
+            return None
+        if first is not None and len(first) in (0, len(amounts)):  # where all have to leave there is nothing to search
             return first
         self._open = True
-        search = _CoverSearch(amounts, min(self._left, _SEARCHED_PER_GPU), first, gone)
+        limit = _SEARCHED_PER_GPU if first is None else min(self._left, _SEARCHED_PER_GPU)
+        search = _CoverSearch(amounts, limit, first, gone)
         search.improve(missing)
         self._left -= search.looked_at
         self.searched += search.looked_at
@@ -211,6 +191,30 @@ def _in_turn(
     return list(taken)
 
 
+def _could_be_enough(missing: MissingAmounts, amounts: Sequence[FreedAmounts], gone: Collection[VictimGroup]) -> bool:
+    """Return whether each amount for itself could become enough within the budgets of single pods."""
+    free: list[FreedAmounts] = []
+    guarded: dict[EvictionBudget, list[FreedAmounts]] = {}
+    for freed in amounts:
+        if freed.group.gang is None and len(freed.group.evictions) == 1:
+            guarded.setdefault(freed.group.evictions[0][0], []).append(freed)
+        else:
+            free.append(freed)
+    left = {budget: budget.allows - sum(group.takes_of(budget) for group in gone) for budget in guarded}
+
+    def most(amount: Callable[[FreedAmounts], int]) -> int:
+        return sum(map(amount, free)) + sum(
+            sum(sorted(map(amount, groups), reverse=True)[: left[budget]]) for budget, groups in guarded.items()
+        )
+
+    return (
+        most(lambda freed: freed.mib) >= missing.mib
+        and most(lambda freed: freed.percent) >= missing.percent
+        and most(lambda freed: freed.pods) >= missing.pods
+        and most(lambda freed: freed.incompatible) >= missing.incompatible
+    )
+
+
 class _JointSearch:
     """Looks for groups that leave all of some GPUs: depth first, until ``limit`` sets are looked at."""
 
@@ -244,16 +248,23 @@ class _JointSearch:
 
 
 class _CoverSearch:
-    """Looks for a cheaper cover than ``best``: depth first, larger groups first, until ``limit`` sets are looked at.
+    """Looks for a cheaper cover than ``best``, or for any: depth first, larger groups first.
+
+    It ends when ``limit`` sets are looked at.
 
     Any priority is as good as another here: one of the node's pods with the highest one has to leave anyway.
     """
 
     def __init__(
-        self, amounts: Sequence[FreedAmounts], limit: int, best: list[VictimGroup], gone: Collection[VictimGroup]
+        self,
+        amounts: Sequence[FreedAmounts],
+        limit: int,
+        best: list[VictimGroup] | None,
+        gone: Collection[VictimGroup],
     ) -> None:
         self._amounts, self._limit, self._gone = amounts, limit, gone
-        self.best, self._loss = best, total_loss(best)
+        self.best = best
+        self._loss = total_loss(best) if best is not None else Loss(pods=sys.maxsize)
         self.looked_at = 0
 
     def improve(self, missing: MissingAmounts) -> None:

@@ -1,6 +1,6 @@
 """Describes the covering problem of a GPU: which pods leave together, what they free and cost."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,12 +34,19 @@ class Loss(NamedTuple):
 NOTHING = Loss()
 
 
+class EvictionBudget(NamedTuple):
+    """What guards a pod: a PodDisruptionBudget, known by ``name``, that ``allows`` so many evictions now."""
+
+    name: Hashable
+    allows: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
     """Pods that leave together. ``reserved`` is a pod that waits for GPUs that are kept for it.
 
     A pod of a ``gang`` leaves with all others, or alone: at most ``most`` such groups of one pod leave, and none beside
-    the group of the whole gang, whose ``most`` is 0.
+    the group of the whole gang, whose ``most`` is 0. ``evictions`` says how many of its pods each budget guards.
     """
 
     uids: tuple[str, ...]
@@ -47,13 +54,22 @@ class VictimGroup:
     reserved: bool = False
     gang: GangName | None = None
     most: int = 0
+    evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
     def joins(self, *others: Collection["VictimGroup"]) -> bool:
         """Return whether the group can leave, too, where the others do."""
-        if self.gang is None:
-            return True
-        same = [other for groups in others for other in groups if other.gang == self.gang]
-        return not same or (len(same) < self.most and all(other.most for other in same))
+        if self.gang is not None:
+            same = [other for groups in others for other in groups if other.gang == self.gang]
+            if same and (len(same) >= self.most or not all(other.most for other in same)):
+                return False
+        return all(
+            count + sum(other.takes_of(budget) for groups in others for other in groups) <= budget.allows
+            for budget, count in self.evictions
+        )
+
+    def takes_of(self, budget: EvictionBudget) -> int:
+        """Return how many evictions of the pods that a budget guards the group needs."""
+        return next((count for each, count in self.evictions if each.name == budget.name), 0)
 
 
 LEAVING = VictimGroup((), NOTHING)  # of pods whose deletion was requested: nobody has to do anything
@@ -123,7 +139,7 @@ class GpuCovering(NamedTuple):
     def level(self) -> int | None:
         """Return the lowest priority up to which pods have to leave the GPU; None where all are not enough.
 
-        Where a gang lets only so many pods go alone, it may be a higher one.
+        Where a gang or a budget lets only so many pods go, it may be a higher one.
         """
         missing, level = self.missing, _NO_PRIORITY
         letting_go = self.letting_go()
@@ -139,6 +155,10 @@ class GpuCovering(NamedTuple):
         """Return the gangs with pods on the GPU that may leave alone."""
         return frozenset(freed.group.gang for freed in self.amounts if freed.group.most)
 
+    def is_limited(self) -> bool:
+        """Return whether not all that may leave the GPU may leave it together: a gang or a budget lets only some go."""
+        return any(freed.group.most or freed.group.evictions for freed in self.amounts)
+
     def with_whole_gangs(self) -> "GpuCovering":
         """Return the problem without pods that leave their gang alone."""
         return self._replace(amounts=tuple(freed for freed in self.amounts if not freed.group.most))
@@ -151,9 +171,16 @@ class GpuCovering(NamedTuple):
                 missing = missing.without(freed)
         return missing
 
-    def has_pods_of(self, gangs: Collection[GangName]) -> bool:
-        """Return whether a pod of one of these gangs is on the GPU."""
-        return bool(gangs) and any(freed.group.gang in gangs for freed in self.amounts)
+    def is_limited_by(self, groups: Collection[VictimGroup]) -> bool:
+        """Return whether fewer pods may leave the GPU once these groups leave: of the same gang, or budget."""
+        gangs = {group.gang for group in groups if group.gang is not None}
+        budgets = {budget.name for group in groups for budget, _ in group.evictions}
+        if not gangs and not budgets:
+            return False
+        return any(
+            freed.group.gang in gangs or any(budget.name in budgets for budget, _ in freed.group.evictions)
+            for freed in self.amounts
+        )
 
     def is_left_by(self, groups: Collection[VictimGroup]) -> bool:
         """Return whether a pod of one of these groups is on the GPU."""

@@ -20,6 +20,7 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.core.scheduling.victim_groups import EvictionBudget
 from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5", "M13")
@@ -71,10 +72,10 @@ class Cluster:
             if each.gang is not None:
                 gangs.setdefault(each.gang, set()).add(uid)
 
-        def over_budget(uids: Sequence[str]) -> list[str]:
-            return [uid for number, uid in enumerate(uids) if uid in self.forbidden or number >= self.allowed]
+        def budget(uid: str) -> EvictionBudget:
+            return EvictionBudget(uid, 0) if uid in self.forbidden else EvictionBudget("all", self.allowed)
 
-        return EvictionRules(facts, gangs, (), over_budget)
+        return EvictionRules(facts, gangs, (), budget)
 
     def choose(self, *gang: Pod, needed: int = 0) -> GangVictims | None:
         members = [GangCandidate(each, request_of(each)) for each in gang]

@@ -1,11 +1,12 @@
 """The victims are enough, none is to spare, and no others are a smaller loss, on cases small enough to try all."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
@@ -27,7 +28,14 @@ from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.victim_cover import NodeCovering
-from gputile.core.scheduling.victim_groups import FreedAmounts, GpuCovering, Loss, MissingAmounts, VictimGroup
+from gputile.core.scheduling.victim_groups import (
+    EvictionBudget,
+    FreedAmounts,
+    GpuCovering,
+    Loss,
+    MissingAmounts,
+    VictimGroup,
+)
 from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 from tests.examples import examples
 
@@ -79,7 +87,7 @@ class Cluster:
         for uid, each in facts.items():
             if each.gang is not None:
                 gangs.setdefault(each.gang, set()).add(uid)
-        return EvictionRules(facts, gangs, evicted, lambda uids: [uid for uid in uids if uid in forbidden])
+        return EvictionRules(facts, gangs, evicted, lambda uid: EvictionBudget(uid, 0) if uid in forbidden else None)
 
     def choose(
         self, asking: Pod, priority: int = 10, *, evicted: Collection[str] = (), forbidden: Collection[str] = ()
@@ -157,18 +165,90 @@ def test_no_other_victims_are_better(held: list[tuple[str, int, int, int, int]],
         assert choice.loss[:1] == best[:1]
 
 
+guarded_pods = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(1, 6), st.integers(0, 2), st.sampled_from(["", "x", "y"])), max_size=8
+)
+
+
+@given(guarded_pods, st.integers(0, 2), st.integers(0, 2), st.integers(1, 15), st.integers(1, 2))
+def test_no_other_victims_within_budgets_are_better(
+    held: list[tuple[int, int, int, str]], x_allows: int, y_allows: int, gib: int, count: int
+) -> None:
+    """Against every set of pods that the budgets let go: nobody is found only where no set of them is enough."""
+    cluster = Cluster([two_gpus()])
+    for i, (gpu, size, priority, _) in enumerate(held):
+        cluster.add(str(i), "n", [gpu], size, priority=priority, age_s=100 * i)
+    allows, budget_of = {"x": x_allows, "y": y_allows}, {str(i): each[3] for i, each in enumerate(held)}
+
+    def budget(uid: str) -> EvictionBudget | None:
+        return EvictionBudget(budget_of[uid], allows[budget_of[uid]]) if budget_of[uid] else None
+
+    def lets_go(gone: Iterable[str]) -> bool:
+        counted = Counter(budget_of[uid] for uid in gone)
+        return all(counted[name] <= allows[name] for name in allows)
+
+    asking = pod("high", mem=gib * count, count=count)
+    engine, request = cluster.engine(), request_of(asking)
+
+    def fits(gone: Iterable[str]) -> bool:
+        return isinstance(engine.decide(request, "n", 0, frozenset(gone)), Decision)
+
+    assume(not fits(()))
+    rules = replace(cluster.rules(), budget=budget)
+    preemptor = Preemptor(asking.metadata.uid, request, 3, NOW_S)
+    choice = at_once(choose_victims(engine, preemptor, ["n"], rules))
+    enough = [gone for gone in subsets(cluster.pods) if lets_go(gone) and fits(gone)]
+    if choice is None:
+        assert not enough
+        return
+    assert fits(choice.evicted)
+    assert lets_go(choice.evicted)
+    assert choice.loss == loss_of(cluster, choice.evicted)
+    best = min(loss_of(cluster, gone) for gone in enough)
+    if count == 1:
+        assert choice.loss == best
+    else:
+        assert choice.loss[:1] >= best[:1]
+
+
+@pytest.mark.parametrize(
+    ("others", "gib"),
+    [([(0, 1, 0)] * 3, 4), ([(1, 3, 5)] * 5, 5), ([(0, 3, 5)], 5)],
+    ids=["beside", "on another GPU", "of a higher priority"],
+)
+def test_a_budget_that_is_used_up_leaves_others(others: list[tuple[int, int, int]], gib: int) -> None:
+    """Six pods of one app whose budget lets one go."""
+    cluster = Cluster([two_gpus()])
+    app = {f"x{i}" for i in range(6)}
+    for uid in sorted(app):
+        cluster.add(uid, "n", [0], 2)
+    for i, (gpu, size, priority) in enumerate(others):
+        cluster.add(f"y{i}", "n", [gpu], size, priority=priority)
+    for gpu in range(2):
+        held = sum(_mib(each)[0] for uid, each in cluster.pods.items() if uid in app) // GIB if gpu == 0 else 0
+        held += sum(size for on, size, _ in others if on == gpu)
+        if held < 15:
+            cluster.add(f"full{gpu}", "n", [gpu], 15 - held, priority=10)
+    rules = replace(cluster.rules(), budget=lambda uid: EvictionBudget("app", 1) if uid in app else None)
+    preemptor = Preemptor("high", request_of(pod("high", mem=gib)), 10, NOW_S)
+    choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
+    assert choice is not None
+    assert len(app.intersection(choice.evicted)) <= 1
+
+
 @given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2), st.integers(0, 3))
 def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
-    held: list[tuple[str, int, int, int, int]], gib: int, count: int, forbidden: int
+    held: list[tuple[str, int, int, int, int]], gib: int, count: int, allows: int
 ) -> None:
     """What the first look at a node has found is not searched again where only one set of pods is enough."""
+    guarded = ((EvictionBudget("all", allows), 1),) if allows else ()
     covers = []
     for looked_at in (False, True):
         gpus = []
         for gpu in range(2):
             on_gpu = [(i, each) for i, each in enumerate(held) if each[1] == gpu]
             amounts = [
-                FreedAmounts(VictimGroup((str(i),), Loss(priority, 1, cost, i)), size, 0, 1, 0)
+                FreedAmounts(VictimGroup((str(i),), Loss(priority, 1, cost, i), evictions=guarded), size, 0, 1, 0)
                 for i, (_, _, size, priority, cost) in on_gpu
             ]
             used = sum(each[2] for _, each in on_gpu)
@@ -178,7 +258,7 @@ def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
         node = NodeCovering(count, gpus)
         if looked_at:
             node.solve(0)
-        cover, _ = node.within_budgets(4_000, lambda uids: [uid for uid in uids if int(uid) < forbidden])
+        cover = node.best(4_000)
         covers.append(None if cover is None else ([gpu.uuid for gpu in cover.gpus], cover.uids(reserved=False)))
     assert covers[0] == covers[1]
 
@@ -294,8 +374,7 @@ def gang_of_four(labels: dict[str, str]) -> Cluster:
 @pytest.mark.parametrize("allowed", [2, 4], ids=lambda allowed: f"a budget of {allowed}")
 def test_a_gang_lets_as_many_go_as_it_does_not_need_whichever_they_are(allowed: int) -> None:
     cluster = gang_of_four({GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"})
-    rules = cluster.rules()
-    rules = EvictionRules(rules.facts, rules.gangs, (), lambda uids: list(uids)[allowed:])
+    rules = replace(cluster.rules(), budget=lambda _: EvictionBudget("all", allowed))
     preemptor = Preemptor("high", request_of(pod("high", mem=15)), 10, NOW_S)
     choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
     assert choice is not None
@@ -474,8 +553,7 @@ def test_no_budget_is_violated(sizes: list[int], allowed: int, gib: int) -> None
         cluster.add(str(i), "n", [i % 2], size)
     cluster.add("full0", "n", [0], 3, priority=10)
     cluster.add("full1", "n", [1], 3, priority=10)
-    rules = cluster.rules()
-    rules = EvictionRules(rules.facts, rules.gangs, (), lambda uids: list(uids)[allowed:])
+    rules = replace(cluster.rules(), budget=lambda _: EvictionBudget("all", allowed))
     preemptor = Preemptor("high", request_of(pod("high", mem=gib)), 10, NOW_S)
     choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
     assert choice is None or len(choice.evicted) <= allowed
