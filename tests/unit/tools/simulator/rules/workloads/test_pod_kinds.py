@@ -658,3 +658,9 @@ def test_something_else_on_the_way_to_a_template(tmp_path: Path, there: object) 
     text = f"{json.dumps(body)}\n---\n{json.dumps(DEPLOYMENT)}"
     with pytest.raises(ManifestError, match=r"spec\.foo: must be a mapping, is "):
         expand(load_text(tmp_path, text).manifests, [], Intake(kinds=known_kinds([table])))
+
+
+def test_a_set_of_openkruise_may_begin_with_a_digit(tmp_path: Path) -> None:
+    """It is called as Kubernetes' own, whose names are RFC 1123 labels."""
+    body = of_kind("apps.kruise.io/v1beta1", "StatefulSet", {"template": TEMPLATE})
+    assert len(expanded(tmp_path, changed(body, "metadata.name", "1a")).pods) == 1
