@@ -58,6 +58,12 @@ def scaling(*changes: dict[str, Any]) -> dict[str, Any]:
         (scaling({"gpus": {"memory": "15"}}), "gpus.memory"),
         (scaling({"gpus": {"memory": "15GiB", "count": 65}}), "gpus.count"),
         (scaling({"gpus": {"memory": "100MiB"}}), "a GPU holds not one unit of 1GiB"),
+        (scaling({"gpus": {"memory": "16385GiB"}}), "gpus.memory is 16385GiB: a GPU has 16777216 MiB at most"),
+        (scaling({"labels": {"pool": "other"}}), r"nodeTypes\[0\].labels.pool is other, and label says gpu"),
+        (scaling({"labels": {"ack.node.gpu.schedule": "share"}}), "schedule is share, and mode says default"),
+        (scaling({"labels": {"x y": "z"}}), "'x y' is no key of a label"),
+        (scaling({"labels": {"x": "z z"}}), "labels.x is 'z z', which is no value of a label"),
+        (scaling({"labels": {"x": "z" * 64}}), "which is no value of a label"),
         (scaling({}, {}), "pool=gpu is that of another node type"),
         ([], "must be a mapping, is a list"),
         ("text", 'must be a mapping, is "text"'),
@@ -66,6 +72,12 @@ def scaling(*changes: dict[str, Any]) -> dict[str, Any]:
 def test_what_is_not_valid_names_the_field(data: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         load_configuration(data)
+
+
+def test_labels_of_a_node_type_that_say_the_same_are_valid() -> None:
+    labels = {"pool": "gpu", "ack.node.gpu.schedule": "cgpu", "example.com/zone": "", "n_0.1": "A-b"}
+    types = load_configuration(scaling({"labels": labels, "mode": "cgpu"})).autoscaling.node_types
+    assert types[0].labels == labels
 
 
 @given(st.one_of(json_values, st.dictionaries(fields, json_values, max_size=4)))

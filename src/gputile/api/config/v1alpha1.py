@@ -1,5 +1,6 @@
 """Defines what the configuration may set, with defaults and validation (``gputile.io/v1alpha1``)."""
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +13,7 @@ from gputile.api.core import Pod
 from gputile.api.field_mistake import RULE
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.quantity import MemorySize, QuantityError, parse_mib
-from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Mode, Placement
+from gputile.api.well_known import LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -118,6 +119,12 @@ class PreemptionConfiguration(Section, frozen=True):
             ),
         ),
     ] = 120
+
+
+# Kubernetes, "Labels and Selectors"
+_LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}")
+_LABEL_VALUE = re.compile(rf"(?:{_LABEL_NAME})?")
 
 
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
@@ -353,6 +360,11 @@ class Configuration(Section, frozen=True):
                 raise ConfigurationError(
                     f"{where}.gpus.memory is {each.gpus.memory}: a GPU holds not one unit of {self.gpu_memory_unit}"
                 )
+            if mib > LARGEST_UNIT_MIB:
+                raise ConfigurationError(
+                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB at most"
+                )
+            _check_labels(where, each)
 
     @property
     def unit_mib(self) -> int:
@@ -385,3 +397,16 @@ def load_configuration(data: Any) -> Configuration:
         return convert({} if data is None else data, Configuration)
     except ConversionError as error:
         raise ConfigurationError(str(error)) from error
+
+
+def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
+    """Check the further labels of a node type: other fields decide some."""
+    decided = {described.key: ("label", described.value), MODE_LABEL: ("mode", described.mode.value)}
+    for key, value in described.labels.items():
+        if not _LABEL_KEY.fullmatch(key):
+            raise ConfigurationError(f"{where}.labels: {key[:63]!r} is no key of a label")
+        if not _LABEL_VALUE.fullmatch(value):
+            raise ConfigurationError(f"{where}.labels.{key} is {value[:64]!r}, which is no value of a label")
+        field, expected = decided.get(key, ("", value))
+        if value != expected:
+            raise ConfigurationError(f"{where}.labels.{key} is {value}, and {field} says {expected}")

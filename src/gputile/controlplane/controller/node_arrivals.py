@@ -23,10 +23,12 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 class TypeNodes:
     """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
 
+    ``joined`` is how many have come since the last look.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
     """
 
     starting: int = 0
+    joined: int = 0
     usable: list[str] = field(default_factory=list)
     failures: list[NodeTypeRefusal] = field(default_factory=list)
 
@@ -68,8 +70,9 @@ class NodeArrivals:
                 continue
             yield
             seen.add(name)
-            joined = name in before or (self._seen is not None and name not in self._seen)
-            is_awaited = joined and kind.name in awaited
+            joined = self._seen is not None and name not in self._seen
+            found[kind.name].joined += joined
+            is_awaited = (joined or name in before) and kind.name in awaited
             self._judge(node, kind, found[kind.name], before.get(name), now_ns, is_awaited=is_awaited)
         for name, arrival in before.items():
             counts = arrival.bare or arrival.type_name in awaited

@@ -8,7 +8,7 @@ adds nodes for those that do not fit the sums of any node; placeholders ask for 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,20 +21,22 @@ from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
 from gputile.controlplane.controller.node_orders import NodeOrders, Order
 from gputile.controlplane.controller.placeholders import JOB_LABEL, placeholder_job
+from gputile.controlplane.controller.waiting_line import WaitingLine, first_pods
 from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import NodeType, node_types_of
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_rules import in_line
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes, nodes_unasked
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
-MOST_PODS: Final = 256  # that are looked at in one round, those first in line
+MOST_PODS: Final = 256  # single pods, and as many of gangs, that are looked at in one round
 _LONGEST_PAUSE_SECONDS: Final = 3600
 _REMEMBERED_SECONDS: Final = 24 * 3600  # so long after its pause a failure counts for how long the next pause is
+_TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
 _PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
 
 
@@ -85,8 +87,10 @@ class NodeRequestPlanner:
         self._deleted: set[str] = set()
         self._failed: dict[str, _Failed] = {}
         self._orders = NodeOrders()
+        self._line = WaitingLine()
         self._arrivals = NodeArrivals(cluster_state, self._types, self._scaling.wait_seconds * _SECOND)
-        self._told: dict[str, dict[EventReason, str]] = {}  # UID -> what was said last, by reason
+        self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
+        self._told: dict[str, dict[EventReason, tuple[str, int]]] = {}  # UID -> what was said last, and when (ns)
         self._refused = 0
 
     @property
@@ -115,7 +119,7 @@ class NodeRequestPlanner:
             self._arrivals.forget()
             return result
         alone = yield from self._without_place(now_ns)
-        gangs = [each for pod in self._gangs.without_room()[:MOST_PODS] if (each := self._candidate(pod)) is not None]
+        gangs = self._of_gangs()
         yield
         pods = [*alone, *gangs]
         nodes = yield from self._arrivals.look(awaited, now_ns)
@@ -127,12 +131,15 @@ class NodeRequestPlanner:
         starting = {name: each.starting for name, each in nodes.items()}
         found = yield from new_nodes(pods, self._types, starting, self._configuration, barred)
         # What the autoscaler has seen for so long and not added is asked for like the rest.
-        fresh = [each for each in alone if _age(each.pod, now_ns) < self._scaling.wait_seconds]
+        fresh = [each for each in alone if self._waits(each.pod, now_ns) < self._scaling.wait_seconds]
         predicates = self._cluster_state.placement.predicates
         unasked = yield from nodes_unasked(fresh, self._types, predicates, self._configuration)
         wanted = found.counts - unasked
-        self._adjust(wanted, found, now_ns, result)
+        self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
+        waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
+        self._line.note(found.types, found.refused, waiting)
+        self._told = {uid: texts for uid, texts in self._told.items() if uid in waiting}
         self._tell(pods, found, wanted, now_ns, result)
         return result
 
@@ -144,6 +151,11 @@ class NodeRequestPlanner:
 
     # -- what there is
 
+    def _waits(self, pod: Pod, now_ns: int) -> float:
+        """Return for how many seconds kube-scheduler and autoscalers have seen a pod: a gate hides it from them."""
+        released_ns = self._released.get(pod.metadata.uid)
+        return _age(pod, now_ns) if released_ns is None else abs(now_ns - released_ns) / _SECOND
+
     def _candidate(self, pod: Pod) -> GangCandidate | None:
         try:
             return GangCandidate(pod, self._cluster_state.placement.engine.request(pod))
@@ -154,9 +166,8 @@ class NodeRequestPlanner:
         """Return the pods that no node takes as things stand."""
         found: list[GangCandidate] = []
         placement = self._cluster_state.placement
-        waiting = sorted(self._waiting.waiting.values(), key=in_line)
-        settled = (pod for pod in waiting if _age(pod, now_ns) >= SETTLING_SECONDS)
-        for pod in settled:
+        settled = [pod for pod in self._waiting.waiting.values() if self._waits(pod, now_ns) >= SETTLING_SECONDS]
+        for (pod,) in self._line.ordered((pod,) for pod in settled):
             if len(found) == MOST_PODS:
                 break
             each = self._candidate(pod)
@@ -169,6 +180,14 @@ class NodeRequestPlanner:
                 found.append(each)
             yield
         return found
+
+    def _of_gangs(self) -> list[GangCandidate]:
+        """Return the pods of gangs that lack room, gang by gang."""
+        gangs: dict[GangName | None, list[Pod]] = {}
+        for pod in self._gangs.without_room():
+            gangs.setdefault(gang_of(pod), []).append(pod)
+        pods = first_pods(self._line.ordered(gangs.values()), MOST_PODS)
+        return [each for pod in pods if (each := self._candidate(pod)) is not None]
 
     def _place(self, uid: str) -> str | None:
         """Return the type of a bound pod's node, "" where it has none; None for a pod that is not bound."""
@@ -205,6 +224,7 @@ class NodeRequestPlanner:
         times = self._failed[kind_name].times + 1 if kind_name in self._failed else 1
         pause_ns = min(wait_ns << min(times - 1, 10), max(wait_ns, _LONGEST_PAUSE_SECONDS * _SECOND))
         self._failed[kind_name] = _Failed(times, pause_ns, now_ns + pause_ns, refusal)
+        self._unsay(EventReason.NODE_NOT_ADDED, self._told)
 
     def _take_timeouts(self, now_ns: int, result: NodeRequestRound) -> None:
         """Give up placeholders that no node came for."""
@@ -221,18 +241,33 @@ class NodeRequestPlanner:
 
     # -- what is asked for
 
-    def _adjust(self, wanted: Counter[str], found: NewNodes, now_ns: int, result: NodeRequestRound) -> None:
-        """Have as many placeholders of each type as nodes are wanted, and may be asked for now."""
+    def _adjust(
+        self,
+        wanted: Counter[str],
+        nodes: Mapping[str, TypeNodes],
+        found: NewNodes,
+        now_ns: int,
+        result: NodeRequestRound,
+    ) -> None:
+        """Have as many placeholders of each type as nodes are wanted, and may be asked for now.
+
+        Each node that joins ends a placeholder: if as many are wanted as before, others got the node, or it is of no
+        use.
+        """
         requested, kinds = self.requested(), {kind.name: kind for kind in self._types}
         for name in requested.keys() | wanted.keys():
-            more = wanted[name] - requested[name]
+            joined = nodes[name].joined if name in nodes else 0
+            alive = [pod for pod in self._alive() if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") == name]
+            alive.sort(key=lambda pod: pod.metadata.creation_timestamp or "")
+            ended = alive[: max(requested[name] - wanted[name], joined)]
+            for pod in ended:
+                self._delete(_job(pod), result)
+            more = wanted[name] - requested[name] + len(ended)
             ready = [uid for uid in self._without_order(name, found) if not self._orders.pauses(uid, name, now_ns)]
             jobs = [self._create(kinds[name], now_ns, result) for _ in range(min(more, len(ready)))]
             if jobs:
                 self._orders.note(ready, name, jobs, now_ns)
-            alive = [pod for pod in self._alive() if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") == name]
-            for pod in sorted(alive, key=lambda pod: pod.metadata.creation_timestamp or "")[: max(0, -more)]:
-                self._delete(_job(pod), result)
+                self._unsay(EventReason.NODE_REQUESTED, ready)
         result.unmarked = [pod for pod in self._alive() if not pod.status.conditions]
 
     def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
@@ -269,6 +304,8 @@ class NodeRequestPlanner:
             for job, (kind, ends_ns) in self._created.items()
             if job not in jobs and 0 < ends_ns - now_ns <= wait_ns
         }
+        released = self._waiting.waiting.keys() & self._waiting.once_gated
+        self._released = {uid: self._released.get(uid, now_ns) for uid in released}
         remembered_ns = _REMEMBERED_SECONDS * _SECOND
         self._failed = {name: each for name, each in self._failed.items() if now_ns - each.again_ns < remembered_ns}
 
@@ -282,8 +319,6 @@ class NodeRequestPlanner:
         now_ns: int,
         result: NodeRequestRound,
     ) -> None:
-        waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
-        self._told = {uid: texts for uid, texts in self._told.items() if uid in waiting}
         pausing = {
             uid: order
             for name in wanted
@@ -296,20 +331,29 @@ class NodeRequestPlanner:
             if why is not None:
                 paused = any(refusal.rule in _PAUSES for refusal in why.values())
                 reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
-                text = f"no node is asked for that could take the pod: {worded(why)}"
-                self._say(each.pod, reason, text, result, warning=True)
+                self._say(
+                    each.pod, (reason, f"no node is asked for that could take the pod: {worded(why)}"), now_ns, result
+                )
             elif uid in pausing:
-                text = _pause_text(pausing[uid], kind)
-                self._say(each.pod, EventReason.NODE_NOT_ADDED, text, result, warning=True)
+                self._say(each.pod, (EventReason.NODE_NOT_ADDED, _pause_text(pausing[uid], kind)), now_ns, result)
             elif kind is not None and kind in wanted:
                 text = _request_text(self._orders.order(uid, kind), kind)
-                self._say(each.pod, EventReason.NODE_REQUESTED, text, result, warning=False)
+                self._say(each.pod, (EventReason.NODE_REQUESTED, text), now_ns, result)
 
-    def _say(self, pod: Pod, reason: EventReason, text: str, result: NodeRequestRound, *, warning: bool) -> None:
+    def _say(self, pod: Pod, event: tuple[EventReason, str], now_ns: int, result: NodeRequestRound) -> None:
+        """Say something about a pod, unless it was the last that was said for this reason, not long ago."""
+        reason, text = event
         told = self._told.setdefault(pod.metadata.uid, {})
-        if told.get(reason) != text:
-            told[reason] = text
+        before, at_ns = told.get(reason, ("", now_ns))
+        if before != text or abs(now_ns - at_ns) >= _TOLD_AGAIN_SECONDS * _SECOND:
+            told[reason] = text, now_ns
+            warning = reason is not EventReason.NODE_REQUESTED
             result.events.append(GangEvent((pod,), reason, text, warning))
+
+    def _unsay(self, reason: EventReason, uids: Iterable[str]) -> None:
+        """Have it said anew of these pods: it has happened again."""
+        for uid in uids:
+            self._told.get(uid, {}).pop(reason, None)
 
 
 def _request_text(order: Order | None, kind_name: str) -> str:

@@ -86,13 +86,14 @@ class NodeRequester:
         for event in result.events:
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
+        # First what goes: an autoscaler is not to see a placeholder beside the one that replaces it.
+        for name in result.deleted:
+            if not await self._try(self._writer.delete_placeholder(name)):
+                self._planner.not_deleted(name)
         for job in result.created:
             await self._try(self._writer.create_placeholder(job))
         for pod in result.unmarked:
             await self._try(self._writer.mark_unschedulable(pod, _MESSAGE))
-        for name in result.deleted:
-            if not await self._try(self._writer.delete_placeholder(name)):
-                self._planner.not_deleted(name)
         return result
 
     async def _try(self, write: Awaitable[None]) -> bool:

@@ -17,12 +17,14 @@ class WaitingPods:
     """Fed by the watch of pods. ``namespace`` is where placeholders are; others that look like one do not count.
 
     ``waiting`` are GPU pods by UID that kube-scheduler looked at and did not bind, without those that the controller
-    plans as gangs. ``placeholders`` are by UID as well.
+    plans as gangs. ``placeholders`` are by UID as well. ``once_gated`` are the UIDs of pods that are not
+    bound and have been seen behind a scheduling gate.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
         self.waiting: dict[str, Pod] = {}
         self.placeholders: dict[str, Pod] = {}
+        self.once_gated: set[str] = set()
         self._gangs = configuration.admission.gangs
         self._namespace = namespace
         self._specs: dict[bytes, PodSpec] = {}
@@ -34,6 +36,7 @@ class WaitingPods:
                 self._put(pod)
             case Deleted(pod):
                 self._drop(pod.metadata.uid)
+                self.once_gated.discard(pod.metadata.uid)
             case Replaced(pods, unreadable):
                 yield from self._replace(pods, {each.uid for each in unreadable})
             case UnreadableObject():
@@ -44,6 +47,7 @@ class WaitingPods:
         kept = {pod.metadata.uid for pod in pods} | unreadable
         for uid in (self.waiting.keys() | self.placeholders.keys()) - kept:
             self._drop(uid)
+        self.once_gated &= kept
         for pod in pods:
             self._put(pod)
             yield
@@ -52,7 +56,10 @@ class WaitingPods:
         uid = pod.metadata.uid
         self._drop(uid)
         if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
+            self.once_gated.discard(uid)
             return
+        if pod.spec.scheduling_gates:
+            self.once_gated.add(uid)
         if is_placeholder(pod):
             if pod.metadata.namespace == self._namespace:
                 self.placeholders[uid] = pod

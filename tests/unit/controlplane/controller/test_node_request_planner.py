@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod, PodCondition, PodStatus
-from gputile.api.well_known import GPU_MEMORY, NODE_TYPE_ANNOTATION
+from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
+from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.requirement("U8", "B5")
 
 TYPE = "pool=gpu"
 WAIT = 900  # seconds; the default of autoscaling.waitSeconds
+HOSTNAME = "kubernetes.io/hostname"
 ALLOCATION = "gputile.io/allocation"
 
 
@@ -34,7 +35,7 @@ def node(name: str, *, type_: str = "", gpus: int = 2, mib: int = GIB15, born: s
     units = gpus * (mib // 1024)
     amounts = {"cpu": "99", "pods": "99", "aliyun.com/gpu-mem": str(units)}
     found = gpu_node(name, mode="cgpu", sizes=[mib] * gpus, allocatable=amounts, inventory=None if gpus else "")
-    labels = found.metadata.labels | ({"pool": type_.partition("=")[2]} if type_ else {})
+    labels = found.metadata.labels | {HOSTNAME: name} | ({"pool": type_.partition("=")[2]} if type_ else {})
     meta = msgspec.structs.replace(found.metadata, labels=labels, creation_timestamp=born)
     return msgspec.structs.replace(found, metadata=meta)
 
@@ -188,8 +189,8 @@ def test_a_gang_brings_as_many_nodes_as_it_needs(there: int) -> None:
     assert len(bench.round().created) == 2 - there
 
 
-def tolerant_member(number: int) -> Pod:
-    asking = member("g", number, 3)
+def tolerant_member(number: int, size: int = 3) -> Pod:
+    asking = member("g", number, size)
     sized = pod(asking.metadata.name, mem=15)
     spec = msgspec.structs.replace(asking.spec, containers=sized.spec.containers)
     return tolerant(msgspec.structs.replace(asking, spec=spec))
@@ -391,6 +392,54 @@ def test_a_clock_that_jumps_keeps_nothing_for_ever() -> None:
     assert len(bench.round(-100 * WAIT).deleted) == 1
 
 
+def test_a_pod_that_was_behind_a_gate_is_left_to_the_autoscaler_first() -> None:
+    """Another project's gate hid it from all for an hour."""
+    bench, waiting = Bench(node("n", gpus=0)), waits("p", mem=15)
+    spec = msgspec.structs.replace(waiting.spec, scheduling_gates=(SchedulingGate(name="kueue.x-k8s.io/admission"),))
+    bench.put(msgspec.structs.replace(waiting, spec=spec))
+    assert [bench.round(after).created for after in range(10, 4 * WAIT, 100)] == [[]] * 36
+    bench.put(waiting)
+    assert bench.round(4 * WAIT + 1).created == []
+    assert len(bench.round(5 * WAIT + 1).created) == 1
+
+
+@pytest.mark.parametrize("gangs", [False, True])
+def test_pods_that_no_node_helps_keep_no_other_namespace_from_a_node(gangs: bool) -> None:
+    bench = fragmented(gangs=gangs)
+
+    def put(name: str, units: int, namespace: str, born: str) -> None:
+        asking = waits(name, mem=units)
+        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "1"} if gangs else {}
+        meta = msgspec.structs.replace(
+            asking.metadata, namespace=namespace, creation_timestamp=born, labels=asking.metadata.labels | labels
+        )
+        bench.put(msgspec.structs.replace(asking, metadata=meta))
+
+    for i in range(MOST_PODS + 1):
+        put(f"h{i}", 20, "crowd", BORN)
+    bench.round()
+    put("p", 10, "other", "2030-03-17T19:00:00Z")
+    assert bench.round(7300).created != []
+    assert bench.round(7310).deleted == [], "and keeps its turn"
+
+
+def test_each_pod_that_no_type_takes_is_told_in_time_and_once_in_half_an_hour() -> None:
+    bench = fragmented()
+    bench.put(*(waits(f"h{i:03}", mem=20) for i in range(2 * MOST_PODS)))
+    told = [said(bench.round(after)) for after in (10, 11, 12, 13)]
+    assert [len(each) for each in told] == [MOST_PODS, MOST_PODS, 0, 0]
+    again = [said(bench.round(after)) for after in (1810, 1811, 1812, 1813)]
+    assert [len(each) for each in again] == [MOST_PODS, MOST_PODS, 0, 0]
+
+
+def test_each_node_that_does_not_come_is_told() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    texts = [str(event.reason) for after in range(10, 6 * 3600, 10) for event in bench.round(after).events]
+    assert texts.count("NodeRequested") >= 5
+    assert texts.count("NodeNotAdded") >= texts.count("NodeRequested") - 1
+
+
 def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) -> Node:
     """A node of the type with two GPUs, whose kubelet offers ``units`` of memory, None for no such resource."""
     amounts = {"cpu": "99", "pods": "99"} | ({GPU_MEMORY: str(units)} if units is not None else {})
@@ -482,7 +531,7 @@ def test_a_pod_that_wants_more_cpus_than_a_node_of_the_type_has_brings_none() ->
     autoscaler = Autoscaler(bench, taken_by_others)
     autoscaler.run(hours=2)
     assert autoscaler.bought == []
-    assert [text.partition(":")[0] for text in autoscaler.texts] == ["NoNodeTypeFits"]
+    assert {text.partition(":")[0] for text in autoscaler.texts} == {"NoNodeTypeFits"}
 
 
 def test_a_type_that_has_failed_is_whole_again_once_a_pod_got_the_place_it_was_asked_for() -> None:
