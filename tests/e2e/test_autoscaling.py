@@ -15,7 +15,16 @@ from typing import Any, Final
 import httpx2 as httpx
 import pytest
 
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU, Mode
+from gputile.api.well_known import (
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_CORE,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    MODE_LABEL,
+    WHOLE_GPU,
+    Mode,
+)
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in
@@ -35,7 +44,8 @@ WAIT_SECONDS: Final = 20
 START_SECONDS: Final = 2.0  # from a node's joining to its agent's report
 MODES: Final = {"core": Mode.CORE_MEM, "whole": Mode.EXCLUSIVE}  # of all others: cgpu
 SIZES: Final = {"bare": (), "other": (8 * 1024, 8 * 1024)}  # what machines really have; else two GPUs with 15 GiB each
-POOLS: Final = ("fragments", "core", "whole", "gang", "pair", "bare", "other", "deleted")
+POOLS: Final = ("fragments", "core", "whole", "gang", "idle", "large", "cordoned", "pair", "bare", "other", "deleted")
+MOST_NODES: Final = 3
 KARPENTER: Final = "/apis/karpenter.sh/v1"
 ABSENT: Final = "absent"  # described to gputile, and Karpenter has no such NodePool
 
@@ -50,6 +60,7 @@ SETTINGS: Final = {
     "autoscaling": {
         "enabled": True,
         "waitSeconds": WAIT_SECONDS,
+        "mostNodes": MOST_NODES,
         "nodeTypes": [described(pool) for pool in (*POOLS, ABSENT)],
     },
 }
@@ -196,11 +207,43 @@ def test_a_pod_brings_a_node_of_its_mode_from_zero(cluster: ControlPlane, namesp
 
 def test_a_gang_brings_all_its_nodes_at_once(cluster: ControlPlane, namespace: str) -> None:
     """Three pods of a GPU each, behind their gate, and nodes of two GPUs."""
-    labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "3"}
-    for i in range(3):
-        create(cluster, namespace, f"train-{i}", "gang", units=120, labels=labels)
-    wait_bound(cluster, namespace, *(f"train-{i}" for i in range(3)))
+    train(cluster, namespace, "gang", 3)
     assert_settled(cluster, "gang", 2)
+
+
+def train(plane: ControlPlane, namespace: str, pool: str, count: int) -> None:
+    """Have a gang of so many pods, each of a GPU, start in a pool."""
+    labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: str(count)}
+    names = [f"train-{i}" for i in range(count)]
+    for name in names:
+        create(plane, namespace, name, pool, units=120, labels=labels)
+    wait_bound(plane, namespace, *names)
+
+
+def test_a_gang_starts_on_an_idle_node_and_brings_the_other_one(cluster: ControlPlane, namespace: str) -> None:
+    """Karpenter would put the placeholder on the idle node."""
+    create(cluster, namespace, "first", "idle", units=100)
+    wait_bound(cluster, namespace, "first")
+    cluster.nodes.delete_pod_now(namespace, "first")
+    train(cluster, namespace, "idle", 3)
+    assert_settled(cluster, "idle", 2)
+
+
+def test_a_gang_of_more_nodes_than_are_asked_for_at_once_gets_them_all(cluster: ControlPlane, namespace: str) -> None:
+    train(cluster, namespace, "large", 2 * MOST_NODES + 1)
+    assert_settled(cluster, "large", MOST_NODES + 1)
+
+
+def test_a_cordoned_idle_node_keeps_no_pod_from_a_node(cluster: ControlPlane, namespace: str) -> None:
+    fragmented(cluster, namespace, "cordoned")
+    create(cluster, namespace, "whole-node", "cordoned", limits={GPU_MEMORY: 240}, labels={GPU_COUNT_LABEL: "2"})
+    wait_bound(cluster, namespace, "whole-node")
+    (pod,) = [each for each in pods_in(cluster, namespace) if each["metadata"]["name"] == "whole-node"]
+    cluster.kubectl("cordon", pod["spec"]["nodeName"])
+    cluster.nodes.delete_pod_now(namespace, "whole-node")
+    create(cluster, namespace, "c", "cordoned", units=96)
+    wait_bound(cluster, namespace, "c")
+    assert_settled(cluster, "cordoned", 3)
 
 
 def test_two_pods_that_fit_one_new_node_bring_one(cluster: ControlPlane, namespace: str) -> None:

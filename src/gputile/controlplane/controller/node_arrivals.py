@@ -11,8 +11,10 @@ from typing import Final
 from gputile.api.core import Node
 from gputile.api.well_known import WHOLE_GPU
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.placeholders import DAEMON_LABEL
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.placement.steps import Steps
 
@@ -23,12 +25,14 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 class TypeNodes:
     """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
 
-    ``joined`` is how many have come since the last look.
+    ``joined`` is how many have come since the last look. ``idle`` is on how many an autoscaler would put a placeholder:
+    no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that is described.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
     """
 
     starting: int = 0
     joined: int = 0
+    idle: int = 0
     usable: list[str] = field(default_factory=list)
     failures: list[NodeTypeRefusal] = field(default_factory=list)
 
@@ -97,6 +101,7 @@ class NodeArrivals:
         usable = info is not None and not bare and _usable(node, kind, info)
         if usable:
             nodes.usable.append(name)
+            nodes.idle += self._is_vacant(name) and _offers(node, kind)
         if not bare and (not is_awaited or self._has_pods(name)):
             return
         arrival = _Arrival(kind.name, before.since_ns if before is not None else now_ns, bare)
@@ -112,6 +117,7 @@ class NodeArrivals:
             nodes.failures.append(NodeTypeRefusal(rule, name))
         else:
             nodes.starting += 1
+            nodes.idle += self._is_vacant(name)
 
     def _info(self, node: Node) -> NodeInfo | None:
         ledger = self._cluster_state.ledger
@@ -121,6 +127,19 @@ class NodeArrivals:
     def _has_pods(self, name: str) -> bool:
         """Return whether a pod with GPUs is bound to a node: those that GPUs are only reserved for prove nothing."""
         return any(not booking.reserved for booking in self._cluster_state.ledger.on_node(name))
+
+    def _is_vacant(self, name: str) -> bool:
+        """Return whether no pod is bound to a node that keeps placeholders away (``placeholders``)."""
+        pods = self._cluster_state.placement.predicates.pods_on(name)
+        return not any(
+            pod.spec.node_name and pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
+            for pod in pods
+        )
+
+
+def _offers(node: Node, kind: NodeType) -> bool:
+    allocatable = node_allocatable(node)
+    return all(allocatable.get(name, 0) >= count for name, count in kind.resources.items())
 
 
 def _usable(node: Node, kind: NodeType, info: NodeInfo) -> bool:

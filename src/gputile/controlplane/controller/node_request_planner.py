@@ -15,7 +15,7 @@ from typing import Any, Final
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.api.timestamps import unix_seconds
-from gputile.api.well_known import NODE_TYPE_ANNOTATION
+from gputile.api.well_known import IDLE_NODE_ANNOTATION, NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
@@ -36,6 +36,7 @@ SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take 
 MOST_PODS: Final = 256  # single pods, and as many of gangs, that are looked at in one round
 _LONGEST_PAUSE_SECONDS: Final = 3600
 _REMEMBERED_SECONDS: Final = 24 * 3600  # so long after its pause a failure counts for how long the next pause is
+_MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
 _TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
 _PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
 
@@ -51,6 +52,15 @@ class NodeRequestRound:
     deleted: list[str] = field(default_factory=list)
     unmarked: list[Pod] = field(default_factory=list)
     events: list[GangEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Created:
+    """A Job that has no pod yet: its type, when that counts no longer (Unix time, ns), and whether for an idle node."""
+
+    type_name: str
+    ends_ns: int
+    idle: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class NodeRequestPlanner:
         self._configuration = cluster_state.ledger.configuration
         self._scaling = self._configuration.autoscaling
         self._types = node_types_of(self._configuration)
-        self._created: dict[str, tuple[str, int]] = {}  # Job that has no pod yet -> its type, and when that counts out
+        self._created: dict[str, _Created] = {}  # by the Job's name, as long as it has no pod
         self._deleted: set[str] = set()
         self._failed: dict[str, _Failed] = {}
         self._orders = NodeOrders()
@@ -98,11 +108,12 @@ class NodeRequestPlanner:
         """How many pods without a place no node type could take, in the last round."""
         return self._refused
 
-    def requested(self) -> Counter[str]:
-        """Return how many nodes of each type are asked for."""
+    def requested(self, *, idle: bool = False) -> Counter[str]:
+        """Return how many nodes of each type are asked for; with ``idle`` the placeholders for nodes that are there."""
         jobs = {_job(pod) for pod in self._waiting.placeholders.values()}
-        found = Counter(pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") for pod in self._alive())
-        return found + Counter(kind for job, (kind, _) in self._created.items() if job not in jobs)
+        found = Counter(_type_name(pod) for pod in self._alive(idle=idle))
+        new = ((job, created) for job, created in self._created.items() if created.idle is idle)
+        return found + Counter(created.type_name for job, created in new if job not in jobs)
 
     def steps(self, now_ns: int) -> Steps[NodeRequestRound]:
         """Return, in steps, what to do now; the cluster state may not change meanwhile. ``now_ns`` is Unix time in ns.
@@ -228,15 +239,11 @@ class NodeRequestPlanner:
 
     def _take_timeouts(self, now_ns: int, result: NodeRequestRound) -> None:
         """Give up placeholders that no node came for."""
-        late = {
-            pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "")
-            for pod in self._alive()
-            if _age(pod, now_ns) > self._scaling.wait_seconds
-        }
+        late = {_type_name(pod) for pod in self._alive() if _age(pod, now_ns) > self._scaling.wait_seconds}
         for name in late:
             self._fail(name, now_ns, NodeTypeRefusal(NodeTypeRule.PAUSED))
         for pod in self._alive():
-            if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") in late:
+            if _type_name(pod) in late:
                 self._delete(_job(pod), result)
 
     # -- what is asked for
@@ -257,7 +264,7 @@ class NodeRequestPlanner:
         requested, kinds = self.requested(), {kind.name: kind for kind in self._types}
         for name in requested.keys() | wanted.keys():
             joined = nodes[name].joined if name in nodes else 0
-            alive = [pod for pod in self._alive() if pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "") == name]
+            alive = [pod for pod in self._alive() if _type_name(pod) == name]
             alive.sort(key=lambda pod: pod.metadata.creation_timestamp or "")
             ended = alive[: max(requested[name] - wanted[name], joined)]
             for pod in ended:
@@ -268,7 +275,21 @@ class NodeRequestPlanner:
             if jobs:
                 self._orders.note(ready, name, jobs, now_ns)
                 self._unsay(EventReason.NODE_REQUESTED, ready)
-        result.unmarked = [pod for pod in self._alive() if not pod.status.conditions]
+        self._stand_on_idle(nodes, now_ns, result)
+        result.unmarked = [pod for idle in (False, True) for pod in self._alive(idle=idle) if not pod.status.conditions]
+
+    def _stand_on_idle(self, nodes: Mapping[str, TypeNodes], now_ns: int, result: NodeRequestRound) -> None:
+        """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none."""
+        asked, there = self.requested(), self.requested(idle=True)
+        for kind in self._types:
+            wanted = min(nodes[kind.name].idle, _MOST_IDLE) if asked[kind.name] else 0
+            for _ in range(wanted - there[kind.name]):
+                self._create(kind, now_ns, result, idle=True)
+        for name, count in there.items():
+            wanted = min(nodes[name].idle, _MOST_IDLE) if name in nodes and asked[name] else 0
+            alive = [pod for pod in self._alive(idle=True) if _type_name(pod) == name]
+            for pod in alive[: max(0, count - wanted)]:
+                self._delete(_job(pod), result)
 
     def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
         """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
@@ -277,14 +298,16 @@ class NodeRequestPlanner:
         orders = {uid: self._orders.order(uid, kind_name) for uid in wanting}
         return [uid for uid, order in orders.items() if order is None or order.jobs.isdisjoint(jobs)]
 
-    def _alive(self) -> list[Pod]:
-        return [pod for pod in self._waiting.placeholders.values() if _job(pod) not in self._deleted]
+    def _alive(self, *, idle: bool = False) -> list[Pod]:
+        """Return the placeholders that ask for nodes; with ``idle`` those for nodes that are there."""
+        found = (pod for pod in self._waiting.placeholders.values() if _job(pod) not in self._deleted)
+        return [pod for pod in found if (IDLE_NODE_ANNOTATION in pod.metadata.annotations) is idle]
 
-    def _create(self, kind: NodeType, now_ns: int, result: NodeRequestRound) -> str:
+    def _create(self, kind: NodeType, now_ns: int, result: NodeRequestRound, *, idle: bool = False) -> str:
         name, wait = f"gputile-placeholder-{self._new_name()}", self._scaling.wait_seconds
-        result.created.append(placeholder_job(name, kind, wait))
+        result.created.append(placeholder_job(name, kind, wait, idle=idle))
         # Also one whose answer is lost counts: two placeholders for one node would bring two.
-        self._created[name] = kind.name, now_ns + wait * _SECOND
+        self._created[name] = _Created(kind.name, now_ns + wait * _SECOND, idle)
         return name
 
     def _delete(self, job: str, result: NodeRequestRound) -> None:
@@ -300,9 +323,9 @@ class NodeRequestPlanner:
         jobs, wait_ns = {_job(pod) for pod in self._waiting.placeholders.values()}, self._scaling.wait_seconds * _SECOND
         self._deleted &= jobs
         self._created = {
-            job: (kind, ends_ns)
-            for job, (kind, ends_ns) in self._created.items()
-            if job not in jobs and 0 < ends_ns - now_ns <= wait_ns
+            job: created
+            for job, created in self._created.items()
+            if job not in jobs and 0 < created.ends_ns - now_ns <= wait_ns
         }
         released = self._waiting.waiting.keys() & self._waiting.once_gated
         self._released = {uid: self._released.get(uid, now_ns) for uid in released}
@@ -375,3 +398,7 @@ def _age(pod: Pod, now_ns: int) -> float:
 
 def _job(pod: Pod) -> str:
     return pod.metadata.labels.get(JOB_LABEL, "")
+
+
+def _type_name(pod: Pod) -> str:
+    return pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "")

@@ -4,18 +4,26 @@ A placeholder is never bound.
 
 A placeholder names a scheduler that does not exist, so nobody binds it; the controller writes the condition by which
 autoscalers find pods that no node takes. It wants a node on which no pod runs except those of DaemonSets and of
-kube-system: no node that is in use takes it in an autoscaler's eyes, and no two placeholders share one.
+kube-system: no node that is in use takes it in an autoscaler's eyes, and no two placeholders share one. For a node that
+is there and idle, as one that a gang is to start on, there is a placeholder of its own, which keeps others off it.
 
 It is the only pod of a Job with ``activeDeadlineSeconds``. So Kubernetes removes it, though gputile be gone.
 """
 
 from typing import Any, Final
 
-from gputile.api.well_known import GPU_COUNT_LABEL, NODE_TYPE_ANNOTATION, PLACEHOLDER_LABEL
+from gputile.api.well_known import (
+    GPU_COUNT_LABEL,
+    IDLE_NODE_ANNOTATION,
+    NODE_TYPE_ANNOTATION,
+    PLACEHOLDER_LABEL,
+    WHOLE_GPU,
+)
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
 from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL
 
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
+DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; on the pods of DaemonSets
 _GRACE_SECONDS: Final = 60  # so much later than the controller does Kubernetes itself end a placeholder
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
@@ -26,15 +34,18 @@ _RESTRICTED: Final = {
 }
 _ON_AN_EMPTY_NODE: Final = {
     "topologyKey": "kubernetes.io/hostname",
-    "labelSelector": {"matchExpressions": [{"key": "pod-template-generation", "operator": "DoesNotExist"}]},
+    "labelSelector": {"matchExpressions": [{"key": DAEMON_LABEL, "operator": "DoesNotExist"}]},
     "namespaceSelector": {
         "matchExpressions": [{"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}]
     },
 }
 
 
-def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; it ends some time after ``wait_seconds``."""
+def placeholder_job(name: str, kind: NodeType, wait_seconds: int, *, idle: bool = False) -> dict[str, Any]:
+    """Return the Job of a placeholder for a node of a type; it ends some time after ``wait_seconds``.
+
+    ``idle`` marks one for a node that is there already.
+    """
     amounts = {resource: str(count) for resource, count in kind.resources.items()}
     labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
     container = {
@@ -43,13 +54,14 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
         "resources": {"limits": amounts},
         "securityContext": _RESTRICTED,
     }
+    annotations = {NODE_TYPE_ANNOTATION: kind.name} | ({IDLE_NODE_ANNOTATION: "true"} if idle else {})
     spec = {
         "schedulerName": PLACEHOLDER_SCHEDULER,
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "nodeSelector": {kind.key: kind.value},
-        "tolerations": [{"operator": "Exists"}],
+        "tolerations": [{"key": key, "operator": "Exists"} for key in (WHOLE_GPU, *(each.key for each in kind.taints))],
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_ON_AN_EMPTY_NODE]}},
         "containers": [container],
     }
@@ -62,7 +74,7 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
             "activeDeadlineSeconds": wait_seconds + _GRACE_SECONDS,
             "ttlSecondsAfterFinished": 0,
             "template": {
-                "metadata": {"labels": labels, "annotations": {NODE_TYPE_ANNOTATION: kind.name}},
+                "metadata": {"labels": labels, "annotations": annotations},
                 "spec": spec,
             },
         },

@@ -169,6 +169,10 @@ class Predicates:
 
     # -- questions
 
+    def pods_on(self, name: str) -> list[Pod]:
+        """Return the pods that are counted on a node."""
+        return [guest.pod for guest in self._on_node.get(name, {}).values()]
+
     def prepare(self, pod: Pod) -> Generator[None, None, None]:
         """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
         self._template(pod.spec)

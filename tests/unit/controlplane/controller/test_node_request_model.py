@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node
+from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Deleted
 from tests.unit.controlplane.controller.test_node_request_planner import (
@@ -43,7 +44,8 @@ class Cloud:
     def run(self) -> None:
         for after in range(10, HOURS * 3600, STEP):
             self._round(after)
-            for name in sorted({each.metadata.name for each in self.bench.waiting.placeholders.values()}):
+            asking = [each.metadata for each in self.bench.waiting.placeholders.values()]
+            for name in sorted(each.name for each in asking if IDLE_NODE_ANNOTATION not in each.annotations):
                 if name not in self._answered and asked(self.bench):
                     self._answered.add(name)
                     self._buy(after)

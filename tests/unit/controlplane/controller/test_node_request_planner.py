@@ -15,6 +15,8 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
@@ -390,6 +392,65 @@ def test_a_clock_that_jumps_keeps_nothing_for_ever() -> None:
     bench.put(waits("p", mem=10))
     bench.round()
     assert len(bench.round(-100 * WAIT).deleted) == 1
+
+
+class Summing:
+    """Adds as many nodes as there are placeholders beyond those that an idle node takes, as autoscalers do."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.bought = bench, 0
+
+    def add(self, idle: int) -> list[str]:
+        """Return the names of the nodes that it adds; ``idle`` nodes take a placeholder each."""
+        more = max(0, len(self.bench.waiting.placeholders) - idle)
+        names = [f"new-{self.bought + i}" for i in range(more)]
+        self.bought += more
+        return names
+
+
+def test_a_gang_beside_an_empty_node_brings_the_other_one() -> None:
+    """The autoscaler puts a placeholder on the idle node: it has to be another one than that for the new node."""
+    bench = Bench(node("empty", type_=TYPE), gangs=True)
+    bench.put(*(tolerant_member(number) for number in range(3)))
+    bench.round()
+    assert asked(bench) == 1
+    assert Summing(bench).add(idle=1) == ["new-0"]
+    bench.join(node("new-0", type_=TYPE, gpus=0))
+    bench.round(20)
+    assert bench.waiting.placeholders == {}, "none stays on an idle node without one that asks"
+
+
+def test_a_gang_of_more_nodes_than_are_asked_for_at_once_gets_them_all() -> None:
+    """Each node that joins stands idle until all have."""
+    bench = Bench(gangs=True, most_nodes=2)
+    bench.put(*(tolerant_member(number, 6) for number in range(6)))
+    autoscaler, coming = Summing(bench), list[str]()
+    for after in range(10, 200, 10):
+        bench.round(after)
+        joined = autoscaler.bought - len(coming)
+        coming += autoscaler.add(idle=joined + len(coming))
+        if coming:
+            name = coming.pop(0)
+            bench.join(node(name, type_=TYPE, gpus=0))
+            bench.round(after + 3)
+            bench.join(node(name, type_=TYPE))
+            bench.round(after + 6)
+    assert autoscaler.bought == 3
+    assert all(reservation_of(pod) for pod in bench.state.members.pods(GangName("default", "g", by_object=False)))
+
+
+@pytest.mark.parametrize("why", ["cordoned", "in use", "without units"])
+def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
+    """It would bring a node too many. A pod that tolerates the GPUs' taint does not run on a cordoned node."""
+    bench, there = fragmented(), node("there", type_=TYPE)
+    if why == "cordoned":
+        there = msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, unschedulable=True))
+    bench.join(there if why != "without units" else arrived("there", units=None))
+    if why == "in use":
+        bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
+    bench.put(waits("p", mem=10))
+    (job,) = bench.round(WAIT + 10).created
+    assert job["spec"]["template"]["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
 def test_a_pod_that_was_behind_a_gate_is_left_to_the_autoscaler_first() -> None:
