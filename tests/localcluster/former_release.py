@@ -1,6 +1,8 @@
-"""The release before this one, built from the repository's history, beside which today's components have to work.
+"""The release before this one, built from its sources, beside which today's components have to work.
 
-No release has been tagged yet: 0.1.0 is the commit with which the promises of ``docs/reference/versions.md`` began.
+The sources lie beside this file, for a checkout need not have the repository's history. No release has been tagged yet:
+0.1.0 is the commit d5fe4f60, with which the promises of ``docs/reference/versions.md`` began; ``git archive`` made the
+file of what the wheel is built from.
 """
 
 import os
@@ -17,8 +19,8 @@ from release.python_packages import build_distribution, environment, own_tool
 from tests.localcluster.gomodule import cache_directory, locked
 from tests.localcluster.toolchain import ComponentMissing
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION, COMMIT = "0.1.0", "d5fe4f60"
+VERSION = "0.1.0"
+_SOURCES = Path(__file__).with_name(f"gputile-{VERSION}.tar.xz")
 _EPOCH = 1_700_000_000  # seconds of Unix time
 _RENAMED = {"--health-port": "--metrics-port"}  # of the agent
 
@@ -27,9 +29,9 @@ def former_gputile() -> Path:
     """Return the former release's program ``gputile``, built the first time, in an environment of its own.
 
     Raises:
-        ComponentMissing: the sources have no history, or what it needs cannot be fetched.
+        ComponentMissing: what it needs cannot be fetched.
     """
-    directory = cache_directory() / f"gputile-{VERSION}-{COMMIT}"
+    directory = cache_directory() / f"gputile-{VERSION}"
     directory.parent.mkdir(parents=True, exist_ok=True)
     with locked(directory.with_name(f".{directory.name}.lock")):
         if not (directory / "bin" / "gputile").exists():
@@ -51,9 +53,7 @@ def _build(directory: Path) -> None:
     settings = environment(_EPOCH)
     with tempfile.TemporaryDirectory() as scratch:
         sources = Path(scratch, "sources")
-        archive = Path(scratch, "sources.tar")
-        _run(["git", "-C", ROOT, "archive", f"--output={archive}", COMMIT])
-        with tarfile.open(archive) as packed:
+        with tarfile.open(_SOURCES) as packed:
             packed.extractall(sources, filter="data")
         wheel = build_distribution(sources, "wheel", Path(scratch, "wheel"), settings)
         _run([own_tool("uv"), "venv", "--quiet", "--python", sys.executable, directory])
