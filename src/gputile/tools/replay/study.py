@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from threading import Thread
 from typing import Final, TypeVar
@@ -88,6 +89,7 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
         return
+    ensure_running()  # as it starts it unblocks signals, which the processes that follow would inherit
     with ExitStack() as stack:
         with _signals_put_off():
             pool = stack.enter_context(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
 from gputile.tools.views.table import aligned
+from gputile.tools.views.terminal_text import inert
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
@@ -47,7 +48,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
     troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
         lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled])]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{inert(line)}\n" for line in lines)
 
 
 def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
@@ -74,7 +75,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         lines += [_RULE]
     shared = [node for node in nodes if node.shared]
     lines += ["Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{inert(line)}\n" for line in lines)
 
 
 def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:

@@ -1,6 +1,8 @@
 """``gputile replay`` as people run it: several seeds side by side, JSON, the plot, departures."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +66,25 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     tasks = [Task(trace, "tiny", policy, seed) for policy in ("packing", "random") for seed in (42, 43)]
     apart, alone = list(side_by_side(measure, tasks, 2)), list(side_by_side(measure, tasks, 1))
     assert [(r.policy, r.seed, r.failed_pods) for r in apart] == [(r.policy, r.seed, r.failed_pods) for r in alone]
+
+
+def blocked_signals(_: object) -> list[int]:
+    """Return the signals that do not reach the process that this runs in."""
+    return sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+
+def test_an_interrupt_from_the_terminal_reaches_no_process_that_is_just_starting() -> None:
+    """In a program that has started no process yet: Python's tracker of resources unblocks signals as it starts."""
+    program = f"""
+from {__name__} import blocked_signals
+from gputile.tools.replay.study import side_by_side
+if __name__ == "__main__":
+    print(list(side_by_side(blocked_signals, [1, 2, 3], 2)))
+"""
+    root = Path(__file__).parents[4]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    for blocked in json.loads(done.stdout):
+        assert {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT} <= set(blocked)
 
 
 @pytest.mark.parametrize("policy", ["fgd", "packing"])

@@ -116,3 +116,13 @@ def test_the_unit_is_the_one_in_force() -> None:
     assert unit_of([node("n", gpu(0, 0), unit=128)], 1024) == 128
     assert unit_of([node("a", unit=128), node("b", unit=1024)], 256) == 256
     assert [unit_name(unit) for unit in (1024, 128, 2048)] == ["GiB", "128MiB", "2GiB"]
+
+
+def test_no_name_gives_the_terminal_orders() -> None:
+    """Names and addresses are those of an API server that need not check them."""
+    red = "\x1b[31mred\x07"
+    pod = PodSummary(red, red, {0: 1024}, whole=False, asked_mib=1024)
+    for text in (summary([node(red, gpu(0, 1))], 1024), details([node(red, gpu(0, 1), pods=(pod,))], 1024)):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert r"\x1b[31mred\x07" in text
