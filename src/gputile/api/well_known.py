@@ -52,9 +52,7 @@ TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its wei
 HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: until when it takes no pods, Unix time in s
 LEADER_NOTE_ANNOTATION: Final = "gputile.io/leader-note"  # gputile; Lease: what its holder leaves to the next one
 NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the node that it asks for
-IDLE_NODE_ANNOTATION: Final = (
-    "gputile.io/idle-node"  # gputile; placeholder that stands for a node that is there: "true"
-)
+IDLE_NODE_ANNOTATION: Final = "gputile.io/idle-node"  # gputile; placeholder for a node that is there: "true"
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Annotations that existing tools read: gpushare's, and ACK's
