@@ -26,6 +26,7 @@ from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals,
 
 Outcome = TypeVar("Outcome")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FROM_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,6 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
         return
-    ensure_running()  # as it starts it unblocks signals, which the processes that follow would inherit
     with ExitStack() as stack:
         with _signals_put_off():
             pool = stack.enter_context(
@@ -125,7 +125,9 @@ def _signals_put_off() -> Iterator[None]:
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, lambda number, _frame: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINALS)
+    ensure_running()  # Python's tracker of resources, which inherits the mask; starting it unblocks SIGINT here
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FROM_TERMINALS)
     try:
         yield
     finally:
