@@ -9,7 +9,7 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.files import isolation_mounts
 from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
-from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.isolation.limits_format import USAGE
 from tests.corebuilders import container
@@ -18,7 +18,7 @@ from tests.fakes.cuda import FakeGpus
 from tests.integration.agent.scene import scene
 from tests.native.container import Container
 
-MODES = sorted(mode.value for mode in ISOLATED)
+MODES = sorted(mode.value for mode in LIBRARY_MODES)
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from tests.soak.system.objects import (
     node_of,
 )
 
-ISOLATED = ("cgpu", "core_mem", "mps")
+LIBRARY_MODES = ("cgpu", "core_mem", "mps")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def over_allocations(nodes: Iterable[Json], pods: Iterable[Json], rules: Rules) 
             gpu.mib += share.mib
             gpu.percent += share.percent
             gpu.pods.append(key)
-            gpu.isolated += claim.mode in ISOLATED
+            gpu.isolated += claim.mode in LIBRARY_MODES
             if claim.whole:
                 gpu.whole.append(key)
             if claim.mode == "share":

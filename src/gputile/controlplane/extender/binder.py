@@ -27,7 +27,7 @@ from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-_VERSIONS = 4  # of a pod that others write to all the time a Binding is tried for so many
+_VERSIONS = 4  # a Binding is tried for so many versions of a pod that others write to all the time
 # How long a pod waits for the first one of its gang: kube-scheduler brings it soon, and gives up on us after 5 s.
 FIRST_POD_S = 2.5
 

@@ -33,8 +33,9 @@ async def fence_off(
 ) -> None:
     """Write to every pod that a Binding of a predecessor may be under way for.
 
-    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left. So
-    are, from then on, all that were not tried yet if ``AT_ONCE`` writes in a row fail: each may take its whole time.
+    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left.
+    From then on, if ``parallel_requests.AT_ONCE`` writes in a row fail, the pods that were not tried yet are left too:
+    each write may take its whole time.
 
     Raises:
         KubeError: the pods cannot be listed.

@@ -20,12 +20,12 @@ STAMPED: Final = MEMORY_UNIT_ANNOTATION
 
 
 def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
-    """Return the allocation annotations that a new pod carries, or that a Binding would give to one."""
+    """Return a refusal for each allocation annotation that a new pod carries."""
     return [] if user in trusted else _refused(user, filter(_protected, annotations))
 
 
 def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
-    """Return the annotations by which a Binding would write the ledger."""
+    """Return a refusal for each annotation by which a Binding would write the ledger."""
     if user in trusted:
         return []
     return _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
@@ -34,14 +34,14 @@ def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collec
 def forged_on_update(
     old: Mapping[str, str], new: Mapping[str, str], user: str, trusted: Collection[str]
 ) -> list[AdmissionRefusal]:
-    """Return the allocation annotations that a change adds, alters or removes."""
+    """Return a refusal for each allocation annotation that a change adds, alters or removes."""
     if user in trusted:
         return []
     return _refused(user, (key for key in _changed(old, new) if _protected(key) or key == STAMPED))
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[AdmissionRefusal]:
-    """Return whether a change alters the number of GPUs that a pod has asked for (M10)."""
+    """Return the refusal of a change to the number of GPUs that a pod has asked for (M10), if it is one."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
     rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it anew"

@@ -1,4 +1,4 @@
-"""Sends typed requests on single pods and nodes. All raise the errors of ``gputile.kube.errors``.
+"""Sends typed requests on single objects. All raise the errors of ``gputile.kube.errors``.
 
 A write on a pod that somebody decided about carries the pod's UID, and its version where the decision hangs on it:
 the API server answers 409, or 422 to a JSON patch, where they are not those of the pod.

@@ -65,7 +65,7 @@ class Registrar:
         self._watch = DirectoryWatch(directory, _is_socket)
 
     async def sweep(self) -> None:
-        """Wait until an older agent has let go of the kubelet, and remove the sockets that one which died has left."""
+        """Wait until an older gateway has let go of the kubelet, and remove the sockets of one that has died."""
         for _ in range(int(HAND_OVER_WITHIN_S / LOOK_FOR_OLDER_EVERY_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -118,7 +118,7 @@ class Registrar:
         """Do once whatever has to be done."""
         if not self._in_charge():
             if not self.stood_down:
-                log.warning("a younger agent has taken over; this one serves no more")
+                log.warning("a younger gateway has taken over; this one serves no more")
                 self.stood_down = True
                 await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
             return

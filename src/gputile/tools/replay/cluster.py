@@ -62,8 +62,8 @@ class ReplayCluster:
         self.allowed: Bool = np.array(
             [[not shape.models or model in shape.models for model in models] for shape in shapes], np.bool_
         ).reshape(len(self.shapes), len(order))
-        self._specs = [_pod(shape) for shape in self.shapes]
-        self._requests = [self.engine.request(pod) for pod in self._specs]
+        self._pods_by_shape = [_pod(shape) for shape in self.shapes]
+        self._requests = [self.engine.request(pod) for pod in self._pods_by_shape]
 
     @property
     def cpu(self) -> Int64:
@@ -87,7 +87,7 @@ class ReplayCluster:
 
     def pod(self, uid: str, index: int, row: int | None = None) -> Pod:
         """Return a pod of ``shapes[index]``; with ``row`` it is bound to that node."""
-        pod = self._specs[index]
+        pod = self._pods_by_shape[index]
         meta = msgspec.structs.replace(pod.metadata, name=uid, uid=uid)
         spec = pod.spec if row is None else msgspec.structs.replace(pod.spec, node_name=_name(row))
         return msgspec.structs.replace(pod, metadata=meta, spec=spec)

@@ -16,7 +16,7 @@ from typing import Final
 from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.isolation.library import (
     CONTAINER_LIBRARY,
@@ -56,7 +56,7 @@ class IsolationMounts:
 
     def problem(self, mode: Mode) -> str | None:
         """Return why a container must not start in a mode: it would not be isolated; None if it may."""
-        if mode not in ISOLATED:
+        if mode not in LIBRARY_MODES:
             return None
         try:
             self._install(self._place())
@@ -69,7 +69,7 @@ class IsolationMounts:
 
         Their files need not be there yet: ``prepare`` sees to that.
         """
-        if mode not in ISOLATED:
+        if mode not in LIBRARY_MODES:
             return []
         try:
             installed = self._place()
@@ -94,7 +94,7 @@ class IsolationMounts:
         Raises:
             NotIsolated: it must not start.
         """
-        if mode not in ISOLATED:
+        if mode not in LIBRARY_MODES:
             return None
         if mounts is None:
             raise NotIsolated(f"nobody knows what it was told to mount: {ANEW}")

@@ -20,7 +20,7 @@ from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
@@ -155,7 +155,7 @@ class NodeFiles:
 
     def _write_limits(self, path: Path, limits: Limits) -> None:
         write_whole(path / LIMITS_FILE, limits.encode())
-        if Mode(limits.mode) in ISOLATED:
+        if Mode(limits.mode) in LIBRARY_MODES:
             gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
             write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 

@@ -16,7 +16,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.state.device_ids import encode
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
-ISOLATED: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
+LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
 
 
 class Sharing(StrEnum):

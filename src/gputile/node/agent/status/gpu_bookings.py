@@ -14,7 +14,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class GpuBooking:
+class GpuHolding:
     """What pods have of a GPU by the kubelet's device IDs: memory in bytes, percent of compute, and how many pods."""
 
     memory: int = 0
@@ -22,27 +22,27 @@ class GpuBooking:
     pods: int = 0
 
 
-NOT_BOOKED: Final = GpuBooking()
+NOT_BOOKED: Final = GpuHolding()
 
 
 @dataclass(frozen=True, slots=True)
-class GpuBookings:
+class GpuHoldings:
     """What is booked of each GPU by its index, and the memory of it in bytes by namespace and index.
 
     ``instances`` is how many pods have each MIG instance, by its UUID.
     """
 
-    gpus: Mapping[int, GpuBooking] = field(default_factory=lambda: MappingProxyType({}))
+    gpus: Mapping[int, GpuHolding] = field(default_factory=lambda: MappingProxyType({}))
     namespaces: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
     instances: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
-NO_BOOKINGS: Final = GpuBookings()
+NO_BOOKINGS: Final = GpuHoldings()
 
 
-def bookings_of(state: AllocationState) -> GpuBookings:
+def bookings_of(state: AllocationState) -> GpuHoldings:
     """Return what the pods in the state's device table have."""
-    gpus: dict[int, GpuBooking] = {}
+    gpus: dict[int, GpuHolding] = {}
     namespaces: dict[tuple[str, int], int] = {}
     instances: dict[str, int] = {}
     for devices in state.device_table:
@@ -52,12 +52,12 @@ def bookings_of(state: AllocationState) -> GpuBookings:
                 continue
             memory, percent = taken[0] * _MIB, taken[1]
             before, key = gpus.get(index, NOT_BOOKED), (devices.namespace, index)
-            gpus[index] = GpuBooking(before.memory + memory, before.percent + percent, before.pods + 1)
+            gpus[index] = GpuHolding(before.memory + memory, before.percent + percent, before.pods + 1)
             if devices.identified:
                 namespaces[key] = namespaces.get(key, 0) + memory
         for each in instances_of(state.node_config, devices):
             instances[each.uuid] = instances.get(each.uuid, 0) + 1
-    return GpuBookings(gpus, namespaces, instances)
+    return GpuHoldings(gpus, namespaces, instances)
 
 
 def instances_of(node_config: NodeConfig, devices: PodDevices, container: str = "") -> Iterator[MigDevice]:

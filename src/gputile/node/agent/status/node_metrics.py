@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import GpuMonitor
 from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuBookings
+from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuHoldings
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.process_owners import PROC
 from gputile.node.nvml.monitor import Observation
@@ -147,7 +147,7 @@ class NodeMetrics(Collector):
         yield from (limit, used, peak, refused, share)
 
 
-def _of_namespaces(bookings: GpuBookings) -> Metric:
+def _of_namespaces(bookings: GpuHoldings) -> Metric:
     found = GaugeMetricFamily(
         "gputile_agent_namespace_memory_booked_bytes",
         "Memory of the GPU that the namespace's pods have by the kubelet's device IDs, each byte once, bytes",
@@ -158,7 +158,7 @@ def _of_namespaces(bookings: GpuBookings) -> Metric:
     return found
 
 
-def _instances(machine: ProbedMachine, bookings: GpuBookings) -> Iterator[Metric]:
+def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric]:
     """Yield the metrics of the MIG instances."""
     info = GaugeMetricFamily(
         "gputile_agent_mig_instance_info",

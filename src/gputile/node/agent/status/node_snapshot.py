@@ -12,10 +12,10 @@ from gputile.node.agent.decisions.answers.allocate import shares_of
 from gputile.node.agent.decisions.publishing.time_shares import policy_of, time_shares
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.node_config import ISOLATED, MigDevice
+from gputile.node.agent.state.node_config import LIBRARY_MODES, MigDevice
 from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import PodDevices, stand_in
-from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuBookings, bookings_of, instances_of
+from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuHoldings, bookings_of, instances_of
 from gputile.node.native_layouts import SHARE_WHOLE
 
 _MIB: Final = 1 << 20
@@ -60,7 +60,7 @@ class NodeSnapshot:
     unit_mib: int = 0
     gpu_time_policy: str = ""
     containers: tuple[MonitoredContainer, ...] = ()
-    bookings: GpuBookings = NO_BOOKINGS
+    bookings: GpuHoldings = NO_BOOKINGS
 
 
 class Snapshots:
@@ -82,7 +82,7 @@ class Snapshots:
 def snapshot_of(state: AllocationState) -> NodeSnapshot:
     """Return what the metrics say of the state."""
     config = state.node_config
-    guaranteed = time_shares(state, "").guaranteed if config.mode in ISOLATED else {}
+    guaranteed = time_shares(state, "").guaranteed if config.mode in LIBRARY_MODES else {}
     return NodeSnapshot(
         mode=config.mode.value,
         sharing=config.effective_mode.sharing.value,
@@ -108,7 +108,7 @@ def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, in
         ids = container_ids(pod.pod) if pod is not None else {}
         for container, directory in directories.items():
             parts = tuple(_parts(state, devices, container, pod, guaranteed.get(directory, {})))
-            isolated = devices.mode in ISOLATED
+            isolated = devices.mode in LIBRARY_MODES
             yield MonitoredContainer(
                 PodContainer(devices.uid, devices.namespace, devices.name, container),
                 ids.get(container, ""),

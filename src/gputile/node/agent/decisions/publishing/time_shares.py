@@ -14,7 +14,7 @@ from gputile.node.agent.decisions.answers.allocate import shares_of
 from gputile.node.agent.decisions.publishing.running_weights import RunningWeights
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.node_config import ISOLATED
+from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
@@ -79,7 +79,7 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     shares: dict[str, dict[str, Share]] = {}
     owners: dict[str, tuple[str, Phase]] = {}
     weights = RunningWeights()
-    if node_config.mode in ISOLATED:
+    if node_config.mode in LIBRARY_MODES:
         near = _gpus(allocation_state, beside)
         for pod_devices in allocation_state.device_table:
             if beside and near.isdisjoint(pod_devices.indices):
