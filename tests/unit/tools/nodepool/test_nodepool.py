@@ -301,7 +301,6 @@ PLACED = "apiVersion: v1\nkind: Pod\nmetadata: {name: wants, uid: u}\nspec: {nod
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (POD.format(units=1) + "---\n" + NODE, "the files describe nodes too; leave these out"),
         (JOB, 'no matches for kind "Job" in version "v1"; Job is in batch/v1'),
         (MAP, "no file has a pod to be placed"),
         ("", "it holds no object"),
@@ -315,6 +314,16 @@ def test_pods_that_nobody_judged_do_not_pass_as_fitting(tmp_path: Path, text: st
     assert result.exit_code == 2, result.output
     assert why in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("units", "code"), [(179, 0), (180, 3)])
+def test_a_node_beside_the_pods_makes_no_room(tmp_path: Path, units: int, code: int) -> None:
+    """The pods are judged on an empty node of the pool alone."""
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
+    (tmp_path / "pod.yaml").write_text(POD.format(units=units) + "---\n" + NODE)
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")])
+    assert result.exit_code == code, result.output
+    assert "Node/n: it makes no room" in result.stderr
 
 
 @pytest.mark.requirement("U8")
