@@ -5,7 +5,8 @@ are enough are a first answer; a search through sets of groups looks for one tha
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -65,7 +66,7 @@ class NodeCovering:
         if self._level is None:
             return
         yield self._up_to(self._level, self._gpus)
-        if not any(gpu.is_limited() for gpu in self._gpus):
+        if not any(gpu.is_limited() for gpu in self._gpus) or not self._within_budgets():
             return
         whole = [gpu.with_whole_gangs() for gpu in self._gpus]
         priorities = {freed.group.loss.priority for gpu in self._gpus for freed in gpu.amounts}
@@ -74,6 +75,15 @@ class NodeCovering:
                 yield self._up_to(level, self._gpus)
             yield self._up_to(level, whole)
             yield self._jointly(level)
+
+    def _within_budgets(self) -> bool:
+        """Return whether the budgets could let enough pods go: whether all GPUs together need no more of them."""
+        on_one = Counter(freed.group for gpu in self._gpus for freed in gpu.amounts)
+        allowed = {budget for group in on_one for budget, _ in group.evictions}
+        needed = sorted(need for gpu in self._gpus if (need := _evictions_needed(gpu, on_one)) is not None)
+        if len(needed) < self._wanted:
+            return False
+        return sum(needed[: self._wanted]) <= sum(budget.allows for budget in allowed)
 
     def _jointly(self, level: int) -> Cover | None:
         """Return some cover, of all GPUs at once: where GPU after GPU one takes the pods that another one needs."""
@@ -215,36 +225,69 @@ def _could_be_enough(missing: MissingAmounts, amounts: Sequence[FreedAmounts], g
     )
 
 
+def _evictions_needed(gpu: GpuCovering, on_gpus: Mapping[VictimGroup, int]) -> int | None:
+    """Return how many evictions that budgets count the GPU needs at least; None where all that may leave is too little.
+
+    ``on_gpus`` tells on how many GPUs each group is. Groups on several, and gangs, are taken to leave for nothing.
+    """
+    missing, guarded = gpu.missing, list[FreedAmounts]()
+    for freed in gpu.amounts:
+        if freed.group.gang is None and freed.group.evictions and on_gpus[freed.group] == 1:
+            guarded.append(freed)
+        else:
+            missing = missing.without(freed)
+    needed = 0
+    for lacking, amounts in (
+        (missing.mib, [freed.mib for freed in guarded]),
+        (missing.percent, [freed.percent for freed in guarded]),
+        (missing.pods, [freed.pods for freed in guarded]),
+        (missing.incompatible, [freed.incompatible for freed in guarded]),
+    ):
+        left, count = lacking, 0
+        for amount in sorted(amounts, reverse=True):
+            if left <= 0:
+                break
+            left, count = left - amount, count + 1
+        if left > 0:
+            return None
+        needed = max(needed, count)
+    return needed
+
+
 class _JointSearch:
     """Looks for groups that leave all of some GPUs: depth first, until ``limit`` sets are looked at."""
 
     def __init__(self, gpus: Sequence[GpuCovering], level: int, limit: int) -> None:
         self._amounts = [[freed for freed in gpu.amounts if freed.group.loss.priority <= level] for gpu in gpus]
+        self._of_group: dict[VictimGroup, list[tuple[int, FreedAmounts]]] = {}
+        for position, amounts in enumerate(self._amounts):
+            for freed in amounts:
+                self._of_group.setdefault(freed.group, []).append((position, freed))
         self._missing, self._limit = [gpu.missing for gpu in gpus], limit
         self.looked_at = 0
 
     def run(self) -> list[VictimGroup] | None:
         """Return the groups, None where none were found."""
-        return self._from([])
+        return self._from([], self._missing)
 
-    def _from(self, taken: list[VictimGroup]) -> list[VictimGroup] | None:
+    def _from(self, taken: list[VictimGroup], missing: list[MissingAmounts]) -> list[VictimGroup] | None:
+        """Return groups with those ``taken``, after which the GPUs lack what is ``missing``."""
         self.looked_at += 1
-        for first, amounts in zip(self._missing, self._amounts, strict=True):
-            missing = first
-            for freed in amounts:
-                missing = missing.without(freed) if freed.group in taken else missing
-            if missing.nothing:
+        position = next((position for position, each in enumerate(missing) if not each.nothing), None)
+        if position is None:
+            return taken
+        for freed in self._amounts[position]:
+            if self.looked_at >= self._limit:
+                return None
+            if freed.group in taken or not freed.group.joins(taken):
                 continue
-            for freed in amounts:
-                if self.looked_at >= self._limit:
-                    return None
-                if freed.group in taken or not freed.group.joins(taken):
-                    continue
-                found = self._from([*taken, freed.group])
-                if found is not None:
-                    return found
-            return None
-        return taken
+            left = list(missing)
+            for at, each in self._of_group[freed.group]:
+                left[at] = left[at].without(each)
+            found = self._from([*taken, freed.group], left)
+            if found is not None:
+                return found
+        return None
 
 
 class _CoverSearch:
@@ -279,11 +322,11 @@ class _CoverSearch:
                 self.best, self._loss = list(taken), loss
             return
         for i in range(position, len(self._amounts)):
-            if self.looked_at >= self._limit or self._is_hopeless(i, missing, loss):
-                return
             freed = self._amounts[i]
             if not freed.group.joins(self._gone, taken):
                 continue
+            if self.looked_at >= self._limit or self._is_hopeless(i, missing, loss):
+                return
             self._from(i + 1, missing.without(freed), loss.plus(freed.group.loss), (*taken, freed.group))
 
     def _is_hopeless(self, position: int, missing: MissingAmounts, loss: Loss) -> bool:
