@@ -78,9 +78,9 @@ class NodeCovering:
 
     def _within_budgets(self) -> bool:
         """Return whether the budgets could let enough pods go: whether all GPUs together need no more of them."""
-        on_one = Counter(freed.group for gpu in self._gpus for freed in gpu.amounts)
-        allowed = {budget for group in on_one for budget, _ in group.evictions}
-        needed = sorted(need for gpu in self._gpus if (need := _evictions_needed(gpu, on_one)) is not None)
+        on_gpus = Counter(freed.group for gpu in self._gpus for freed in gpu.amounts)
+        allowed = {budget for group in on_gpus for budget, _ in group.evictions}
+        needed = sorted(need for gpu in self._gpus if (need := _evictions_needed(gpu, on_gpus)) is not None)
         if len(needed) < self._wanted:
             return False
         return sum(needed[: self._wanted]) <= sum(budget.allows for budget in allowed)
