@@ -203,6 +203,17 @@ def test_a_new_unit_restarts_nothing() -> None:
         ({"scheduler.mode": "third"}, "value must be one of 'second', 'own'"),
         ({"scheduler.name": "default-scheduler"}, "/scheduler/name"),
         ({"agent.stateDir": "relative"}, "/agent/stateDir"),
+        (
+            {"web.enabled": True, "web.tlsSecret": "page", "web.port": 8086},
+            "web.healthPort and web.port are both 8086: give each a port of its own",
+        ),
+        ({"webhook.healthPort": 9443}, "webhook.healthPort and webhook.port are both 9443"),
+        ({"scheduler.extender.healthPort": 8888}, "scheduler.extender.healthPort and scheduler.extender.port are both"),
+        ({"scheduler.extender.port": 10259}, "kube-scheduler's own port and scheduler.extender.port are both 10259"),
+        (
+            {"scheduler.extender.healthPort": 10259, "scheduler.mode": "own"},
+            "kube-scheduler's own port and scheduler.extender.healthPort are both 10259",
+        ),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
@@ -210,6 +221,12 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) 
     with pytest.raises(HelmFailed) as refused:
         render(values)
     assert message in str(refused.value)
+
+
+def test_ports_of_components_that_are_not_there_may_be_equal() -> None:
+    values = {"web.port": 8086, "webhook.port": 8083, "scheduler.extender.port": 8084}
+    absent = {"webhook.enabled": False, "scheduler.enabled": False, "features.batch": False}
+    assert pod_specs(render(values | absent)).keys() == {"gputile-agent", "gputile-controller"}
 
 
 ODD = [

@@ -21,6 +21,17 @@
 {{- if and .Values.web.enabled (not .Values.web.tlsSecret) }}
 {{- fail "web.tlsSecret is not set: viewers show tokens, so the page serves by HTTPS alone; name a Secret of the type kubernetes.io/tls, as cert-manager makes them" }}
 {{- end }}
+{{- with .Values.webhook }}
+{{- if .enabled }}{{ include "gputile.distinctPorts" (dict "webhook.port" .port "webhook.healthPort" .healthPort) }}{{ end }}
+{{- end }}
+{{- with .Values.web }}
+{{- if .enabled }}{{ include "gputile.distinctPorts" (dict "web.port" .port "web.healthPort" .healthPort) }}{{ end }}
+{{- end }}
+{{- if .Values.scheduler.enabled }}
+{{- with .Values.scheduler.extender }}
+{{- include "gputile.distinctPorts" (dict "scheduler.extender.port" .port "scheduler.extender.healthPort" .healthPort "kube-scheduler's own port" 10259) }}
+{{- end }}
+{{- end }}
 {{- $group := dict -}}
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}
@@ -29,5 +40,17 @@
 {{- end }}
 {{- $_ := set $group . $name }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Refuse two listeners of one network on one port. Call with the ports by what they are called. */ -}}
+{{- define "gputile.distinctPorts" -}}
+{{- $taken := dict }}
+{{- range $name, $port := . }}
+{{- $number := $port | int | toString }}
+{{- if hasKey $taken $number }}
+{{- fail (printf "%s and %s are both %s: give each a port of its own" (get $taken $number) $name $number) }}
+{{- end }}
+{{- $_ := set $taken $number $name }}
 {{- end }}
 {{- end }}
