@@ -8,16 +8,18 @@ the gang waits before it tries again. Pods whose eviction was refused are not ch
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs import Gang
 from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
+from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.eviction_facts import EvictionFacts
@@ -211,6 +213,9 @@ class GangPreemption:
         bookings = self._bookings(preempting)
         if bookings is None:
             return PreemptionState.LOST, "a reservation of it is not there"
+        closed = self._closed(pods, preempting.plan)
+        if closed:
+            return PreemptionState.LOST, closed
         problems = [
             why for booking in bookings.values() if (why := lost_reservation(self._cluster_state.ledger, booking))
         ]
@@ -230,6 +235,15 @@ class GangPreemption:
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return PreemptionState.LEAVING, ""
+
+    def _closed(self, pods: Mapping[str, Pod], plan: GangPlan) -> str:
+        """Return which node of a plan takes a pod of it no longer, "" for none: it was cordoned or tainted, say."""
+        for uid, place in plan.places.items():
+            node = self._cluster_state.nodes.get(place.node)
+            why = static_reason(pods[uid].spec, node) if node is not None else None
+            if why is not None:
+                return f"node {place.node} takes pod {pods[uid].key} no longer: {why}"
+        return ""
 
     def due(self, name: GangName, preempting: PreemptionPlan) -> list[Eviction]:
         """Return the evictions to ask for now."""
