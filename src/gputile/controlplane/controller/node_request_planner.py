@@ -8,24 +8,25 @@ adds nodes for those that do not fit the sums of any node; placeholders ask for 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.api.timestamps import unix_seconds
-from gputile.api.well_known import IDLE_NODE_ANNOTATION, NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
-from gputile.controlplane.controller.node_orders import NodeOrders, Order
-from gputile.controlplane.controller.placeholders import JOB_LABEL, placeholder_job
+from gputile.controlplane.controller.node_orders import NodeOrders
+from gputile.controlplane.controller.node_request_events import NodeRequestEvents
+from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
+from gputile.controlplane.controller.type_failures import TypeFailures
 from gputile.controlplane.controller.waiting_line import WaitingLine, first_pods
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.gang_membership import GangName, gang_of
-from gputile.core.devices.node_type import NodeType, node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
+from gputile.core.devices.node_type import node_types_of
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -34,11 +35,7 @@ from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes, 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
 MOST_PODS: Final = 256  # single pods, and as many of gangs, that are looked at in one round
-_LONGEST_PAUSE_SECONDS: Final = 3600
-_REMEMBERED_SECONDS: Final = 24 * 3600  # so long after its pause a failure counts for how long the next pause is
 _MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
-_TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
-_PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
 
 
 @dataclass(slots=True)
@@ -54,29 +51,6 @@ class NodeRequestRound:
     events: list[GangEvent] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Created:
-    """A Job that has no pod yet: its type, when that counts no longer (Unix time, ns), and whether for an idle node."""
-
-    type_name: str
-    ends_ns: int
-    idle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """How often in a row no node of a type came that is of use, and for how long and until when none is asked for (ns).
-
-    ``again_ns`` is Unix time. By a clock that was set back it is further away than the pause is long: then none is on.
-    ``refusal`` says what happened the last time.
-    """
-
-    times: int
-    pause_ns: int
-    again_ns: int
-    refusal: NodeTypeRefusal
-
-
 class NodeRequestPlanner:
     """Decides round by round what is asked for; ``new_name`` gives each placeholder a name of its own.
 
@@ -86,21 +60,19 @@ class NodeRequestPlanner:
     def __init__(
         self, cluster_state: ClusterState, waiting: WaitingPods, gangs: GangPlanner, new_name: Callable[[], str]
     ) -> None:
-        self._new_name = new_name
         self._cluster_state = cluster_state
         self._waiting = waiting
         self._gangs = gangs
         self._configuration = cluster_state.ledger.configuration
         self._scaling = self._configuration.autoscaling
         self._types = node_types_of(self._configuration)
-        self._created: dict[str, _Created] = {}  # by the Job's name, as long as it has no pod
-        self._deleted: set[str] = set()
-        self._failed: dict[str, _Failed] = {}
+        self._requests = RequestedNodes(waiting.placeholders, self._scaling.wait_seconds, new_name)
+        self._failures = TypeFailures(self._scaling.wait_seconds * _SECOND)
         self._orders = NodeOrders()
+        self._events = NodeRequestEvents(self._orders)
         self._line = WaitingLine()
         self._arrivals = NodeArrivals(cluster_state, self._types, self._scaling.wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
-        self._told: dict[str, dict[EventReason, tuple[str, int]]] = {}  # UID -> what was said last, and when (ns)
         self._refused = 0
 
     @property
@@ -108,12 +80,9 @@ class NodeRequestPlanner:
         """How many pods without a place no node type could take, in the last round."""
         return self._refused
 
-    def requested(self, *, idle: bool = False) -> Counter[str]:
-        """Return how many nodes of each type are asked for; with ``idle`` the placeholders for nodes that are there."""
-        jobs = {_job(pod) for pod in self._waiting.placeholders.values()}
-        found = Counter(_type_name(pod) for pod in self._alive(idle=idle))
-        new = ((job, created) for job, created in self._created.items() if created.idle is idle)
-        return found + Counter(created.type_name for job, created in new if job not in jobs)
+    def requested(self) -> Counter[str]:
+        """Return how many nodes of each type are asked for."""
+        return self._requests.counts()
 
     def steps(self, now_ns: int) -> Steps[NodeRequestRound]:
         """Return, in steps, what to do now; the cluster state may not change meanwhile. ``now_ns`` is Unix time in ns.
@@ -122,8 +91,7 @@ class NodeRequestPlanner:
         """
         result = NodeRequestRound()
         self._forget(now_ns)
-        for type_name in self._orders.settle(self._cluster_state.knows, self._place):
-            self._failed.pop(type_name, None)
+        self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
         awaited = self._orders.types()
         if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
             self._refused = 0
@@ -150,15 +118,17 @@ class NodeRequestPlanner:
         self._refused = len(found.refused)
         waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
         self._line.note(found.types, found.refused, waiting)
-        self._told = {uid: texts for uid, texts in self._told.items() if uid in waiting}
-        self._tell(pods, found, wanted, now_ns, result)
+        self._events.keep(waiting)
+        pausing = {
+            uid for name in wanted for uid in self._without_order(name, found) if self._orders.pauses(uid, name, now_ns)
+        }
+        result.events += self._events.tell([each.pod for each in pods], found, wanted, pausing, now_ns)
         return result
 
     def abandon(self) -> None:
         """Forget what was decided in a round of which nothing is written."""
-        self._created.clear()
-        self._deleted.clear()
-        self._told.clear()
+        self._requests.abandon()
+        self._events.clear()
 
     # -- what there is
 
@@ -215,11 +185,11 @@ class NodeRequestPlanner:
         barred: dict[tuple[str, str], NodeTypeRefusal] = {}
         empty = self._cluster_state.empty_placement
         for kind in self._types:
-            usable, failed = nodes[kind.name].usable, self._failed.get(kind.name)
+            usable, pausing = nodes[kind.name].usable, self._failures.pausing(kind.name, now_ns)
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
-                if failed is not None and 0 < failed.again_ns - now_ns <= failed.pause_ns:
-                    barred[key] = failed.refusal
+                if pausing is not None:
+                    barred[key] = pausing
                 elif usable and each.request is not None:
                     yield from empty.predicates.prepare(each.pod)
                     lacking = empty.predicates.alone(each.pod)
@@ -229,22 +199,18 @@ class NodeRequestPlanner:
                     yield
         return barred
 
-    def _fail(self, kind_name: str, now_ns: int, refusal: NodeTypeRefusal) -> None:
+    def _fail(self, type_name: str, now_ns: int, refusal: NodeTypeRefusal) -> None:
         """Ask for no node of a type for a while, each time for longer."""
-        wait_ns = self._scaling.wait_seconds * _SECOND
-        times = self._failed[kind_name].times + 1 if kind_name in self._failed else 1
-        pause_ns = min(wait_ns << min(times - 1, 10), max(wait_ns, _LONGEST_PAUSE_SECONDS * _SECOND))
-        self._failed[kind_name] = _Failed(times, pause_ns, now_ns + pause_ns, refusal)
-        self._unsay(EventReason.NODE_NOT_ADDED, self._told)
+        self._failures.fail(type_name, refusal, now_ns)
+        self._events.happened_again(EventReason.NODE_NOT_ADDED)
 
     def _take_timeouts(self, now_ns: int, result: NodeRequestRound) -> None:
         """Give up placeholders that no node came for."""
-        late = {_type_name(pod) for pod in self._alive() if _age(pod, now_ns) > self._scaling.wait_seconds}
+        there = self._requests.alive()
+        late = {type_of(pod) for pod in there if _age(pod, now_ns) > self._scaling.wait_seconds}
         for name in late:
             self._fail(name, now_ns, NodeTypeRefusal(NodeTypeRule.PAUSED))
-        for pod in self._alive():
-            if _type_name(pod) in late:
-                self._delete(_job(pod), result)
+        result.deleted += [self._requests.delete(pod) for pod in there if type_of(pod) in late]
 
     # -- what is asked for
 
@@ -261,144 +227,53 @@ class NodeRequestPlanner:
         Each node that joins ends a placeholder: if as many are wanted as before, others got the node, or it is of no
         use.
         """
-        requested, kinds = self.requested(), {kind.name: kind for kind in self._types}
+        requested, kinds = self._requests.counts(), {kind.name: kind for kind in self._types}
         for name in requested.keys() | wanted.keys():
             joined = nodes[name].joined if name in nodes else 0
-            alive = [pod for pod in self._alive() if _type_name(pod) == name]
-            alive.sort(key=lambda pod: pod.metadata.creation_timestamp or "")
-            ended = alive[: max(requested[name] - wanted[name], joined)]
-            for pod in ended:
-                self._delete(_job(pod), result)
+            ended = self._requests.alive(name)[: max(requested[name] - wanted[name], joined)]
+            result.deleted += [self._requests.delete(pod) for pod in ended]
             more = wanted[name] - requested[name] + len(ended)
             ready = [uid for uid in self._without_order(name, found) if not self._orders.pauses(uid, name, now_ns)]
-            jobs = [self._create(kinds[name], now_ns, result) for _ in range(min(more, len(ready)))]
+            jobs = [self._requests.create(kinds[name], now_ns) for _ in range(min(more, len(ready)))]
             if jobs:
-                self._orders.note(ready, name, jobs, now_ns)
-                self._unsay(EventReason.NODE_REQUESTED, ready)
+                result.created += jobs
+                self._orders.note(ready, name, [job["metadata"]["name"] for job in jobs], now_ns)
+                self._events.happened_again(EventReason.NODE_REQUESTED, ready)
         self._stand_on_idle(nodes, now_ns, result)
-        result.unmarked = [pod for idle in (False, True) for pod in self._alive(idle=idle) if not pod.status.conditions]
+        there = (pod for idle in (False, True) for pod in self._requests.alive(idle=idle))
+        result.unmarked = [pod for pod in there if not pod.status.conditions]
 
     def _stand_on_idle(self, nodes: Mapping[str, TypeNodes], now_ns: int, result: NodeRequestRound) -> None:
         """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none."""
-        asked, there = self.requested(), self.requested(idle=True)
+        asked, there = self._requests.counts(), self._requests.counts(idle=True)
         for kind in self._types:
             wanted = min(nodes[kind.name].idle, _MOST_IDLE) if asked[kind.name] else 0
-            for _ in range(wanted - there[kind.name]):
-                self._create(kind, now_ns, result, idle=True)
+            more = range(wanted - there[kind.name])
+            result.created += [self._requests.create(kind, now_ns, idle=True) for _ in more]
         for name, count in there.items():
             wanted = min(nodes[name].idle, _MOST_IDLE) if name in nodes and asked[name] else 0
-            alive = [pod for pod in self._alive(idle=True) if _type_name(pod) == name]
-            for pod in alive[: max(0, count - wanted)]:
-                self._delete(_job(pod), result)
+            spare = self._requests.alive(name, idle=True)[: max(0, count - wanted)]
+            result.deleted += [self._requests.delete(pod) for pod in spare]
 
     def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
         """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""
-        jobs = {_job(pod) for pod in self._alive()} | self._created.keys()
+        jobs = self._requests.jobs()
         wanting = [uid for uid, name in found.types.items() if name == kind_name and uid not in found.on_starting]
         orders = {uid: self._orders.order(uid, kind_name) for uid in wanting}
         return [uid for uid, order in orders.items() if order is None or order.jobs.isdisjoint(jobs)]
 
-    def _alive(self, *, idle: bool = False) -> list[Pod]:
-        """Return the placeholders that ask for nodes; with ``idle`` those for nodes that are there."""
-        found = (pod for pod in self._waiting.placeholders.values() if _job(pod) not in self._deleted)
-        return [pod for pod in found if (IDLE_NODE_ANNOTATION in pod.metadata.annotations) is idle]
-
-    def _create(self, kind: NodeType, now_ns: int, result: NodeRequestRound, *, idle: bool = False) -> str:
-        name, wait = f"gputile-placeholder-{self._new_name()}", self._scaling.wait_seconds
-        result.created.append(placeholder_job(name, kind, wait, idle=idle))
-        # Also one whose answer is lost counts: two placeholders for one node would bring two.
-        self._created[name] = _Created(kind.name, now_ns + wait * _SECOND, idle)
-        return name
-
-    def _delete(self, job: str, result: NodeRequestRound) -> None:
-        self._deleted.add(job)
-        result.deleted.append(job)
-
     def not_deleted(self, job: str) -> None:
         """Note that a Job could not be deleted; the next round tries again."""
-        self._deleted.discard(job)
+        self._requests.not_deleted(job)
 
     def _forget(self, now_ns: int) -> None:
         """Drop what was remembered of placeholders and pods that are gone."""
-        jobs, wait_ns = {_job(pod) for pod in self._waiting.placeholders.values()}, self._scaling.wait_seconds * _SECOND
-        self._deleted &= jobs
-        self._created = {
-            job: created
-            for job, created in self._created.items()
-            if job not in jobs and 0 < created.ends_ns - now_ns <= wait_ns
-        }
+        self._requests.forget_gone(now_ns)
+        self._failures.forget_old(now_ns)
         released = self._waiting.waiting.keys() & self._waiting.once_gated
         self._released = {uid: self._released.get(uid, now_ns) for uid in released}
-        remembered_ns = _REMEMBERED_SECONDS * _SECOND
-        self._failed = {name: each for name, each in self._failed.items() if now_ns - each.again_ns < remembered_ns}
-
-    # -- what is said
-
-    def _tell(
-        self,
-        pods: Sequence[GangCandidate],
-        found: NewNodes,
-        wanted: Counter[str],
-        now_ns: int,
-        result: NodeRequestRound,
-    ) -> None:
-        pausing = {
-            uid: order
-            for name in wanted
-            for uid in self._without_order(name, found)
-            if self._orders.pauses(uid, name, now_ns) and (order := self._orders.order(uid, name)) is not None
-        }
-        for each in pods:
-            uid = each.pod.metadata.uid
-            kind, why = found.types.get(uid), found.refused.get(uid)
-            if why is not None:
-                paused = any(refusal.rule in _PAUSES for refusal in why.values())
-                reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
-                self._say(
-                    each.pod, (reason, f"no node is asked for that could take the pod: {worded(why)}"), now_ns, result
-                )
-            elif uid in pausing:
-                self._say(each.pod, (EventReason.NODE_NOT_ADDED, _pause_text(pausing[uid], kind)), now_ns, result)
-            elif kind is not None and kind in wanted:
-                text = _request_text(self._orders.order(uid, kind), kind)
-                self._say(each.pod, (EventReason.NODE_REQUESTED, text), now_ns, result)
-
-    def _say(self, pod: Pod, event: tuple[EventReason, str], now_ns: int, result: NodeRequestRound) -> None:
-        """Say something about a pod, unless it was the last that was said for this reason, not long ago."""
-        reason, text = event
-        told = self._told.setdefault(pod.metadata.uid, {})
-        before, at_ns = told.get(reason, ("", now_ns))
-        if before != text or abs(now_ns - at_ns) >= _TOLD_AGAIN_SECONDS * _SECOND:
-            told[reason] = text, now_ns
-            warning = reason is not EventReason.NODE_REQUESTED
-            result.events.append(GangEvent((pod,), reason, text, warning))
-
-    def _unsay(self, reason: EventReason, uids: Iterable[str]) -> None:
-        """Have it said anew of these pods: it has happened again."""
-        for uid in uids:
-            self._told.get(uid, {}).pop(reason, None)
-
-
-def _request_text(order: Order | None, kind_name: str) -> str:
-    text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {kind_name}"
-    return text if order is None or order.times == 1 else f"{text}, number {order.times} for this pod"
-
-
-def _pause_text(order: Order, kind_name: str | None) -> str:
-    return (
-        f"the autoscaler was asked {order.times} times for a node with the label {kind_name}, and the pod has "
-        f"no place: the next one is asked for {order.pause_seconds} s after the last"
-    )
 
 
 def _age(pod: Pod, now_ns: int) -> float:
     """Return how far from now a pod was created, seconds: by a clock that was set back, it is still to come."""
     return abs(now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp))
-
-
-def _job(pod: Pod) -> str:
-    return pod.metadata.labels.get(JOB_LABEL, "")
-
-
-def _type_name(pod: Pod) -> str:
-    return pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "")

@@ -1,0 +1,98 @@
+"""Words what is said about the pods that nodes are asked for; each thing is said once in half an hour.
+
+No I/O, no clock.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from gputile.api.core import Pod
+from gputile.api.reasons import EventReason
+from gputile.controlplane.controller.gang_planner import GangEvent
+from gputile.controlplane.controller.node_orders import NodeOrders, Order
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
+from gputile.core.scheduling.new_nodes import NewNodes
+
+_SECOND: Final = 10**9
+_TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
+_PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
+
+
+class NodeRequestEvents:
+    """Remembers what was said about the pods that wait; ``orders`` are the nodes that were asked for them."""
+
+    def __init__(self, orders: NodeOrders) -> None:
+        self._orders = orders
+        self._told: dict[str, dict[EventReason, tuple[str, int]]] = {}  # UID -> what was said last, and when (ns)
+
+    def tell(
+        self, pods: Iterable[Pod], found: NewNodes, wanted: Collection[str], pausing: Collection[str], now_ns: int
+    ) -> list[GangEvent]:
+        """Return what is new to say about the pods of a look.
+
+        ``wanted`` are the types of which nodes are to be asked for, and ``pausing`` the UIDs of the pods that wait
+        until the next one may be.
+        """
+        events = []
+        for pod in pods:
+            said = self._state(pod.metadata.uid, found, wanted, pausing)
+            if said is not None and self._is_new(pod.metadata.uid, *said, now_ns):
+                reason, text = said
+                events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
+        return events
+
+    def happened_again(self, reason: EventReason, uids: Iterable[str] | None = None) -> None:
+        """Have it said anew of these pods, of all where none are named."""
+        for uid in self._told if uids is None else uids:
+            self._told.get(uid, {}).pop(reason, None)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget all other pods."""
+        self._told = {uid: texts for uid, texts in self._told.items() if uid in uids}
+
+    def clear(self) -> None:
+        """Forget all pods."""
+        self._told.clear()
+
+    def _state(
+        self, uid: str, found: NewNodes, wanted: Collection[str], pausing: Collection[str]
+    ) -> tuple[EventReason, str] | None:
+        """Return reason and text of the event that says how things stand with a pod, None where there is nothing."""
+        type_name, why = found.types.get(uid), found.refused.get(uid)
+        if why is not None:
+            return _refused(why)
+        order = self._orders.order(uid, type_name) if type_name is not None else None
+        if type_name is None or type_name not in wanted:
+            return None
+        if uid in pausing and order is not None:
+            return _pauses(type_name, order)
+        return _requested(type_name, order)
+
+    def _is_new(self, uid: str, reason: EventReason, text: str, now_ns: int) -> bool:
+        """Return whether it was not the last that was said for this reason, not long ago; it is from now on."""
+        told = self._told.setdefault(uid, {})
+        before, at_ns = told.get(reason, ("", now_ns))
+        if before == text and abs(now_ns - at_ns) < _TOLD_AGAIN_SECONDS * _SECOND:
+            return False
+        told[reason] = text, now_ns
+        return True
+
+
+def _refused(why: Mapping[str, NodeTypeRefusal]) -> tuple[EventReason, str]:
+    paused = any(refusal.rule in _PAUSES for refusal in why.values())
+    reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
+    return reason, f"no node is asked for that could take the pod: {worded(why)}"
+
+
+def _pauses(type_name: str, order: Order) -> tuple[EventReason, str]:
+    text = (
+        f"the autoscaler was asked {order.times} times for a node with the label {type_name}, and the pod has "
+        f"no place: the next one is asked for {order.pause_seconds} s after the last"
+    )
+    return EventReason.NODE_NOT_ADDED, text
+
+
+def _requested(type_name: str, order: Order | None) -> tuple[EventReason, str]:
+    text = f"no GPU has room for the pod: the autoscaler is asked for a node with the label {type_name}"
+    number = "" if order is None or order.times == 1 else f", number {order.times} for this pod"
+    return EventReason.NODE_REQUESTED, text + number
