@@ -36,7 +36,7 @@ from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
 from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
-from gputile.core.scheduling.victim_choice import LATE_S, SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
@@ -262,9 +262,8 @@ class PreemptionReservations:
             return
         gpus = frozenset(share.uuid for share in booking.gpus)
         request, leaving = self.request(preempting.pod), self.leaving_at(booking.node, gpus)
-        now_s = self._clock.unix_ns() / _SECOND
-        if request is None or any(now_s - leaves_at >= LATE_S for leaves_at in leaving):
-            return  # a pod that does not go frees nothing, whoever else is evicted
+        if request is None:
+            return
         preemptor = self.preemptor(preempting.pod, request)
         rules = self.rules(soon_s=MOST_GRACE_S)
         place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))

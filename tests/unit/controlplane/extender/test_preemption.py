@@ -197,6 +197,32 @@ def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
     return budget
 
 
+async def test_a_pod_that_does_not_go_and_need_not_keeps_no_other_from_leaving() -> None:
+    """It has been due for an hour. Of the others one left, and the eviction of the other was refused at first."""
+    world = PreemptingWorld("a")
+    for name, gib, priority in (("full", 15, 100), ("stuck", 2, 100), ("low-1", 6, 0), ("low-2", 6, 0)):
+        await world.run(name, gib, priority)
+    stuck = world.pod("stuck")
+    assert stuck is not None
+    stuck.metadata.deletion_timestamp = world.stamp(-3600)
+    world.cluster.touch(stuck)
+    world.watch("stuck")
+    world.add("high", 12, 10)
+
+    def refuse_the_other(evicted: Pod) -> None:
+        world.cluster.refused_evictions = {"low-1", "low-2"} - {evicted.metadata.name}
+
+    world.cluster.on_evict = refuse_the_other
+    await world.schedule("high")
+    for _ in range(3):
+        await world.round(2)
+    (first,) = world.cluster.evicted
+    world.end(first)
+    world.cluster.refused_evictions = set()
+    await world.round(6)
+    assert sorted(world.cluster.evicted) == ["low-1", "low-2"]
+
+
 async def test_a_budget_without_any_left_keeps_all() -> None:
     world = await two_full_gpus()
     budget = used_up_budget(world)
