@@ -14,8 +14,6 @@ from msgspec import Meta
 
 from gputile.api.field_mistake import RULE
 
-MIB = 1024 * 1024
-
 _SUFFIX: dict[str, Fraction] = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.support.files import UnusableFileError
 
-MIB: Final = 1 << 20
 SILENT_S: Final = 10.0
 _PART: Final = 1 << 20
 

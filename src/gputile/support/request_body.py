@@ -5,7 +5,9 @@ from typing import Final
 
 from starlette.requests import Request
 
-MOST_BYTES: Final = 64 * 1024 * 1024  # of all bodies that are being read at the same time
+from gputile.api.units import MIB
+
+MOST_BYTES: Final = 64 * MIB  # of all bodies that are being read at the same time
 BODY_SECONDS: Final = 5.0
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.support.bounded_files import MIB, read_bounded
+from gputile.api.units import MIB
+from gputile.support.bounded_files import read_bounded
 from gputile.support.files import UnusableFileError
 from tests.oddfiles import ODD
 

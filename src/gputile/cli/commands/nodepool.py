@@ -161,7 +161,8 @@ def _yaml(file: "File") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    from gputile.support.bounded_files import MIB, read_bounded
+    from gputile.api.units import MIB
+    from gputile.support.bounded_files import read_bounded
     from gputile.support.yaml_loader import DocumentError, load_document
 
     if path is None:

@@ -21,6 +21,7 @@ from gputile.api.extender import (
     FilterResult,
 )
 from gputile.api.json_size import has_more_items
+from gputile.api.units import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 # kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes; a body beyond this is
 # not from it. One of many tiny items would hold the loop for seconds.
-LARGEST_BODY = 8 * 1024 * 1024
+LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 

@@ -3,13 +3,13 @@
 import asyncio
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
 
 EVERY_S: Final = 15.0
-_MIB: Final = 1 << 20
 
 
 class CapacityWatch:
@@ -36,24 +36,24 @@ class CapacityWatch:
         gauge(
             "gputile_ledger_gpu_memory_bytes",
             "Memory of the healthy GPUs that gputile books, bytes.",
-            lambda: self.latest.total * _MIB,
+            lambda: self.latest.total * MIB,
         )
         gauge(
             "gputile_ledger_gpu_memory_booked_bytes",
             "Memory of these GPUs that pods have, bytes; whole GPUs with all of theirs.",
-            lambda: self.latest.booked * _MIB,
+            lambda: self.latest.booked * MIB,
         )
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
             "Free memory of these GPUs on nodes that take pods, by the size of the hole: of GPUs with at least so many "
             "GiB free, and less than the next size, bytes.",
             "hole_gib",
-            lambda: [(str(gib), mib * _MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
+            lambda: [(str(gib), mib * MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
         )
         gauge(
             "gputile_ledger_largest_hole_bytes",
             "The most memory that is free on one GPU of a node that takes pods, bytes.",
-            lambda: self.latest.largest_hole * _MIB,
+            lambda: self.latest.largest_hole * MIB,
         )
         gauge(
             "gputile_ledger_free_gpus",

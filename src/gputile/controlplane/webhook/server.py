@@ -14,6 +14,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.units import MIB
 from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 # Go's HTTP client closes an idle connection after 90 s; the server must not close it before.
 KEEP_ALIVE_SECONDS = 120
 # The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview.
-LARGEST_BODY = 7 * 1024 * 1024
+LARGEST_BODY = 7 * MIB
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0
 

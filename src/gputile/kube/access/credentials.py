@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from gputile.api.units import MIB
 from gputile.kube.errors import ConfigError
-from gputile.support.bounded_files import MIB, read_bounded
+from gputile.support.bounded_files import read_bounded
 
 _SILENT_S = 0.5  # of a pipe in its place; several requests read it
 TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.names import broken_label_name
+from gputile.api.units import MIB
 from gputile.kube.access.client_config import ClientConfigCluster, ClientConfigContext, ClientConfigUser
 from gputile.kube.access.credentials import (
     Credentials,
@@ -23,7 +24,7 @@ from gputile.kube.access.impersonation import Headers, impersonation
 from gputile.kube.access.proxies import Proxy, environment_proxy
 from gputile.kube.access.tls import ClusterTls
 from gputile.kube.errors import ConfigError
-from gputile.support.bounded_files import MIB, is_file, read_bounded
+from gputile.support.bounded_files import is_file, read_bounded
 from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

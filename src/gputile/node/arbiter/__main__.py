@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.node.arbiter.assignment_message import AssignmentError, decode_assignment
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
 from gputile.node.arbiter.usage_message import Used, encode_usage
 
 log = logging.getLogger("gputile.node.arbiter")
 
-MOST_LINE: Final = 16 * 1024 * 1024
+MOST_LINE: Final = 16 * MIB
 MOST_FILES: Final = 65536
 LOOK_EVERY_S: Final = 0.1
 

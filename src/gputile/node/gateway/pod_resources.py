@@ -9,11 +9,13 @@ from pathlib import Path
 
 import grpc
 
+from gputile.api.units import MIB
+
 log = logging.getLogger(__name__)
 
 LIST = "/v1.PodResourcesLister/List"
 # The kubelet's own limit on messages of this service (podresources.DefaultMaxMsgSize).
-MOST_BYTES = 16 * 1024 * 1024
+MOST_BYTES = 16 * MIB
 CLIENT_OPTIONS = (
     ("grpc.default_authority", "localhost"),  # the socket's path, percent-encoded, is refused by strict servers
     ("grpc.max_receive_message_length", MOST_BYTES),

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.node.isolation.library import library_path
-from gputile.support.bounded_files import MIB, read_bounded
+from gputile.support.bounded_files import read_bounded
 
 # ELF-64: gabi.xinuos.com, "Object Files".
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.support.files import UnusableFileError, read_whole, write_whole
 
 NAME: Final = "libgputile-cuda.so"
@@ -20,7 +21,7 @@ CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"  # ld.so(8)
 CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"  # nixpkgs, glibc's dont-use-system-ld-so-preload.patch
 CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/hooks/init.c
 _PRELOAD = "ld.so.preload"
-_MOST_BYTES = 64 * 1024 * 1024
+_MOST_BYTES = 64 * MIB
 
 
 class LibraryMissing(RuntimeError):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.native_layouts import (
     SIMULATED_GPU,
@@ -24,7 +25,6 @@ from gputile.node.native_layouts import (
 
 STATE_VARIABLE: Final = "GPUTILE_FAKE_CUDA"
 DRIVER: Final = "libcuda.so.1"
-MIB: Final = 1 << 20
 
 _HEADER, _GPU, _PROCESS = SIMULATED_HEADER.struct, SIMULATED_GPU.struct, SIMULATED_PROCESS.struct
 

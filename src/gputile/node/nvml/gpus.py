@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gputile.api.reasons import ConditionReason
+from gputile.api.units import MIB
 from gputile.node.nvml.bandwidth import GpuLink, Wiring
 from gputile.node.nvml.binding import Handle, NvmlBinding, optional
 from gputile.node.nvml.errors import ABSENT, CallError, Problem
@@ -23,7 +24,6 @@ _RECOVERIES: Final = {
     4: "drain the node and reset the GPU",
 }
 _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
-_MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 
@@ -44,7 +44,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
     """
     model = nvml.nvmlDeviceGetName(handle)
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
-    if memory is None or memory.total < _MIB:
+    if memory is None or memory.total < MIB:
         raise UnusableGpuError(
             Problem(
                 ConditionReason.CARD_WITHOUT_MEMORY,
@@ -57,7 +57,7 @@ def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
         model=model,
-        mib=memory.total // _MIB,
+        mib=memory.total // MIB,
         bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
         numa=_numa_node(nvml, handle),
         minor=optional(-1, nvml.nvmlDeviceGetMinorNumber, handle),
@@ -131,7 +131,7 @@ def _instances(nvml: NvmlBinding, handle: Handle, gpu_bytes: int) -> Iterator[Mi
         yield MigInstance(
             uuid=nvml.nvmlDeviceGetUUID(instance),
             profile=_profile(nvml, instance, gpu_bytes),
-            mib=nvml.nvmlDeviceGetMemoryInfo(instance).total // _MIB,
+            mib=nvml.nvmlDeviceGetMemoryInfo(instance).total // MIB,
             gi=nvml.nvmlDeviceGetGpuInstanceId(instance),
             ci=nvml.nvmlDeviceGetComputeInstanceId(instance),
         )
@@ -146,7 +146,7 @@ def _profile(nvml: NvmlBinding, instance: Handle, gpu_bytes: int) -> str:
     if named:
         return named["profile"]
     facts = nvml.nvmlDeviceGetAttributes(instance)
-    eighths = -(-facts.memorySizeMB * _MIB * 8 // gpu_bytes)
+    eighths = -(-facts.memorySizeMB * MIB * 8 // gpu_bytes)
     memory = f"{facts.gpuInstanceSliceCount}g.{round(eighths * -(-gpu_bytes // _GIB) / 8)}gb"
     if facts.computeInstanceSliceCount == facts.gpuInstanceSliceCount:
         return memory

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputile.api.units import MIB
 from gputile.node.agent.decisions.answers.cdi import (
     FILE_NAME,
     LIBRARIES,
@@ -21,7 +22,7 @@ from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 16 * 1024 * 1024  # of one file; those of machines with many GPUs have some ten thousand
+MOST_BYTES = 16 * MIB  # of one file; those of machines with many GPUs have some ten thousand
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputile.api.units import MIB
 from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
-_MOST_BYTES = 64 * 1024 * 1024  # of a file that is read; a node of many pods has some hundred thousand
+_MOST_BYTES = 64 * MIB  # of a file that is read; a node of many pods has some hundred thousand
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

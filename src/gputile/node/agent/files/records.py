@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
+from gputile.api.units import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.decisions.advertising.node_resources import node_config_of
@@ -24,7 +25,7 @@ from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 * 1024 * 1024  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
+_MOST_BYTES = 64 * MIB  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
 
 
 class Records:

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.node_config import MigDevice, NodeConfig
 from gputile.node.agent.state.pod_devices import EMPTY, PodDevices
-
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def bookings_of(state: AllocationState) -> GpuHoldings:
             taken = _taken(state.node_config, devices, index)
             if taken is None:
                 continue
-            memory, percent = taken[0] * _MIB, taken[1]
+            memory, percent = taken[0] * MIB, taken[1]
             before, key = gpus.get(index, NOT_BOOKED), (devices.namespace, index)
             gpus[index] = GpuHolding(before.memory + memory, before.percent + percent, before.pods + 1)
             if devices.identified:

@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gputile.api.units import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import GpuMonitor
 from gputile.node.agent.status.container_use import ContainerUse
@@ -21,7 +22,6 @@ from gputile.node.nvml.monitor import Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 
-_MIB: Final = 1 << 20
 _SHARE_DIGITS: Final = 6  # sixteen digits of a third, for each container, are kilobytes of a scrape
 _MOST_COUNTED: Final = 1 << 53  # from there on a float64 leaves numbers out
 
@@ -82,7 +82,7 @@ class NodeMetrics(Collector):
         for gpu in seen.machine.gpus:
             held, index = bookings.gpus.get(gpu.index, NOT_BOOKED), str(gpu.index)
             info.add_metric((index, gpu.uuid, gpu.model), 1)
-            total.add_metric((index,), gpu.mib * _MIB)
+            total.add_metric((index,), gpu.mib * MIB)
             booked.add_metric((index,), held.memory)
             compute.add_metric((index,), held.percent / 100)
             pods.add_metric((index,), held.pods)
@@ -175,7 +175,7 @@ def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric
         for each in gpu.instances:
             labels = str(gpu.index), each.uuid
             info.add_metric((*labels, each.profile), 1)
-            memory.add_metric(labels, each.mib * _MIB)
+            memory.add_metric(labels, each.mib * MIB)
             pods.add_metric(labels, bookings.instances.get(each.uuid, 0))
     yield from (info, memory, pods)
 

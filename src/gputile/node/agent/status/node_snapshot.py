@@ -3,9 +3,9 @@
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from gputile.api.core import container_ids, ended_containers
+from gputile.api.units import MIB
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import shares_of
@@ -17,8 +17,6 @@ from gputile.node.agent.state.pod_container import PodContainer
 from gputile.node.agent.state.pod_devices import PodDevices, stand_in
 from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuHoldings, bookings_of, instances_of
 from gputile.node.native_layouts import SHARE_WHOLE
-
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +126,12 @@ def _parts(
     for share in shares:
         gpu = state.node_config.gpu(share.index)
         part = guaranteed.get(share.uuid)
-        total = (gpu.mib if gpu is not None else share.mib) * _MIB
+        total = (gpu.mib if gpu is not None else share.mib) * MIB
         time_share = part / SHARE_WHOLE if part is not None else None
-        yield GpuPart(share.index, (share.uuid,), share.mib * _MIB, total, time_share)
+        yield GpuPart(share.index, (share.uuid,), share.mib * MIB, total, time_share)
     split: dict[int, list[MigDevice]] = {}
     for instance in instances_of(state.node_config, devices, container):
         split.setdefault(instance.index, []).append(instance)
     for index, instances in split.items():
-        limit = sum(each.mib for each in instances) * _MIB
+        limit = sum(each.mib for each in instances) * MIB
         yield GpuPart(index, tuple(each.uuid for each in instances), limit, limit, None)

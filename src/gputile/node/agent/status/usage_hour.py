@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from gputile.api.units import MIB
 from gputile.api.usage_hour import MOST_SAMPLES, HourLine, HourSample, PodHour
 from gputile.node.agent.host import GpuMonitor
 from gputile.node.agent.status.container_use import ContainerUse
@@ -15,7 +16,6 @@ from gputile.node.agent.status.metrics import GpuTimes
 from gputile.node.agent.status.node_snapshot import Snapshots
 
 EVERY_S: Final = 60.0
-_MIB: Final = 1 << 20
 _UNKNOWN: Final = -1
 _FIELDS: Final = 3  # of a sample: Unix time, MiB, percent
 
@@ -58,7 +58,7 @@ class UsageHour:
                 key = each.container.name, part.index
                 line = before.get(key, _Line(*key, None, array("q")))
                 seconds = counted.get((each.container, str(part.index)))
-                mib = _UNKNOWN if usage is None else -(-min(usage.used, part.total) // _MIB)
+                mib = _UNKNOWN if usage is None else -(-min(usage.used, part.total) // MIB)
                 sample = array("q", (at, mib, _percent(line.seconds, seconds, now_s - self._taken_s)))
                 of_pod[key] = _Line(*key, seconds, (line.samples + sample)[-MOST_SAMPLES * _FIELDS :])
         self._lines, self._taken_s = lines, now_s

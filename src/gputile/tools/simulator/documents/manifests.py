@@ -9,8 +9,9 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.units import MIB
 from gputile.api.wording import below, kind_of, shown
-from gputile.support.bounded_files import MIB, read_bounded
+from gputile.support.bounded_files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
 from gputile.tools.simulator.documents.object_count import MOST_OBJECTS, excess, too_many
 
@@ -83,6 +84,13 @@ class Manifest:
     def group(self) -> str:
         """The API group; "" for the core group."""
         return self.api_version.rpartition("/")[0]
+
+    @property
+    def namespaced_name(self) -> tuple[str, str]:
+        """The namespace, "default" where it has none, and the name, "" where it has none."""
+        metadata = self.body.get("metadata")
+        found = metadata if isinstance(metadata, dict) else {}
+        return str(found.get("namespace") or "default"), str(found.get("name") or "")
 
     @property
     def stored(self) -> bool:

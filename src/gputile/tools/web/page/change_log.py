@@ -9,10 +9,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.tools.web.page.records import Difference
 
 MOST_CHANGES: Final = 512
-MOST_BYTES: Final = 16 * 1024 * 1024
+MOST_BYTES: Final = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)

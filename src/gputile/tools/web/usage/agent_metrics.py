@@ -7,13 +7,14 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from gputile.api.units import MIB
+
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"
 _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
 _STARTED: Final = "gputile_agent_agents_started_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
 _OF_AGENT: Final = "gputile_agent_"
-_MIB: Final = 1 << 20
 _MOST: Final = 1 << 53  # bytes or seconds: more than any node has, and the last whole number that a float counts to
 
 
@@ -69,7 +70,7 @@ def agent_reading(text: bytes) -> AgentReading:
 
 def mib(count: int) -> int:
     """Return bytes as MiB, rounded up: what uses anything does not use nothing."""
-    return -(-count // _MIB)
+    return -(-count // MIB)
 
 
 def _amount(sample: Sample) -> float:

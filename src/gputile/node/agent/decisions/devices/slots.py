@@ -25,12 +25,13 @@ not names. The number of listed IDs never exceeds that of the smallest unit in u
 from collections.abc import Iterable, Set
 from itertools import count, islice
 
+from gputile.api.units import MIB
 from gputile.api.well_known import SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, advertised_units
 from gputile.node.agent.state.device_ids import encode
 
 # The kubelet dials plugins with gRPC's default limit on received messages; a margin is left for the stream's framing.
-MESSAGE_LIMIT = 4 * 1024 * 1024 - 4096
+MESSAGE_LIMIT = 4 * MIB - 4096
 _HEALTH = len("Unhealthy")
 
 
