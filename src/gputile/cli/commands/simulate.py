@@ -177,7 +177,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
     from gputile.tools.simulator.admission.chain import Admission
     from gputile.tools.simulator.cluster.intake import Intake
     from gputile.tools.simulator.documents.manifests import ManifestError
-    from gputile.tools.simulator.rules.workloads.pod_kinds import known_kinds
+    from gputile.tools.simulator.rules.workloads.known_kinds import known_kinds
 
     try:
         table = known_kinds(options.kinds or ())

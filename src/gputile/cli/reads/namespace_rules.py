@@ -37,22 +37,21 @@ def read_rules(reach: Reach, manifests: "Iterable[Manifest]", labelled: Iterable
     counts. Beyond 200 namespaces, the rules of the others are not known.
     """
     from gputile.tools.simulator.cluster.autoscaled import SCALABLE
-    from gputile.tools.simulator.cluster.workload_pods import place_of
     from gputile.tools.simulator.documents.notes import Note
 
     given = list(manifests)
-    used = list(dict.fromkeys(place_of(each)[0] for each in given))
+    used = list(dict.fromkeys(each.namespaced_name[0] for each in given))
     names = used[:_MOST_NAMESPACES]
-    scaled = {place_of(each)[0] for each in given if each.kind in SCALABLE}
+    scaled = {each.namespaced_name[0] for each in given if each.kind in SCALABLE}
 
     async def read() -> list[_NamedNamespace]:
         async with reads(reach) as connection:
             return await asyncio.gather(*(_rules_of(connection, name, name in scaled) for name in names))
 
-    written = {(each.kind, *place_of(each)) for each in given}
+    written = {(each.kind, *each.namespaced_name) for each in given}
     found, notes = list["Manifest"](), list["Note"]()
     for each in read_or_leave(read()) if names else ():
-        found += (rule for rule in each.rules if (rule.kind, *place_of(rule)) not in written)
+        found += (rule for rule in each.rules if (rule.kind, *rule.namespaced_name) not in written)
         notes += map(Note, each.said)
     if used[_MOST_NAMESPACES:]:
         notes.append(Note(f"the rules of {len(used) - _MOST_NAMESPACES:,} more namespaces are not read"))

@@ -29,7 +29,9 @@ from gputile.tools.simulator.rules.workloads.kinds import (
     broken_object,
     broken_template,
 )
-from gputile.tools.simulator.rules.workloads.pod_kinds import Group, PodKind, PodKinds, known_kinds
+from gputile.tools.simulator.rules.workloads.known_kinds import PodKinds, known_kinds
+from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
+from gputile.tools.simulator.rules.workloads.template_groups import Group
 
 # Kubernetes' own kinds that make pods, and the group that they are in today.
 MAKERS: Final = {

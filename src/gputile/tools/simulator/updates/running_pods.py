@@ -27,7 +27,7 @@ from gputile.tools.simulator.cluster.controller_labels import CONTROLLERS_LABELS
 from gputile.tools.simulator.cluster.intake import MAKERS
 from gputile.tools.simulator.cluster.rolling_update import Replacement, RollingUpdate, rolling_update
 from gputile.tools.simulator.cluster.scenario import Scenario
-from gputile.tools.simulator.cluster.workload_pods import Expansion, Owner, place_of
+from gputile.tools.simulator.cluster.workload_pods import Expansion, Owner
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.updates.gated_pods import applied
@@ -124,7 +124,7 @@ def _leave_out_ended(
 
 def _rolling_updates(manifests: Iterable[Manifest]) -> dict[Owner, RollingUpdate]:
     found = {
-        (each.kind, *place_of(each)): rolling_update(each.kind, each.body.get("spec", {}))
+        (each.kind, *each.namespaced_name): rolling_update(each.kind, each.body.get("spec", {}))
         for each in manifests
         if each.api_version == MAKERS.get(each.kind)
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.tools.simulator.cluster.workload_pods import Owner, place_of
+from gputile.tools.simulator.cluster.workload_pods import Owner
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.values.fields import broken_fields
@@ -45,7 +45,8 @@ class StoredObjects:
     def refused(self, manifests: Iterable[Manifest]) -> Iterator[ManifestError]:
         """Yield each field of valid ``manifests`` that cannot be changed to what they say."""
         given = list(manifests)
-        classes = {**self.classes, **{place_of(each)[1]: each.body for each in given if each.kind == "StorageClass"}}
+        written = {each.namespaced_name[1]: each.body for each in given if each.kind == "StorageClass"}
+        classes = {**self.classes, **written}
         for manifest, stored in self._known(given):
             broken = list(broken_changes(manifest.kind, manifest.body, stored))
             for path, rule in broken:
@@ -65,7 +66,7 @@ class StoredObjects:
         """Return of the objects that are known what becomes of their pods."""
         changed, left = dict[Owner, bool](), dict[Owner, int]()
         for manifest, stored in self._known(manifests):
-            owner = manifest.kind, *place_of(manifest)
+            owner = manifest.kind, *manifest.namespaced_name
             changed[owner] = template_changes(manifest.kind, manifest.body, stored)
             if manifest.kind == "Job" and (more := _left(manifest.body, stored)) is not None:
                 left[owner] = more
@@ -87,7 +88,7 @@ class StoredObjects:
 
 def where(manifest: Manifest) -> str:
     """Return the path of an object at an API server, "" where all changes of its kind are taken."""
-    return path_of(manifest.api_version, manifest.kind, *place_of(manifest))
+    return path_of(manifest.api_version, manifest.kind, *manifest.namespaced_name)
 
 
 def as_stored(manifest: Manifest, answer: Any) -> Json:

@@ -20,7 +20,8 @@ from gputile.tools.simulator.documents.manifests import ManifestError
 from gputile.tools.simulator.rules.values.fields import broken_fields
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.kinds import template_path
-from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind, PodKinds, PodsOfKind
+from gputile.tools.simulator.rules.workloads.known_kinds import PodKinds
+from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind, PodsOfKind
 from tests.api_rules import BREAKING, TAKEN
 from tests.manifests import (
     CRON_JOB,

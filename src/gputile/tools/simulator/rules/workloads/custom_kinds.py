@@ -13,7 +13,8 @@ from gputile.tools.simulator.rules.values.numbers import one_of
 from gputile.tools.simulator.rules.workloads.dependencies import broken_dependencies
 from gputile.tools.simulator.rules.workloads.exclusive_topology import broken_exclusive_topology
 from gputile.tools.simulator.rules.workloads.kinds import broken_job_template, broken_selected
-from gputile.tools.simulator.rules.workloads.pod_kinds import Group, PodKind
+from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
+from gputile.tools.simulator.rules.workloads.template_groups import Group
 
 _ROLLOUT: Final = ("argoproj.io", "Rollout")
 _SELECTOR: Final = "meta.v1.LabelSelector"

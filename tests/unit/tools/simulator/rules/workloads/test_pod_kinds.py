@@ -10,7 +10,7 @@ from gputile.cli.app import app
 from gputile.tools.simulator.cluster.intake import Intake
 from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
 from gputile.tools.simulator.documents.manifests import ManifestError
-from gputile.tools.simulator.rules.workloads.pod_kinds import known_kinds
+from gputile.tools.simulator.rules.workloads.known_kinds import known_kinds
 from tests.manifests import DEPLOYMENT, GONE, JOB, Json, changed, pod_template
 from tests.unit.tools.simulator.builders import load_text, write
 

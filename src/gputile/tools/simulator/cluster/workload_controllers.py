@@ -1,0 +1,160 @@
+"""Makes the pods of Kubernetes' own workload kinds, as the kind's controller would."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.core import Node, ObjectMeta, Pod, PodSpec
+from gputile.core.devices.gang_membership import gang_of, labelled_size
+from gputile.tools.simulator.cluster.daemon_pods import choose, pinned
+from gputile.tools.simulator.cluster.pod_maker import PodMaker
+from gputile.tools.simulator.documents.manifests import Manifest, Origin
+from gputile.tools.simulator.documents.notes import Note
+
+MOST_REPLICAS: Final = 100_000
+
+_Replicas = Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)]
+
+
+class _Ordinals(msgspec.Struct):
+    start: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+class WorkloadSpec(msgspec.Struct, rename="camel"):
+    """The fields of all workload kinds that decide how many pods there are, and what they are called."""
+
+    replicas: _Replicas = 1
+    parallelism: _Replicas = 1
+    completions: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    completion_mode: str = ""
+    suspend: bool = False
+    paused: bool = False
+    pod_management_policy: str = ""
+    manual_selector: bool = False
+    ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
+
+
+class _WorkloadManifest(msgspec.Struct):
+    spec: WorkloadSpec
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class _CronJobSpec(msgspec.Struct, rename="camel"):
+    job_template: _WorkloadManifest
+    suspend: bool = False
+
+
+class _CronJob(msgspec.Struct):
+    spec: _CronJobSpec
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerInput:
+    """What a controller gets: the workload, the ``written`` spec of its pods, their maker, and the cluster's nodes.
+
+    ``stored`` says that it is in the cluster already, and ``gangs`` whether the cluster takes notice of gangs.
+    """
+
+    origin: Origin
+    stored: bool
+    gangs: bool
+    spec: WorkloadSpec
+    written: PodSpec
+    make: PodMaker
+    nodes: Sequence[Node]
+    notes: list[Note]
+
+    def note(self, text: str) -> None:
+        """Say something of the workload that a user should know."""
+        self.notes.append(Note(text, self.origin))
+
+
+def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
+    """Return an object's metadata, and its fields that decide on its pods: a CronJob's are those of its Jobs.
+
+    Raises:
+        ManifestError: a field has the wrong type or value.
+    """
+    if manifest.kind != "CronJob":
+        workload = manifest.decode(_WorkloadManifest)
+        return workload.metadata, workload.spec
+    cron = manifest.decode(_CronJob)
+    spec = cron.spec.job_template.spec
+    spec.suspend |= cron.spec.suspend
+    return cron.metadata, spec
+
+
+def controlled_pods(kind: str, workload: ControllerInput) -> Iterator[Pod]:
+    """Yield the pods that the controller of ``kind`` makes of a workload.
+
+    Raises:
+        ManifestError: the controller would never make them all.
+    """
+    return _CONTROLLERS[kind](workload)
+
+
+def _replicated(workload: ControllerInput) -> Iterator[Pod]:
+    return (workload.make.generated(i) for i in range(workload.spec.replicas))
+
+
+def _deployed(workload: ControllerInput) -> Iterator[Pod]:
+    if workload.spec.paused:
+        workload.note("is paused, so its controller makes no pods of this template")
+        return iter(())
+    return _replicated(workload)
+
+
+def _stateful(workload: ControllerInput) -> Iterator[Pod]:
+    template = workload.make.template
+    gang = gang_of(template) if workload.gangs and not workload.stored else None
+    one_by_one = workload.spec.replicas > 1 and workload.spec.pod_management_policy != "Parallel"
+    if gang is not None and one_by_one and (gang.by_object or labelled_size(template) > 1):
+        rule = (
+            "pods of a gang start together, and those of a StatefulSet one after the other, each when the last is ready"
+        )
+        raise workload.origin.error("spec.podManagementPolicy", f"{rule}: the gang never starts: set it to Parallel")
+    first = workload.spec.ordinals.start
+    return (workload.make.numbered(i) for i in range(first, first + workload.spec.replicas))
+
+
+def _job(workload: ControllerInput) -> Iterator[Pod]:
+    """Yield the pods that run at the same time."""
+    spec = workload.spec
+    if spec.suspend:
+        workload.note("is suspended and makes no pods")
+        return
+    count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+    if spec.completions is not None and spec.completions > count:
+        workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
+    indexed = spec.completion_mode == "Indexed"
+    for i in range(count):
+        yield workload.make.indexed(i) if indexed else workload.make.generated(i)
+
+
+def _daemons(workload: ControllerInput) -> Iterator[Pod]:
+    """Yield a pod for each node that the controller chooses, pinned there as the controller does it."""
+    admitted = workload.make.template.spec
+    choice = choose(workload.written, admitted, workload.nodes)
+    missed = choice.why_missed()
+    if missed is not None and not choice.nodes and not workload.stored:
+        raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod: {missed}")
+    if missed is not None:
+        workload.note(f"it makes no pod for {missed}")
+    elif not choice.nodes:
+        workload.note("there is no node that it may run on")
+    for i, node in enumerate(choice.nodes):
+        yield workload.make.generated(i, spec=pinned(admitted, node.metadata.name))
+
+
+_CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
+    "Deployment": _deployed,
+    "ReplicaSet": _replicated,
+    "ReplicationController": _replicated,
+    "StatefulSet": _stateful,
+    "DaemonSet": _daemons,
+    "Job": _job,
+    "CronJob": _job,
+}
