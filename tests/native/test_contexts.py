@@ -53,6 +53,6 @@ def test_a_destroyed_context_is_never_used(one_gpu: Callable[..., Container], tm
     container = one_gpu(256)
     with ArbiterProcess(tmp_path) as arbiter:
         gpu = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 2, floor=WHOLE // 2)]})
+        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 2, guarantee=WHOLE // 2)]})
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.python(CODE) == "done\n"

@@ -339,7 +339,7 @@ def test_threads_that_are_cancelled(one_gpu: Maker, tmp_path: Path) -> None:
     assert container.run([program("cancel"), "100"]) == "done\n"
     with ArbiterProcess(tmp_path) as arbiter:
         gpu = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 4, floor=WHOLE // 4)]})
+        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 4, guarantee=WHOLE // 4)]})
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.run([program("cancel"), "100"]) == "done\n"
 

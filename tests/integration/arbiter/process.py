@@ -88,7 +88,7 @@ class ArbiterProcess:
 
 def write_share(directory: Path, quantum_ms: int, gpus: Sequence[GpuClaim]) -> None:
     """Write the file that a client goes by without an arbiter."""
-    lines = [f"card {gpu.uuid} {gpu.floor or gpu.ceiling if gpu.ceiling < WHOLE else WHOLE}" for gpu in gpus]
+    lines = [f"card {gpu.uuid} {gpu.guarantee or gpu.ceiling if gpu.ceiling < WHOLE else WHOLE}" for gpu in gpus]
     text = "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""])
     beside = directory / ".share"
     beside.write_text(text)

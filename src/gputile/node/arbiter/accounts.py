@@ -9,6 +9,11 @@ from gputile.node.arbiter.shares import WHOLE, Share
 _SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weight, so that rounding does not add up
 
 
+def virtual_time(spent: int, share: Share) -> int:
+    """Return by how much ``spent`` moves an account's virtual time."""
+    return spent * _SCALE // share.weight
+
+
 @dataclass(slots=True)
 class Bucket:
     """Time that a container may still use: it comes in at ``rate`` millionths, up to ``most``, and may be owed."""
@@ -47,7 +52,7 @@ class Account:
     name: str
     share: Share
     ceiling: Bucket
-    floor: Bucket
+    guarantee: Bucket
     virtual: int = 0
     used: int = 0
     last_active: int | None = None
@@ -88,10 +93,10 @@ class Account:
 
         What nobody else wanted is no part of what is guaranteed: it takes nothing off that.
         """
-        self.virtual += spent * _SCALE // self.share.weight
+        self.virtual += virtual_time(spent, self.share)
         self.used += spent
         self.ceiling.level -= spent
-        self.floor.level -= contended
+        self.guarantee.level -= contended
 
     def refill(self, now: int, enough: int) -> None:
         """Bring the buckets up to date; a ceiling that holds ``enough`` lets the container have a turn."""
@@ -101,27 +106,22 @@ class Account:
         ceiling.refill(now)
         if self.enough_since is None and ceiling.level >= enough:
             self.enough_since = now
-        self.floor.refill(now)
+        self.guarantee.refill(now)
 
 
 def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Account:
     """Return the account of a container that is new on the GPU."""
     ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
-    floor = Bucket(share.floor, 2 * quantum, 0, now)
-    return Account(key, str(key), share, ceiling, floor, virtual)
+    guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
+    return Account(key, str(key), share, ceiling, guarantee, virtual)
 
 
 def change_share(account: Account, share: Share) -> None:
     """Give an account another share; what it has had stays."""
     account.share = share
-    account.ceiling.rate, account.floor.rate = share.ceiling, share.floor
+    account.ceiling.rate, account.guarantee.rate = share.ceiling, share.guarantee
 
 
 def change_quantum(account: Account, quantum: int) -> None:
     """Fit what an account may save up to another quantum."""
-    account.ceiling.most = account.floor.most = 2 * quantum
-
-
-def most_virtual(spent: int, share: Share) -> int:
-    """Return by how much ``spent`` moves an account's virtual time."""
-    return spent * _SCALE // share.weight
+    account.ceiling.most = account.guarantee.most = 2 * quantum

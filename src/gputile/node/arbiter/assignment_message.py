@@ -16,24 +16,24 @@ class AssignmentError(ValueError):
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one GPU; ``floor`` and ``ceiling`` in millionths."""
+    """A container's share of one GPU; ``guarantee`` and ``ceiling`` in millionths."""
 
     uuid: str
     weight: int = 1
-    floor: int = 0
+    guarantee: int = msgspec.field(default=0, name="floor")
     ceiling: int = WHOLE
     priority: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.weight <= MOST_WEIGHT:
             raise AssignmentError(f"weight {self.weight}")
-        if not (0 <= self.floor <= WHOLE and 1 <= self.ceiling <= WHOLE):
-            raise AssignmentError(f"floor {self.floor}, ceiling {self.ceiling}")
+        if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
+            raise AssignmentError(f"floor {self.guarantee}, ceiling {self.ceiling}")
 
     @property
     def share(self) -> Share:
         """The share, for the GPU's turns."""
-        return Share(self.weight, self.floor, self.ceiling, self.priority)
+        return Share(self.weight, self.guarantee, self.ceiling, self.priority)
 
 
 class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

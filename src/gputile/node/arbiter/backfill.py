@@ -21,7 +21,7 @@ class TurnCandidate:
     """
 
     rank: Rank
-    name: Hashable
+    key: Hashable
     gpus: tuple[str, ...]
     until: int | None = None
     patience: int = 0
@@ -31,7 +31,7 @@ class TurnCandidate:
 class Begin:
     """A turn that begins now; ``by`` is when others need one of its GPUs, None if nobody is known to."""
 
-    name: Hashable
+    key: Hashable
     gpus: tuple[str, ...]
     by: int | None
 
@@ -51,7 +51,7 @@ def plan(
     ``busy_until`` is when each GPU can be expected to be free, None for one that is. A turn is taken to last a
     quantum; one that would have to end in less than ``least`` is not worth its while.
     """
-    gpus = {name: _SharedGpu(until is None, now if until is None else until) for name, until in busy_until.items()}
+    gpus = {uuid: _SharedGpu(until is None, now if until is None else until) for uuid, until in busy_until.items()}
     begun: list[Begin] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
         mine = [gpus[gpu] for gpu in candidate.gpus]
@@ -65,7 +65,7 @@ def plan(
         by = min(needed, default=None)
         idle = all(gpu.idle for gpu in mine)
         if idle and ((by is None and start <= now) or (by is not None and by - now >= least)):
-            begun.append(Begin(candidate.name, candidate.gpus, by))
+            begun.append(Begin(candidate.key, candidate.gpus, by))
             for gpu in mine:
                 gpu.idle, gpu.needed_at = False, now
                 gpu.queued_until = max(gpu.queued_until, now + quantum)

@@ -51,13 +51,13 @@ class NodeTimeSlices:
         for gpu in self._gpus.values():
             gpu.configure(quantum, longest_wait)
 
-    def used(self, uuid: str, name: Hashable) -> int:
+    def used(self, uuid: str, key: Hashable) -> int:
         """Return the time that a container has had on a GPU, in ns."""
-        return self._gpus[uuid].used(name)
+        return self._gpus[uuid].used(key)
 
-    def waited(self, uuid: str, name: Hashable, now: int) -> int:
+    def waited(self, uuid: str, key: Hashable, now: int) -> int:
         """Return how long a container has waited for its turns on a GPU, in ns."""
-        return self._gpus[uuid].waited(name, now)
+        return self._gpus[uuid].waited(key, now)
 
     def gpu(self, uuid: str) -> TimeSliceScheduler:
         """Return the turns on one GPU."""
@@ -70,18 +70,18 @@ class NodeTimeSlices:
 
     # -- events
 
-    def put(self, uuid: str, name: Hashable, share: Share, now: int) -> Said:
+    def put(self, uuid: str, key: Hashable, share: Share, now: int) -> Said:
         """Add a container to a GPU, or give it another share."""
         gpu = self._gpus.get(uuid)
         if gpu is None:
             gpu = self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
-        return self._after(uuid, gpu.put(name, share, now), now)
+        return self._after(uuid, gpu.put(key, share, now), now)
 
-    def remove(self, uuid: str, name: Hashable, now: int) -> Said:
+    def remove(self, uuid: str, key: Hashable, now: int) -> Said:
         """Take a container off a GPU."""
-        self._joint_gpus.forget(name, uuid)
+        self._joint_gpus.forget(key, uuid)
         near = self._near(uuid)
-        return self._after(uuid, self._gpus[uuid].remove(name, now), now, near)
+        return self._after(uuid, self._gpus[uuid].remove(key, now), now, near)
 
     def drop(self, uuid: str) -> None:
         """Forget a GPU that no container has."""
@@ -94,10 +94,10 @@ class NodeTimeSlices:
         self._joint_gpus.forget_member(member)
         return self._after(uuid, self._gpus[uuid].leave(member, now), now)
 
-    def want(self, uuid: str, name: Hashable, member: int, now: int) -> Said:
-        """Take note that a process of the container ``name`` waits to submit work to a GPU."""
-        said = self._gpus[uuid].want(name, member, now)
-        self._uses(uuid, name, member, now)
+    def want(self, uuid: str, key: Hashable, member: int, now: int) -> Said:
+        """Take note that a process of the container ``key`` waits to submit work to a GPU."""
+        said = self._gpus[uuid].want(key, member, now)
+        self._uses(uuid, key, member, now)
         return self._after(uuid, said, now)
 
     def waits(self, uuid: str, member: int) -> bool:
@@ -114,7 +114,7 @@ class NodeTimeSlices:
         owner = gpu.owner
         said = gpu.done(member, number, used, again, now)
         if owner is not None and again:
-            self._uses(uuid, self._name_of(gpu, owner), member, now)
+            self._uses(uuid, self._key_of(gpu, owner), member, now)
         return self._after(uuid, said, now)
 
     def tick(self, uuid: str, now: int) -> Said:
@@ -133,51 +133,51 @@ class NodeTimeSlices:
 
     # -- what belongs together
 
-    def _name_of(self, gpu: TimeSliceScheduler, account: Account) -> Hashable:
+    def _key_of(self, gpu: TimeSliceScheduler, account: Account) -> Hashable:
         return account.key if gpu.accounts.get(account.key) is account else None
 
-    def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
+    def _uses(self, uuid: str, key: Hashable, member: int, now: int) -> None:
         """Note that a process uses GPUs at once: those that it has wanted lately, and those on which it has a turn."""
-        lately = self._joint_gpus.wants(name, member, uuid, now)
+        lately = self._joint_gpus.wants(key, member, uuid, now)
         held = {other for other, gpu in self._gpus.items() if member in gpu.holders}
-        self._belong(name, uuid, lately | held, now)
+        self._belong(key, uuid, lately | held, now)
 
-    def _belong(self, name: Hashable, uuid: str, others: Iterable[str], now: int) -> None:
+    def _belong(self, key: Hashable, uuid: str, others: Iterable[str], now: int) -> None:
         """Note that a container uses a GPU together with those of ``others`` on which it has the same share.
 
         Work over several GPUs keeps to one share, so GPUs with other guarantees or ceilings are left out.
         """
-        account = self._gpus[uuid].accounts.get(name)
+        account = self._gpus[uuid].accounts.get(key)
         if account is None:
             return
         found = {uuid}
         for other in others:
-            there = self._gpus[other].accounts.get(name) if other in self._gpus else None
-            if there is not None and (there.share.floor, there.share.ceiling) == (
-                account.share.floor,
+            there = self._gpus[other].accounts.get(key) if other in self._gpus else None
+            if there is not None and (there.share.guarantee, there.share.ceiling) == (
+                account.share.guarantee,
                 account.share.ceiling,
             ):
                 found.add(other)
         if len(found) > 1:
-            self._joint_gpus.note(name, found, now)
-            self._tie(name, now)
+            self._joint_gpus.note(key, found, now)
+            self._tie(key, now)
 
-    def _tie(self, name: Hashable, now: int) -> None:
+    def _tie(self, key: Hashable, now: int) -> None:
         """Bring up to date which GPUs a container's turns begin together on."""
-        before = self._tied.get(name, ())
-        gpus = tuple(c for c in self._joint_gpus.of(name, now) if c in self._gpus and name in self._gpus[c].accounts)
+        before = self._tied.get(key, ())
+        gpus = tuple(c for c in self._joint_gpus.of(key, now) if c in self._gpus and key in self._gpus[c].accounts)
         after = gpus if len(gpus) > 1 else ()
         if before == after:
             return
         for uuid in {*before, *after}:
-            account = self._gpus[uuid].accounts.get(name) if uuid in self._gpus else None
+            account = self._gpus[uuid].accounts.get(key) if uuid in self._gpus else None
             if account is not None:
                 account.tied, account.asks = uuid in after, False
         if after:
-            self._tied[name] = after
-            self._rounds.setdefault(name, _Round())
+            self._tied[key] = after
+            self._rounds.setdefault(key, _Round())
         else:
-            del self._tied[name], self._rounds[name]
+            del self._tied[key], self._rounds[key]
 
     def _near(self, uuid: str) -> set[str]:
         """Return a GPU, and all that are tied to it through containers and other GPUs."""
@@ -200,9 +200,9 @@ class NodeTimeSlices:
             self._look_again.pop(uuid, None)
             self._see_whether_held_up(uuid, now)
             return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
-        for name in [name for name, gpus in self._tied.items() if not near.isdisjoint(gpus)]:
-            if left or self._joint_gpus.ends(name, now):
-                self._tie(name, now)
+        for key in [key for key, gpus in self._tied.items() if not near.isdisjoint(gpus)]:
+            if left or self._joint_gpus.ends(key, now):
+                self._tie(key, now)
         for other in sorted(near):
             self._see_whether_held_up(other, now)
         self._let_go(near, now)
@@ -220,19 +220,19 @@ class NodeTimeSlices:
         owner = gpu.owner
         if owner is None or owner.tied or not gpu.held_up(now):
             return
-        name = self._name_of(gpu, owner)
-        waits = [c for c, other in self._gpus.items() if name in other.accounts and other.accounts[name].waiting]
-        self._belong(name, uuid, waits, now)
+        key = self._key_of(gpu, owner)
+        waits = [c for c, other in self._gpus.items() if key in other.accounts and other.accounts[key].waiting]
+        self._belong(key, uuid, waits, now)
 
-    def _mine(self, name: Hashable) -> list[tuple[str, TimeSliceScheduler, Account]]:
-        return [(uuid, self._gpus[uuid], self._gpus[uuid].accounts[name]) for uuid in self._tied[name]]
+    def _mine(self, key: Hashable) -> list[tuple[str, TimeSliceScheduler, Account]]:
+        return [(uuid, self._gpus[uuid], self._gpus[uuid].accounts[key]) for uuid in self._tied[key]]
 
-    def _has(self, name: Hashable) -> list[str]:
+    def _has(self, key: Hashable) -> list[str]:
         """Return the GPUs of a container's set on which it has the turn."""
-        return [uuid for uuid, gpu, account in self._mine(name) if gpu.owner is account]
+        return [uuid for uuid, gpu, account in self._mine(key) if gpu.owner is account]
 
     def _among(self, near: set[str]) -> list[Hashable]:
-        return [name for name, gpus in self._tied.items() if near.issuperset(gpus)]
+        return [key for key, gpus in self._tied.items() if near.issuperset(gpus)]
 
     def _owners(self, near: set[str]) -> set[Hashable]:
         """Return the containers that have a turn on one of these GPUs: few, however many wait."""
@@ -241,11 +241,11 @@ class NodeTimeSlices:
     def _ask(self, near: set[str], now: int) -> None:
         """Let a container that waits for one GPU of its set ask for all of them, unless it has some."""
         owners = self._owners(near)
-        for name in self._among(near):
-            mine = self._mine(name)
+        for key in self._among(near):
+            mine = self._mine(key)
             asks = (
                 any(account.waiting for _, _, account in mine)
-                and not (name in owners and self._has(name))
+                and not (key in owners and self._has(key))
                 and all(gpu.eligible_at(account) <= now for _, gpu, account in mine)
             )
             for _, _, account in mine:
@@ -257,14 +257,14 @@ class NodeTimeSlices:
         It is the next to get all of its GPUs, but not twice in a row.
         """
         owners = self._owners(near)
-        for name in self._among(near):
-            has = self._has(name) if name in owners else []
-            round_ = self._rounds[name]
+        for key in self._among(near):
+            has = self._has(key) if key in owners else []
+            round_ = self._rounds[key]
             if not has:
                 round_.joined.clear()
                 continue
-            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._mine(name))
-            if waits and any(self._gpus[uuid].held_up(now) for uuid in has) and not self._joins(name, now):
+            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._mine(key))
+            if waits and any(self._gpus[uuid].held_up(now) for uuid in has) and not self._joins(key, now):
                 for uuid in has:
                     self._gpus[uuid].take_away(now)
                 round_.continues, round_.continued = not round_.continued, False
@@ -273,11 +273,11 @@ class NodeTimeSlices:
     def _release(self, near: set[str], now: int) -> None:
         """End a set's turn when no process has a GPU of it; two GPUs in use show that they are used together."""
         owners = self._owners(near)
-        for name in self._among(near):
-            has = self._has(name) if name in owners else []
+        for key in self._among(near):
+            has = self._has(key) if key in owners else []
             in_hand = [uuid for uuid in has if self._gpus[uuid].holders]
             if len(in_hand) > 1:
-                self._joint_gpus.note(name, in_hand, now)
+                self._joint_gpus.note(key, in_hand, now)
             if not in_hand:
                 for uuid in has:
                     self._gpus[uuid].release(now)
@@ -286,8 +286,8 @@ class NodeTimeSlices:
         """Give all turns of a set the end that one of them has got."""
         said: Said = []
         owners = self._owners(near)
-        for name in self._among(near):
-            has = self._has(name) if name in owners else []
+        for key in self._among(near):
+            has = self._has(key) if key in owners else []
             ends = [end for uuid in has if (end := self._gpus[uuid].end) is not None]
             if ends and len(ends) < len(has):
                 for uuid in has:
@@ -305,8 +305,8 @@ class NodeTimeSlices:
         for begin in begun:
             length = self._length(begin, now)
             for uuid in begin.gpus:
-                said += [(uuid, instruction) for instruction in self._gpus[uuid].begin(begin.name, length, now)]
-                self._gpus[uuid].accounts[begin.name].asks = False
+                said += [(uuid, instruction) for instruction in self._gpus[uuid].begin(begin.key, length, now)]
+                self._gpus[uuid].accounts[begin.key].asks = False
             free.difference_update(begin.gpus)
             self._take_note(begin)
         for uuid in near:
@@ -326,19 +326,19 @@ class NodeTimeSlices:
         if any(a.waiting and not a.tied for uuid in free for a in self._gpus[uuid].accounts.values()):
             return True
         owners = self._owners(near)
-        for name in self._among(near):
-            if name in owners and self._has(name):
-                if any(free.issuperset(join.gpus) for join in self._joins(name, now)):
+        for key in self._among(near):
+            if key in owners and self._has(key):
+                if any(free.issuperset(join.gpus) for join in self._joins(key, now)):
                     return True
-            elif free.issuperset(self._tied[name]):
+            elif free.issuperset(self._tied[key]):
                 return True
         return False
 
     def _take_note(self, begin: Begin) -> None:
-        round_ = self._rounds.get(begin.name)
+        round_ = self._rounds.get(begin.key)
         if round_ is None:
             return
-        if begin.gpus == self._tied[begin.name]:
+        if begin.gpus == self._tied[begin.key]:
             round_.continues, round_.continued = False, round_.continues
         else:
             round_.joined.update(begin.gpus)
@@ -350,76 +350,76 @@ class NodeTimeSlices:
             idle_hold = gpu.idle_hold(now)
             if idle_hold is not None and not idle_hold[0].wants:
                 account, until = idle_hold
-                name = self._name_of(gpu, account)
-                rank = self._rank(name, now) if account.tied else gpu.rank(account, now)
-                if name is not None and gpu.eligible_at(account) <= now:
-                    found.append(TurnCandidate(rank, name, (uuid,), until))
-            for name, account in gpu.accounts.items():
+                key = self._key_of(gpu, account)
+                rank = self._rank(key, now) if account.tied else gpu.rank(account, now)
+                if key is not None and gpu.eligible_at(account) <= now:
+                    found.append(TurnCandidate(rank, key, (uuid,), until))
+            for key, account in gpu.accounts.items():
                 single = account.waiting and not account.tied and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
-                    found.append(TurnCandidate(gpu.rank(account, now), name, (uuid,)))
+                    found.append(TurnCandidate(gpu.rank(account, now), key, (uuid,)))
         owners = self._owners(near)
-        for name in self._among(near):
-            if name in owners and self._has(name):
-                found += self._joins(name, now)
-            elif any(account.asks for _, _, account in self._mine(name)):
-                patience = self._patience(name, now)
-                found.append(TurnCandidate(self._rank(name, now), name, self._tied[name], patience=patience))
+        for key in self._among(near):
+            if key in owners and self._has(key):
+                found += self._joins(key, now)
+            elif any(account.asks for _, _, account in self._mine(key)):
+                patience = self._patience(key, now)
+                found.append(TurnCandidate(self._rank(key, now), key, self._tied[key], patience=patience))
         return found
 
-    def _patience(self, name: Hashable, now: int) -> int:
+    def _patience(self, key: Hashable, now: int) -> int:
         """Return for how long at most the GPUs of a set are kept for it, 0 while it has not waited for long.
 
         Those who may use them meanwhile have kernels that end when they end.
         """
-        since = min((a.waits_since for _, _, a in self._mine(name) if a.waits_since is not None), default=now)
+        since = min((a.waits_since for _, _, a in self._mine(key) if a.waits_since is not None), default=now)
         times = (self.longest_wait, PATIENCE_QUANTA * self.quantum)
         return next((most for most in times if now - since >= most), 0)
 
-    def _joins(self, name: Hashable, now: int) -> list[TurnCandidate]:
+    def _joins(self, key: Hashable, now: int) -> list[TurnCandidate]:
         """Return the GPUs that a container wants beside those of its set that it has, and keeps until it has these too.
 
         It gets each GPU in that way once a round, and none whose turn has come to its end.
         """
-        since = min(began for uuid in self._has(name) if (began := self._gpus[uuid].since) is not None)
+        since = min(began for uuid in self._has(key) if (began := self._gpus[uuid].since) is not None)
         return [
-            TurnCandidate((1, -1, 0, gpu.lead(account), account.name), name, (uuid,))
-            for uuid, gpu, account in self._mine(name)
+            TurnCandidate((1, -1, 0, gpu.lead(account), account.name), key, (uuid,))
+            for uuid, gpu, account in self._mine(key)
             if account.waiting
             and gpu.owner is not account
             and gpu.eligible_at(account) <= now
-            and uuid not in self._rounds[name].joined
+            and uuid not in self._rounds[key].joined
             and (account.had_all_at is None or account.had_all_at < since)
         ]
 
-    def _rank(self, name: Hashable, now: int) -> Rank:
+    def _rank(self, key: Hashable, now: int) -> Rank:
         """Return a set's rank: that on the GPU of which the container has had most, so that it gets its share there."""
-        mine = self._mine(name)
+        mine = self._mine(key)
         waits_since = min((a.waits_since for _, _, a in mine if a.waits_since is not None), default=now)
         since = max([waits_since, *(gpu.eligible_at(account) for _, gpu, account in mine)])
         label = mine[0][2].name
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, label)
-        if self._rounds[name].continues:
+        if self._rounds[key].continues:
             return (1, -1, 0, 0, label)
-        owed = all(a.share.floor > 0 and a.floor.level > 0 for _, _, a in mine)
+        owed = all(a.share.guarantee > 0 and a.guarantee.level > 0 for _, _, a in mine)
         priority = min(a.share.priority for _, _, a in mine)
         return (1, 0 if owed else 1, -priority, max(gpu.lead(account) for _, gpu, account in mine), label)
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return how long a turn lasts; 0: until somebody else wants one of its GPUs."""
-        on = [(self._gpus[uuid], self._gpus[uuid].accounts[begin.name]) for uuid in begin.gpus]
+        on = [(self._gpus[uuid], self._gpus[uuid].accounts[begin.key]) for uuid in begin.gpus]
         lengths = [gpu.length(account, now) for gpu, account in on]
         bounded = [length for length in lengths if length]
         if self._ends_with_others(begin):
-            bounded.append(max(self.quantum // 4, min(self._ends_of(begin.name), default=now) - now))
+            bounded.append(max(self.quantum // 4, min(self._ends_of(begin.key), default=now) - now))
         if begin.by is not None:
             bounded.append(begin.by - now)
         return min(bounded, default=0)
 
     def _ends_with_others(self, begin: Begin) -> bool:
         """Return whether the container has turns on other GPUs already, and one of those ends."""
-        return begin.name in self._tied and bool(self._ends_of(begin.name))
+        return begin.key in self._tied and bool(self._ends_of(begin.key))
 
-    def _ends_of(self, name: Hashable) -> list[int]:
-        return [end for uuid in self._has(name) if (end := self._gpus[uuid].end) is not None]
+    def _ends_of(self, key: Hashable) -> list[int]:
+        return [end for uuid in self._has(key) if (end := self._gpus[uuid].end) is not None]

@@ -13,11 +13,11 @@ WHOLE: Final = SHARE_WHOLE
 class Share:
     """What one container is to get of one GPU's time.
 
-    ``floor`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
+    ``guarantee`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
     """
 
     weight: int = 1
-    floor: int = 0
+    guarantee: int = 0
     ceiling: int = WHOLE
     priority: int = 0
 
@@ -56,6 +56,6 @@ def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
-    if share.floor:
-        return share.floor
+    if share.guarantee:
+        return share.guarantee
     return max(1, min(share.ceiling, WHOLE * share.weight // max(1, weights)))

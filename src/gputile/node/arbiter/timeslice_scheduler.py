@@ -7,7 +7,7 @@ account, and all its members may hold it together. See docs/concepts/arbiter.md 
 from collections.abc import Hashable
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, change_quantum, change_share, most_virtual, open_account
+from gputile.node.arbiter.accounts import Account, change_quantum, change_share, open_account, virtual_time
 from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage, Turn
 
@@ -55,31 +55,31 @@ class TimeSliceScheduler:
         for account in self.accounts.values():
             change_quantum(account, quantum)
 
-    def used(self, name: Hashable) -> int:
+    def used(self, key: Hashable) -> int:
         """Return the time that a container has had on the GPU, in ns."""
-        account = self.accounts.get(name)
+        account = self.accounts.get(key)
         return account.used if account is not None else 0
 
-    def waited(self, name: Hashable, now: int) -> int:
+    def waited(self, key: Hashable, now: int) -> int:
         """Return how long a container has waited for its turns, in ns."""
-        account = self.accounts.get(name)
+        account = self.accounts.get(key)
         return account.waited_until(now) if account is not None else 0
 
     # -- who is there
 
-    def put(self, name: Hashable, share: Share, now: int) -> list[TimesliceMessage]:
+    def put(self, key: Hashable, share: Share, now: int) -> list[TimesliceMessage]:
         """Add a container, or give it another share."""
         self._bring_up_to(now)
-        account = self.accounts.get(name)
+        account = self.accounts.get(key)
         if account is None:
-            self.accounts[name] = open_account(name, share, self.quantum, self._virtual, now)
+            self.accounts[key] = open_account(key, share, self.quantum, self._virtual, now)
         elif account.share != share:
             change_share(account, share)
         return self.tick(now)
 
-    def remove(self, name: Hashable, now: int) -> list[TimesliceMessage]:
+    def remove(self, key: Hashable, now: int) -> list[TimesliceMessage]:
         """Take a container off the GPU, with all its members."""
-        account = self.accounts.pop(name, None)
+        account = self.accounts.pop(key, None)
         for member in [m for m, owner in self._members.items() if owner is account]:
             self._left(member, now)
         return self.tick(now)
@@ -91,10 +91,10 @@ class TimeSliceScheduler:
 
     # -- what members say
 
-    def want(self, name: Hashable, member: int, now: int) -> list[TimesliceMessage]:
-        """Take note that a process of the container ``name`` waits to submit work."""
+    def want(self, key: Hashable, member: int, now: int) -> list[TimesliceMessage]:
+        """Take note that a process of the container ``key`` waits to submit work."""
         self._bring_up_to(now)
-        account = self.accounts.get(name)
+        account = self.accounts.get(key)
         if account is None or self._members.get(member, account) is not account:
             return []
         self._members[member] = account
@@ -166,11 +166,6 @@ class TimeSliceScheduler:
     def holders(self) -> frozenset[int]:
         """The members whose turn it is."""
         return frozenset(self._turn.holders) if self._turn is not None else frozenset()
-
-    @property
-    def holder(self) -> str | None:
-        """The name of the container whose turn it is."""
-        return self._turn.account.name if self._turn is not None else None
 
     # -- for one who sees several GPUs
 
@@ -262,7 +257,7 @@ class TimeSliceScheduler:
             away = account.last_active is None or now - account.last_active > KEPT_AWAY
             if away and not active:
                 account.virtual = max(account.virtual, self._virtual)
-            most = most_virtual(MOST_OWED, account.share)
+            most = virtual_time(MOST_OWED, account.share)
             account.virtual = min(max(account.virtual, self._virtual - most), self._virtual + most)
         account.last_active = now
         account.waiting[member] = None
@@ -296,8 +291,8 @@ class TimeSliceScheduler:
 
     def _forgive(self, account: Account) -> None:
         """Let an account owe no more than a quantum for what it had submitted while it was alone."""
-        account.virtual = min(account.virtual, self._virtual + most_virtual(self.quantum, account.share))
-        account.floor.level = max(account.floor.level, -self.quantum)
+        account.virtual = min(account.virtual, self._virtual + virtual_time(self.quantum, account.share))
+        account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
     def _end(self, now: int) -> None:
         turn, self._turn = self._turn, None
@@ -373,12 +368,12 @@ class TimeSliceScheduler:
         account = min(ready, key=lambda a: self.rank(a, now))
         return self._begin(account, self.length(account, now), now)
 
-    def begin(self, name: Hashable, length: int, now: int) -> list[TimesliceMessage]:
+    def begin(self, key: Hashable, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a turn of a container on the free GPU, for ``length``, 0: until somebody else wants it.
 
         Where none of its processes waits, the turn is kept for one that comes in a moment.
         """
-        return self._begin(self.accounts[name], length, now) if self._turn is None else []
+        return self._begin(self.accounts[key], length, now) if self._turn is None else []
 
     def _begin(self, account: Account, length: int, now: int) -> list[TimesliceMessage]:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
@@ -425,5 +420,5 @@ class TimeSliceScheduler:
         since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)
-        owed = account.share.floor > 0 and account.floor.level > 0
+        owed = account.share.guarantee > 0 and account.guarantee.level > 0
         return (1, 0 if owed else 1, -account.share.priority, self.lead(account), account.name)

@@ -92,9 +92,9 @@ def test_a_low_weight_progresses() -> None:
     assert b > 0.95
 
 
-def test_a_floor_goes_before_priority() -> None:
+def test_a_guarantee_goes_before_priority() -> None:
     """What is guaranteed is had even beside a pod of higher priority; the rest goes to that one."""
-    a, b = run(Client("a", Share(floor=WHOLE // 5)), Client("b", Share(priority=9)))
+    a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))
     assert a == pytest.approx(0.2, rel=0.1)
     assert b > 0.75
 
@@ -238,7 +238,7 @@ def test_nobody_pays_for_an_arbiter_that_slept() -> None:
 @pytest.mark.parametrize("others", [[], [Client("now and then", Share(), back=300 * MS)]])
 def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Client]) -> None:
     """One that had nearly all of the GPU for a minute gets its 30 % as soon as one of higher priority comes."""
-    clients = [Client("a", Share(floor=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
+    clients = [Client("a", Share(guarantee=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
     machine = Machine(clients, late={1: 60_000 * MS})
     machine.run(60_000 * MS)
     had = clients[0].busy + machine.runs_for(0)

@@ -104,7 +104,7 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     allocations = tuple(
         AssignedContainer(
             f"{directory}/{name}",
-            tuple(GpuClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in gpus.items()),
+            tuple(GpuClaim(uuid, s.weight, s.guarantee, s.ceiling, s.priority) for uuid, s in gpus.items()),
         )
         for name, gpus in shares.items()
         if policy is not GpuTimePolicy.NATIVE
