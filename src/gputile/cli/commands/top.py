@@ -88,7 +88,7 @@ def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None"
     page.time_passed(time.time_ns())
     page.nodes_replaced(state.nodes)
     page.pods_replaced(state.pods)
-    page.difference()
+    page.take_difference()
     tiles = list(page.page.nodes.values())
     return top_answer(tiles, order, looks.look(tiles, twice=twice) if looks is not None else {})
 

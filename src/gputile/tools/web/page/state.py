@@ -110,11 +110,11 @@ class PageState:
 
     @property
     def page(self) -> PageContent:
-        """The page, as of the last call of ``difference``."""
+        """The page, as of the last call of ``take_difference``."""
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node of the page, as of the last call of ``difference``; None where it is not there."""
+        """Return a node of the page, as of the last call of ``take_difference``; None where it is not there."""
         return self._tiles.get(node)
 
     @property
@@ -123,7 +123,7 @@ class PageState:
         bound = {pod.namespace for tile in self._tiles.values() for pod in tile.pods}
         return bound.union(pod.namespace for pod in self._pending.values())
 
-    def difference(self) -> Difference:
+    def take_difference(self) -> Difference:
         """Return what has changed of the page since the last call."""
         nodes, nodes_gone = self._changed_nodes()
         pending, pending_gone = self._changed_pending()

@@ -45,7 +45,7 @@ class Feed:
 
     def publish(self) -> None:
         """Write what has changed into the log now."""
-        difference = self.state.difference()
+        difference = self.state.take_difference()
         if difference:
             self.log.append(change_event(self.log.revision + 1, difference), difference)
 

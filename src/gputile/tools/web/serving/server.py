@@ -82,7 +82,7 @@ async def serve(
     state.time_passed(time.time_ns())
     state.nodes_replaced(nodes)
     state.pods_replaced(pods)
-    state.difference()
+    state.take_difference()
 
     def made(node: str) -> Made:
         tile = state.tile(node)

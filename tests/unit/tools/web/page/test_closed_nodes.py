@@ -38,7 +38,7 @@ OPEN = {
 def tile_of(node: Node) -> NodeTile:
     state = PageState(Configuration())
     state.nodes_replaced([node])
-    state.difference()
+    state.take_difference()
     return state.page.nodes["a"]
 
 

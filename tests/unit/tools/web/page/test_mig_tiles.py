@@ -36,7 +36,7 @@ def page_of(*objects: Node | Pod) -> PageContent:
             state.node_applied(each)
         else:
             state.pod_applied(each)
-    state.difference()
+    state.take_difference()
     return state.page
 
 
@@ -84,7 +84,7 @@ def test_an_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
     state.node_applied(split_node())
 
     def held() -> int:
-        state.difference()
+        state.take_difference()
         return state.page.nodes["n"].instances[0].booked
 
     state.pod_applied(with_instances("a", "n"))

@@ -43,7 +43,7 @@ def page_of(nodes: list[Node], pods: list[Pod]) -> PageContent:
     state = PageState(GANGS)
     state.nodes_replaced(nodes)
     state.pods_replaced(pods)
-    state.difference()
+    state.take_difference()
     return state.page
 
 
@@ -86,10 +86,10 @@ def test_state_and_differences_are_the_new_state(batches: list[list[Step]]) -> N
     for batch in batches:
         for step in batch:
             step(state, nodes, pods)
-        difference = state.difference()
+        difference = state.take_difference()
         seen = applied(seen, difference)
         assert seen == state.page
-        assert not state.difference()
+        assert not state.take_difference()
     bound_anew = {uid: each for uid, each in pods.items() if not _unbound_again(each, state)}
     if len(bound_anew) == len(pods):
         assert seen == page_of(list(nodes.values()), list(pods.values()))
@@ -122,11 +122,11 @@ def test_a_place_that_is_kept_ends_with_its_time() -> None:
     state = PageState(GANGS)
     state.nodes_replaced([machine("a")])
     state.pods_replaced([pod("m", mem=15, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})])
-    state.difference()
+    state.take_difference()
     assert [(each.name, each.reserved) for each in state.page.nodes["a"].pods] == [("m", True)]
     assert state.page.pending["default/m"].asks == "asks for 15 units of 1024 MiB on one GPU"
     state.time_passed(ends)
-    difference = state.difference()
+    difference = state.take_difference()
     assert difference.nodes["a"].pods == ()
     assert not difference.pending
 
@@ -153,10 +153,10 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     old, new = pod("p", mem=4), pod("p", mem=5)
     new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, uid="other"))
     state.pod_applied(old)
-    state.difference()
+    state.take_difference()
     state.pod_applied(new)
     state.pod_deleted("p")
-    difference = state.difference()
+    difference = state.take_difference()
     assert difference.pending["default/p"].asks.startswith("asks for 5 units")
     assert difference.pending_gone == ()
     assert state.page.pending.keys() == {"default/p"}
@@ -165,8 +165,8 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
 def test_a_heartbeat_changes_nothing() -> None:
     state = PageState(GANGS)
     state.node_applied(machine("a"))
-    assert state.difference()
+    assert state.take_difference()
     again = machine("a")
     again.metadata.resource_version = "2"
     state.node_applied(again)
-    assert not state.difference()
+    assert not state.take_difference()
