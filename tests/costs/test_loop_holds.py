@@ -15,8 +15,9 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_writer import WRITES_AT_ONCE, GangWriter
+from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.parallel_requests import AT_ONCE
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
@@ -138,7 +139,7 @@ async def test_the_writes_of_a_gang_are_not_a_task_each() -> None:
     keeper = GangWriter(bench.view, bench.planner, server, lambda: True, lambda: NOW * SECOND, UpdateQueue())
     await keeper.run_round()
     assert server.written == {"hold": 400}
-    assert server.most_tasks - before <= 3 * WRITES_AT_ONCE
+    assert server.most_tasks - before <= 3 * AT_ONCE
 
 
 def test_nothing_is_imported_in_the_middle_of_a_round() -> None:

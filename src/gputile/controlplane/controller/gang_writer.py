@@ -15,9 +15,9 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
@@ -26,17 +26,14 @@ from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner,
 from gputile.controlplane.controller.gang_preemption import Eviction
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.parallel_requests import AT_ONCE, for_each
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.kube.watching.reflector import Deleted
 
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
-
 log = logging.getLogger(__name__)
 
-WRITES_AT_ONCE = 16
 PAUSE_SECONDS = 0.05  # for changes that come together
 LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 
@@ -90,7 +87,7 @@ class GangWriter:
         self._unix_ns = unix_ns
         self._updates = updates
         self._changed = asyncio.Event()
-        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     @property
     def waiting(self) -> int:
@@ -139,9 +136,9 @@ class GangWriter:
         for event in result.events:
             await in_slices(self._record(event))
         await asyncio.gather(
-            _each(self._write_gang, result.reservations),
-            _each(self._ungate, result.gates),
-            _each(self._evict_all, result.evictions),
+            for_each(self._write_gang, result.reservations),
+            for_each(self._ungate, result.gates),
+            for_each(self._evict_all, result.evictions),
         )
         return result
 
@@ -174,7 +171,7 @@ class GangWriter:
         executed = True
         for _, stage in stages:
             if executed:
-                executed = all(await _each(self._write_reservation, stage))
+                executed = all(await for_each(self._write_reservation, stage))
             else:
                 for write in stage:
                     self._cluster_state.not_written(write.pod)
@@ -229,24 +226,6 @@ class GangWriter:
         for pod in event.pods:
             self._writer.record(pod, event.reason, event.message, warning=event.warning)
             yield
-
-
-async def _each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
-    """Do the work for each of ``items``, few at once; return the answers in any order.
-
-    A task for each would be thousands, which take the event loop for long to begin. Others get their turn after each
-    item, also where a server answers so fast that no worker has to wait for it.
-    """
-    answers: list[Answer] = []
-    left = iter(items)
-
-    async def some() -> None:
-        for item in left:
-            answers.append(await work(item))
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(some() for _ in range(WRITES_AT_ONCE)))
-    return answers
 
 
 def _stage(write: ReservationPatch) -> int:

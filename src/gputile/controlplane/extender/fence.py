@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.controlplane.extender.parallel_requests import several_at_once
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.parallel_requests import several_at_once
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.kube.errors import KubeError
 

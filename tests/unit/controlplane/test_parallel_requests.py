@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.controlplane.extender.parallel_requests import AT_ONCE, several_at_once
+from gputile.controlplane.parallel_requests import AT_ONCE, for_each, several_at_once
 
 
 class Answers:
@@ -49,3 +49,11 @@ async def test_all_are_asked_as_long_as_it_does_not_give_up() -> None:
 @pytest.mark.anyio
 async def test_no_items_are_no_work() -> None:
     assert await several_at_once([], Answers(set())) == []
+
+
+@pytest.mark.anyio
+async def test_each_item_has_its_answer() -> None:
+    answers = Answers(refused={3})
+    assert (await for_each(answers, range(50))).count(True) == 49
+    assert sorted(answers.asked) == list(range(50))
+    assert answers.most == AT_ONCE

@@ -1,0 +1,57 @@
+"""Sends several requests at once, and stops when the API server answers none of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+AT_ONCE = 16
+
+
+def _always() -> bool:
+    return True
+
+
+async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
+    """Do the work for each of ``items``, ``AT_ONCE`` of them at a time; return the answers in any order.
+
+    A task for each would be thousands, which take the event loop for long to begin. Others get their turn after each
+    item, also where a server answers so fast that no worker has to wait for it.
+    """
+    answers, left = list[Answer](), iter(items)
+
+    async def worker() -> None:
+        for item in left:
+            answers.append(await work(item))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(worker())
+    return answers
+
+
+async def several_at_once(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = _always
+) -> list[Item]:
+    """Do ``work`` for each item, ``AT_ONCE`` of them at a time; return those for which it returned False, or was left.
+
+    Each failure may take a request's whole time. So when ``AT_ONCE`` in a row have failed and ``gives_up`` returns
+    True, the remaining items are left.
+    """
+    failed, in_a_row = list[Item](), 0
+
+    async def try_item(item: Item) -> None:
+        nonlocal in_a_row
+        if in_a_row >= AT_ONCE and gives_up():
+            failed.append(item)
+        elif await work(item):
+            in_a_row = 0
+        else:
+            failed.append(item)
+            in_a_row += 1
+
+    await for_each(try_item, items)
+    return failed
