@@ -487,7 +487,7 @@ class Gangs(RuleBasedStateMachine):
         held = self.extender.booking(uid)
         if reservation_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.reserved):
             return False
-        request, place = request_of(asking), reserved_node(asking, self.extender, self.extender_ns)
+        request, place = request_of(asking), reserved_node(self.extender, asking, self.extender_ns)
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False

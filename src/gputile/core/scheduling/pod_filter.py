@@ -43,7 +43,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     if not is_ordinary(ledger, pod):
         if (waits := reservation_problem(ledger, pod, now_ns)) is not None:
             return PodVerdict(_none(names, waits), lacks_gpus=True)
-        if (place := reserved_node(pod, ledger, now_ns)) is not None:
+        if (place := reserved_node(ledger, pod, now_ns)) is not None:
             return _only(place, names, f"GPUs of node {place} are kept for the pod")
         if (booking := ledger.booking(pod.metadata.uid)) is not None:
             why = f"an earlier Binding of the pod to node {booking.node} is not confirmed yet"

@@ -56,17 +56,17 @@ def take_reservation(
     why = reservation_problem(engine.ledger, pod, now_ns)
     if why is not None:
         return why
-    reservation = engine.ledger.booking(pod.metadata.uid)
-    if reservation is None:
+    booking = engine.ledger.booking(pod.metadata.uid)
+    if booking is None:
         return engine.decide(request, node, now_ns)
-    if reservation.node != node:
-        return ReservationRefusal(ReservationRule.OTHER_NODE, node=reservation.node)
+    if booking.node != node:
+        return ReservationRefusal(ReservationRule.OTHER_NODE, node=booking.node)
     if (first := waits_for(engine.ledger, pod.metadata.uid)) is not None:
         return ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod=first.key)
-    return _taken(engine, reservation, now_ns)
+    return _taken(engine, booking, now_ns)
 
 
-def reserved_node(pod: Pod, ledger: Ledger, now_ns: int) -> str | None:
+def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> str | None:
     """Return the node where GPUs are kept for the pod, None where it is free to go anywhere."""
     booking, reservation = ledger.booking(pod.metadata.uid), reservation_of(pod)
     if booking is not None:
@@ -98,7 +98,7 @@ def reservation_problem(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRef
     if booking is not None:
         why = at_once(plan_problem(ledger, booking))
         return replace(why, gang=name) if why is not None else None
-    if gang is None or reserved_node(pod, ledger, now_ns) is not None:
+    if gang is None or reserved_node(ledger, pod, now_ns) is not None:
         return None
     return ReservationRefusal(ReservationRule.NO_PLACE, name)
 
@@ -135,14 +135,10 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
 
 def waits_for(ledger: Ledger, uid: str) -> Booking | None:
     """Return the pod that must be bound, for certain, before the pod with this UID may be; None where there is none."""
-    reservation = ledger.booking(uid)
-    if (
-        reservation is None
-        or not reservation.reserved
-        or any(member.begun for member in ledger.by_plan(reservation.plan))
-    ):
+    booking = ledger.booking(uid)
+    if booking is None or not booking.reserved or any(member.begun for member in ledger.by_plan(booking.plan)):
         return None
-    first = _first(ledger, reservation.plan)
+    first = _first(ledger, booking.plan)
     return first if first is not None and first.uid != uid else None
 
 
@@ -151,12 +147,12 @@ def _first(ledger: Ledger, plan: str) -> Booking | None:
     return next((member for member in ledger.by_plan(plan) if member.first), None)
 
 
-def _taken(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
-    """Return the decision that takes a reservation which is there to be taken."""
-    state = engine.state(reservation.node)
-    allocation = reservation.allocation
+def _taken(engine: PlacementEngine, booking: Booking, now_ns: int) -> Decision:
+    """Return the decision that takes a reservation, ``booking``, which is there to be taken."""
+    state = engine.state(booking.node)
+    allocation = booking.allocation
     if state is None or allocation is None:
-        raise ValueError(f"the reservation of {reservation.key} has lost its place")
+        raise ValueError(f"the reservation of {booking.key} has lost its place")
     gpu_of = {gpu.uuid: gpu for gpu in state.info.inventory.gpus}
     gpus = tuple(
         Chosen(
@@ -166,11 +162,11 @@ def _taken(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decisi
         for share in allocation.gpus
     )
     return Decision(
-        reservation.node,
+        booking.node,
         gpus,
         allocation.decided_at(now_ns),
-        plan=reservation.plan,
-        plan_size=reservation.plan_size,
-        first=reservation.first,
-        version=reservation.version,
+        plan=booking.plan,
+        plan_size=booking.plan_size,
+        first=booking.first,
+        version=booking.version,
     )

@@ -206,7 +206,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     ledger.apply(PodApplied(holding(member("a"), 0)))
     assert ledger.booking("a") is None
     assert problem(ledger, member("a"), 0) == ""
-    assert reserved_node(holding(member("a"), 0), ledger, 0) is None
+    assert reserved_node(ledger, holding(member("a"), 0), 0) is None
 
 
 def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
@@ -256,7 +256,7 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     meta = msgspec.structs.replace(asking.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
-    assert reserved_node(held, ledger, 0) == "foreign"
+    assert reserved_node(ledger, held, 0) == "foreign"
     assert problem(ledger, held, 0) == ""
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
