@@ -16,7 +16,7 @@ class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
     version: Annotated[str, msgspec.Meta(description="The version of gputile.")]
 
 
-class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class InspectAnswer(OldKeys, frozen=True, rename="camel"):
     """``gputile inspect -o json``. ``unit_mib`` is the memory unit that the table counts in."""
 
     unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the table counts in, MiB.")]

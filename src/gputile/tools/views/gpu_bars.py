@@ -131,7 +131,7 @@ def _bars(node: NodeSummary, unit_mib: int, group_of: GroupOf) -> list[Bar]:
         for pod in node.pods:
             if mib := pod.mib.get(gpu.index):
                 pieces[group_of(pod)] += 1 if node.replicas else _units(mib, gpu, unit_mib)
-        used = gpu.pods if node.replicas else _units(gpu.used_mib, gpu, unit_mib)
+        used = gpu.pods if node.replicas else _units(gpu.booked_mib, gpu, unit_mib)
         if (rest := used - sum(pieces.values())) > 0:
             pieces[OTHER_PODS] += rest
         bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib // unit_mib, gpu.healthy))

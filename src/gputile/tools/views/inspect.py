@@ -64,7 +64,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
         lines += aligned(rows)
         if node.shared:
-            lines += [f"Allocated : {_units_up(node.used_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
+            lines += [f"Allocated : {_units_up(node.booked_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
         elif node.replicas:
             lines += [f"Allocated : {sum(gpu.pods for gpu in node.gpus)} pods"]
@@ -83,7 +83,7 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
-    gpus = [{gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
+    gpus = [{gpu.index: _cell(gpu.booked_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
     columns = [[node_gpus.get(i, "") for node_gpus in gpus] for i in indices]
     if unplaced:
         headings.append("PENDING(Allocated)")
@@ -98,7 +98,7 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     for i, node in enumerate(nodes):
         line = node.name.ljust(name + _NAME_GAP) + node.address.ljust(address + _NAME_GAP)
         line += "".join(col[i].ljust(width + _CELL_GAP) for col, width in zip(columns, cells, strict=True))
-        lines.append(line + _cell(node.used_mib, node.total_mib, unit_mib))
+        lines.append(line + _cell(node.booked_mib, node.total_mib, unit_mib))
     return lines
 
 
@@ -132,8 +132,8 @@ def _mark(gpu: GpuSummary) -> str:
     return "" if gpu.healthy else "*"
 
 
-def _cell(used_mib: int, total_mib: int, unit_mib: int) -> str:
-    return f"{_units_up(used_mib, unit_mib)}/{total_mib // unit_mib}"
+def _cell(booked_mib: int, total_mib: int, unit_mib: int) -> str:
+    return f"{_units_up(booked_mib, unit_mib)}/{total_mib // unit_mib}"
 
 
 def _total(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
@@ -147,7 +147,7 @@ def _percent(nodes: Sequence[NodeSummary], unit_mib: int) -> int:
 
 
 def _sums(nodes: Sequence[NodeSummary], unit_mib: int) -> tuple[int, int]:
-    used = sum(_units_up(node.used_mib, unit_mib) for node in nodes)
+    used = sum(_units_up(node.booked_mib, unit_mib) for node in nodes)
     return used, sum(node.total_mib // unit_mib for node in nodes)
 
 

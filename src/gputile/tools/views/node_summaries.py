@@ -1,23 +1,27 @@
 """Builds the records of nodes, GPUs and pods that every table, page and JSON answer is made of."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 
+from gputile.api.old_keys import OldKeys
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo
 
 
-class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
+class GpuSummary(OldKeys, frozen=True, rename="camel"):
     """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
+
+    old_keys: ClassVar[Mapping[str, str]] = {"bookedMib": "usedMib", "computePercent": "usedPercent"}
 
     index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
     uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID, as NVIDIA's tools print it.")]
     model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
     total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
-    used_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
-    used_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
+    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
     pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
     healthy: Annotated[bool, msgspec.Meta(description="Whether it is in order.")]
 
@@ -33,7 +37,7 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     problem: Annotated[str, msgspec.Meta(description='Why its GPUs are not known, "" where they are.')] = ""
 
 
-class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
+class NodeSummary(OldKeys, frozen=True, rename="camel"):
     """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words.
 
     ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
@@ -58,9 +62,9 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
         return [self.problem, *unhealthy] if self.problem else unhealthy
 
     @property
-    def used_mib(self) -> int:
+    def booked_mib(self) -> int:
         """MiB booked on all GPUs."""
-        return sum(gpu.used_mib for gpu in self.gpus)
+        return sum(gpu.booked_mib for gpu in self.gpus)
 
     @property
     def total_mib(self) -> int:
@@ -98,8 +102,8 @@ def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
             uuid=gpu.uuid,
             model=gpu.model,
             total_mib=int(arrays.total[row, i]),
-            used_mib=int(arrays.used[row, i]),
-            used_percent=int(arrays.percent[row, i]),
+            booked_mib=int(arrays.used[row, i]),
+            compute_percent=int(arrays.percent[row, i]),
             pods=int(arrays.pods[row, i]),
             healthy=gpu.healthy,
         )

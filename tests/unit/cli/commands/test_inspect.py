@@ -80,11 +80,21 @@ def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubecon
 
     def shown(*words: str) -> tuple[list[str], int]:
         (node,) = json.loads(run.invoke(app, [*live, *words]).stdout)["nodes"]
-        return [pod["name"] for pod in node["pods"]], node["gpus"][0]["usedMib"]
+        return [pod["name"] for pod in node["pods"]], node["gpus"][0]["bookedMib"]
 
     assert shown() == (["two", "one"], 8 * GIB)
     assert shown("-n", "team") == (["one"], 8 * GIB)
     assert shown("-n", "team", "-A") == (["two", "one"], 8 * GIB)
+
+
+def test_what_is_booked_is_there_by_its_old_names_too(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, "one", "team")
+    answer = json.loads(run.invoke(app, ["inspect", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
+    gpus = [gpu for node in answer["nodes"] for gpu in node["gpus"]]
+    assert [(gpu["usedMib"], gpu["usedPercent"]) for gpu in gpus] == [
+        (gpu["bookedMib"], gpu["computePercent"]) for gpu in gpus
+    ]
+    assert gpus[0]["bookedMib"] > 0
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -96,7 +96,7 @@ def test_the_drawing_says_what_json_says() -> None:
     nodes = json.loads(run.invoke(app, [*CLUSTER, *WORKLOADS, "-o", "json"]).stdout)["nodes"]
     drawn = run.invoke(app, [*CLUSTER, *WORKLOADS], env={"COLUMNS": "100"}).stdout
     amounts = [
-        f"{min(-(-gpu['usedMib'] // 128), gpu['totalMib'] // 128)}/{gpu['totalMib'] // 128}"
+        f"{min(-(-gpu['bookedMib'] // 128), gpu['totalMib'] // 128)}/{gpu['totalMib'] // 128}"
         for node in nodes
         for gpu in node["gpus"]
     ]
