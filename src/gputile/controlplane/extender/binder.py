@@ -11,14 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from gputile.api.core import Pod
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
-from gputile.controlplane.extender.parallel_requests import several_at_once
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.controlplane.parallel_requests import several_at_once
 from gputile.core.scheduling.assume import AlreadyBound, BindRefusal, BindTime, FinalVerdict, WaitsForPod, assume_pod
-from gputile.core.scheduling.binding_outcome import PodReading, begin_reading, confirm, overdue, take_back
+from gputile.core.scheduling.binding_outcome import PodReading, overdue
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_binding import PodBinding
 from gputile.core.scheduling.reserved_place import end_reservations
@@ -52,7 +51,6 @@ class BindError(Exception):
 class _Unconfirmed:
     """A Binding whose answer was lost: for which version of the pod, and when (monotonic, seconds)."""
 
-    pod: Pod
     binding: PodBinding
     version: str
     lost_at: float
@@ -124,8 +122,8 @@ class Binder:
             raise BindError(verdict.text)
         if isinstance(verdict, AlreadyBound):
             return ""
-        await self._send(pod, verdict)
-        confirm(self._engine, pod, verdict)
+        await self._send(verdict)
+        verdict.confirm()
         return verdict.gpus
 
     async def _assume(self, pod: Pod, node: str) -> FinalVerdict:
@@ -142,7 +140,7 @@ class Binder:
                     await self._ended.wait()
         return assume_pod(self._engine, pod, node, self._clock.now(), wait=False)
 
-    async def _send(self, pod: Pod, binding: PodBinding) -> None:
+    async def _send(self, binding: PodBinding) -> None:
         """Send the Binding; on return the pod is bound so, else BindError is raised.
 
         kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
@@ -151,57 +149,57 @@ class Binder:
         version, error = binding.version, None
         for _ in range(_VERSIONS):
             if version:
-                error = await self._try(pod, binding, version)
+                error = await self._try(binding, version)
                 if error is None:
                     return
-            current = await self._after_conflict(pod, binding, version, error)
+            current = await self._after_conflict(binding, version, error)
             if current is None:
                 return
             if current == version:
                 break
             version = current
-        take_back(self._engine, pod)
-        raise BindError(f"the Binding of pod {pod.key} met a conflict: {error}") from error
+        binding.take_back()
+        raise BindError(f"the Binding of pod {binding.pod.key} met a conflict: {error}") from error
 
-    async def _try(self, pod: Pod, binding: PodBinding, version: str) -> Conflict | None:
+    async def _try(self, binding: PodBinding, version: str) -> Conflict | None:
         """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
+        pod = binding.pod
         try:
             await self._pod_api.bind(binding.at(version))
         except Conflict as error:
             return error
         except NotFound as error:
-            take_back(self._engine, pod, gone=True)
+            binding.take_back(gone=True)
             raise BindError(f"pod {pod.key} is gone") from error
         except KubeError as error:
             if not error.may_have_been_executed:
-                take_back(self._engine, pod)
+                binding.take_back()
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
-            unconfirmed = _Unconfirmed(pod, binding, version, self._clock.monotonic())
+            unconfirmed = _Unconfirmed(binding, version, self._clock.monotonic())
             self._unconfirmed[pod.metadata.uid] = unconfirmed
             log.warning("the answer to a Binding was lost", extra={"pod": pod.key, "node": binding.node})
             if not await self._resolve(unconfirmed, binding.node):
                 raise BindError(f"the answer to the Binding of pod {pod.key} was lost: {error}") from error
         return None
 
-    async def _after_conflict(self, pod: Pod, binding: PodBinding, version: str, why: Conflict | None) -> str | None:
+    async def _after_conflict(self, binding: PodBinding, version: str, why: Conflict | None) -> str | None:
         """Return the version of a pod that is still to be bound, None where it is bound as decided.
 
         A 409 says that the pod is bound already, has another version or may not be bound now.
         """
-        uid = pod.metadata.uid
-        reading = begin_reading(self._engine, pod)
+        pod, reading = binding.pod, binding.begin_reading()
         try:
             found = await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
-            self._unconfirmed[uid] = _Unconfirmed(pod, binding, version, self._clock.monotonic())
+            self._unconfirmed[pod.metadata.uid] = _Unconfirmed(binding, version, self._clock.monotonic())
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
-        if _is_unbound(found, uid):
+        if binding.is_unbound(found):
             if (obstacle := binding.obstacle(found)) is None:
                 return found.metadata.resource_version
-            take_back(self._engine, pod)
+            binding.take_back()
             raise BindError(f"pod {pod.key} {obstacle}") from why
         reading.apply(found, self._clock.monotonic())
-        if not _bound_as(found, uid, binding):
+        if not binding.is_executed(found):
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}") from why
         return None
 
@@ -211,8 +209,8 @@ class Binder:
         Raises:
             BindError: nobody knows yet; what was assumed stays.
         """
-        meta = unconfirmed.pod.metadata
-        reading, may_end = begin_reading(self._engine, unconfirmed.pod), False
+        binding, may_end = unconfirmed.binding, False
+        meta, reading = binding.pod.metadata, binding.begin_reading()
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
         except ApiError as error:
@@ -220,26 +218,25 @@ class Binder:
             # an API server that has a bad time may still execute the Binding, however late
             may_end = error.refused_for_good and self._long_ago(unconfirmed)
         except KubeError as error:
-            raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: {error}") from error
+            raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: {error}") from error
         if self._unconfirmed.get(meta.uid) is not unconfirmed:
             return False  # another call has resolved it meanwhile: the ledger has it
-        if _is_unbound(found, meta.uid):
+        if binding.is_unbound(found):
             if found.metadata.resource_version == unconfirmed.version and not may_end:
-                raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: it cannot be written to")
-            take_back(self._engine, unconfirmed.pod)
+                raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: it cannot be written to")
+            binding.take_back()
         else:
             reading.apply(found, self._clock.monotonic())
         del self._unconfirmed[meta.uid]
-        return _bound_as(found, meta.uid, unconfirmed.binding) and unconfirmed.binding.node == node
+        return binding.is_executed(found) and binding.node == node
 
     async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: KubeError) -> Pod | None:
         """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
+        pod = unconfirmed.binding.pod
         try:
-            return await self._pod_api.pod(unconfirmed.pod.metadata.namespace, unconfirmed.pod.metadata.name)
+            return await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
-            raise BindError(
-                f"whether pod {unconfirmed.pod.key} is bound is not known yet: {refused}; {error}"
-            ) from error
+            raise BindError(f"whether pod {pod.key} is bound is not known yet: {refused}; {error}") from error
 
     def _long_ago(self, unconfirmed: _Unconfirmed) -> bool:
         return self._clock.monotonic() - unconfirmed.lost_at >= ANSWER_LOST_FOR_GOOD_S
@@ -271,22 +268,13 @@ class Binder:
 
     async def _resolve_idle(self, unconfirmed: _Unconfirmed) -> bool:
         """Find out what became of a Binding that nobody is dealing with; return whether that is known."""
-        uid = unconfirmed.pod.metadata.uid
+        pod = unconfirmed.binding.pod
+        uid = pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not unconfirmed:
             return True
         try:
             await self._resolve(unconfirmed, unconfirmed.binding.node)
         except BindError as error:
-            log.warning("a Binding cannot be resolved yet", extra={"pod": unconfirmed.pod.key, "why": str(error)})
+            log.warning("a Binding cannot be resolved yet", extra={"pod": pod.key, "why": str(error)})
             return False
         return True
-
-
-def _is_unbound(pod: Pod | None, uid: str) -> TypeGuard[Pod]:
-    """Return whether it is the pod with this UID, and has no node."""
-    return pod is not None and pod.metadata.uid == uid and not pod.spec.node_name
-
-
-def _bound_as(pod: Pod | None, uid: str, binding: PodBinding) -> bool:
-    """Return whether it is the pod with this UID, and carries the Binding's node and allocation."""
-    return pod is not None and pod.metadata.uid == uid and binding.carried_by(pod)

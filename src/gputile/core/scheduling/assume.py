@@ -90,7 +90,7 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, w
     except RequestError as error:
         return BindRefusal(node, error)
     if request is None:
-        return binding_of(pod, Decision(node, (), None))
+        return binding_of(engine.ledger, pod, Decision(node, (), None))
     uid = pod.metadata.uid
     booking = engine.ledger.booking(uid)
     if booking is not None and not booking.reserved:
@@ -102,7 +102,7 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime, *, w
     decision = assume(engine, pod, request, node, now)
     if not isinstance(decision, Decision):
         return BindRefusal(node, decision)
-    return binding_of(pod, decision, decision.text())
+    return binding_of(engine.ledger, pod, decision, decision.text())
 
 
 def assume(

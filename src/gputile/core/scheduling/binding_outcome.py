@@ -1,31 +1,12 @@
-"""Tells the ledger what became of a Binding: it was executed or not, or its pod was read to find out."""
+"""Reads pods back whose Bindings nobody has confirmed, and tells the ledger what was found."""
 
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Confirmed, Forgotten, PodDeleted, PodRead
+from gputile.core.ledger.events import PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_binding import PodBinding
-
-
-def confirm(engine: PlacementEngine, pod: Pod, binding: PodBinding) -> None:
-    """Note that a Binding was executed.
-
-    The watch confirms a Binding, too; the other pods of a gang's plan need not wait for that.
-    """
-    if binding.plan:
-        engine.ledger.apply(Confirmed(pod.metadata.uid))
-
-
-def take_back(engine: PlacementEngine, pod: Pod, *, gone: bool = False) -> None:
-    """Note that the Binding of a pod was certainly not executed; with ``gone`` the pod does not exist any more.
-
-    What was booked for it is free again; where a place was kept for the pod, it is kept as before.
-    """
-    uid = pod.metadata.uid
-    engine.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +34,6 @@ class PodReading:
             self.ledger.apply(PodDeleted(self.uid))
         elif self.before is not None and self.ledger.booking(self.uid) is self.before:
             self.ledger.apply(PodRead(found, read_at))
-
-
-def begin_reading(engine: PlacementEngine, pod: Pod) -> PodReading:
-    """Return a reading of a pod that begins now."""
-    meta, ledger = pod.metadata, engine.ledger
-    return PodReading(ledger, meta.namespace, meta.name, meta.uid, ledger.booking(meta.uid))
 
 
 def overdue(engine: PlacementEngine, now: float, age: float) -> list[PodReading]:

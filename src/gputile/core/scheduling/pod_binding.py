@@ -1,23 +1,30 @@
-"""Builds the Binding of a decided pod, and compares it with the pod when that is read again."""
+"""Holds the Binding of a decided pod, and tells the ledger what became of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import msgspec
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.reservation import reservation_of
+from gputile.core.ledger.events import Confirmed, Forgotten, PodDeleted
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.binding_outcome import PodReading
 from gputile.core.scheduling.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
 class PodBinding:
-    """A Binding with node and annotations, for the newest version of the pod that is known to be the right one.
+    """A Binding of ``pod`` with node and annotations, for its newest version that is known to be the right one.
 
     ``body`` is what the API server is sent. ``plan`` names the gang's plan that gave the pod its place, "" for none.
-    ``gpus`` tells people the pod's GPUs, "" for a pod that asks for none.
+    ``gpus`` tells people the pod's GPUs, "" for a pod that asks for none. What is booked for it stays in ``ledger``
+    until that is told what became of the Binding: ``confirm``, ``take_back``, or a reading of the pod.
     """
 
+    ledger: Ledger = field(repr=False)
+    pod: Pod
     body: Binding
     plan: str = ""
     gpus: str = ""
@@ -39,10 +46,16 @@ class PodBinding:
         meta = msgspec.structs.replace(self.body.metadata, resource_version=version)
         return msgspec.structs.replace(self.body, metadata=meta)
 
-    def carried_by(self, pod: Pod) -> bool:
-        """Return whether the pod is on the Binding's node, with its allocation."""
+    def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
+        """Return whether what was read is the pod, and has no node."""
+        return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
+
+    def is_executed(self, found: Pod | None) -> bool:
+        """Return whether what was read is the pod, and carries the Binding's node and allocation."""
+        if found is None or found.metadata.uid != self.pod.metadata.uid:
+            return False
         allocation = self.body.metadata.annotations.get(ALLOCATION_ANNOTATION)
-        return pod.spec.node_name == self.node and pod.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
+        return found.spec.node_name == self.node and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
 
     def obstacle(self, pod: Pod) -> str | None:
         """Return why an unbound pod, as it is now, must not be bound so any more; None where it may be."""
@@ -53,8 +66,29 @@ class PodBinding:
             return f"has no place in plan {self.plan} any more"
         return None
 
+    def confirm(self) -> None:
+        """Note that the Binding was executed.
 
-def binding_of(pod: Pod, decision: Decision, gpus: str = "") -> PodBinding:
-    """Return the Binding that makes a decision true."""
+        The watch confirms it, too; the other pods of a gang's plan need not wait for that.
+        """
+        if self.plan:
+            self.ledger.apply(Confirmed(self.pod.metadata.uid))
+
+    def take_back(self, *, gone: bool = False) -> None:
+        """Note that the Binding was certainly not executed; with ``gone`` the pod does not exist any more.
+
+        What was booked for it is free again; where a place was kept for the pod, it is kept as before.
+        """
+        uid = self.pod.metadata.uid
+        self.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
+
+    def begin_reading(self) -> PodReading:
+        """Return a reading of the pod that begins now."""
+        meta = self.pod.metadata
+        return PodReading(self.ledger, meta.namespace, meta.name, meta.uid, self.ledger.booking(meta.uid))
+
+
+def binding_of(ledger: Ledger, pod: Pod, decision: Decision, gpus: str = "") -> PodBinding:
+    """Return the Binding that makes a decision true, whose GPUs are booked in ``ledger``."""
     version = decision.version or pod.metadata.resource_version
-    return PodBinding(decision.binding(pod, version), decision.plan, gpus)
+    return PodBinding(ledger, pod, decision.binding(pod, version), decision.plan, gpus)

@@ -19,7 +19,6 @@ from gputile.core.scheduling.assume import (
     WaitsForPod,
     assume_pod,
 )
-from gputile.core.scheduling.binding_outcome import begin_reading, take_back
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_binding import PodBinding
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
@@ -111,26 +110,24 @@ def test_a_pod_is_ordinary_without_booking_gang_and_reservation() -> None:
 @pytest.mark.requirement("B1")
 def test_what_was_booked_for_a_binding_that_failed_is_free_again() -> None:
     ledger = share_node()
-    verdict_on(ledger, pod("p", mem=4))
-    take_back(PlacementEngine(ledger), pod("p", mem=4))
-    assert ledger.booking("p") is None
-    verdict_on(ledger, pod("p", mem=4))
-    take_back(PlacementEngine(ledger), pod("p", mem=4), gone=True)
-    assert ledger.booking("p") is None
+    for gone in (False, True):
+        binding = binding_on(ledger, pod("p", mem=4))
+        assert ledger.booking("p") is not None
+        binding.take_back(gone=gone)
+        assert ledger.booking("p") is None
 
 
 @pytest.mark.requirement("B1")
 def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     ledger, asking = share_node(), pod("p", mem=4)
-    engine = PlacementEngine(ledger)
     binding = binding_on(ledger, asking)
     bound = pod("p", mem=4, node="n", annotations=binding.body.metadata.annotations)
-    assert binding.carried_by(bound)
-    assert not binding.carried_by(pod("p", mem=4, node="elsewhere", annotations=bound.metadata.annotations))
-    reading = begin_reading(engine, asking)
+    assert binding.is_executed(bound)
+    assert not binding.is_executed(pod("p", mem=4, node="elsewhere", annotations=bound.metadata.annotations))
+    reading = binding.begin_reading()
     ledger.apply(PodApplied(bound))
     by_watch = ledger.booking("p")
     reading.apply(pod("p", mem=4, node="elsewhere"), 9.0)
     assert ledger.booking("p") is by_watch
-    begin_reading(engine, asking).apply(None, 9.0)
+    binding.begin_reading().apply(None, 9.0)
     assert ledger.booking("p") is None
