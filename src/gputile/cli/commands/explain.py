@@ -110,7 +110,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
     rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
     for first, *others in shown:
         name = first.name + (f" and {len(others)} more" if others else "")
-        rows.append((name, "", "", "", "", "; ".join(filter(None, (first.in_tree, first.gpu))) or "it fits"))
+        rows.append((name, "", "", "", "", first.text or "it fits"))
         rows += _gpu_rows(first)
     write_table(rows)
     if left := len(reports) - sum(map(len, shown)):

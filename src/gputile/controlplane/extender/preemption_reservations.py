@@ -252,7 +252,7 @@ class PreemptionReservations:
             return
         why = kept_off(self._ledger, preempting.pod, booking.node)
         if why is not None:
-            await self.give_up(booking.uid, f"node {booking.node} takes the pod no longer: {why}")
+            await self.give_up(booking.uid, f"node {booking.node} takes the pod no longer: {why.text}")
         elif lost is not None and lost.rule is ReservationRule.GPU_TAKEN:
             await self._have_others_leave(booking, preempting)
 

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 from gputile.api.core import PodSpec
 from gputile.api.disks import DiskVolume
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
-DISK_TAKEN: Final = "node(s) had no available disk"
+DISK_TAKEN: Final = PredicateRefusal(PredicateRule.DISK_TAKEN)
 
 
 class Disk(NamedTuple):

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from gputile.api.core import PodSpec
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
-HOST_PORTS: Final = "node(s) didn't have free ports for the requested pod ports"
+HOST_PORTS: Final = PredicateRefusal(PredicateRule.HOST_PORTS)
 _ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - compared, and never listened on
 
 

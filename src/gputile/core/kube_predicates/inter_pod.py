@@ -1,6 +1,6 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-The reasons are in kube-scheduler's own words. A check is prepared once for a pod: it counts pods by topology domain, is
+A check is prepared once for a pod: it counts pods by topology domain, is
 told of each pod that comes or goes, and is then asked of each node.
 """
 
@@ -13,12 +13,13 @@ import msgspec
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
-AFFINITY = "node(s) didn't match pod affinity rules"
-ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
-EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
-SPREAD = "node(s) didn't match pod topology spread constraints"
-SPREAD_LABEL = f"{SPREAD} (missing required label)"
+AFFINITY = PredicateRefusal(PredicateRule.AFFINITY)
+ANTI_AFFINITY = PredicateRefusal(PredicateRule.ANTI_AFFINITY)
+EXISTING_ANTI_AFFINITY = PredicateRefusal(PredicateRule.EXISTING_ANTI_AFFINITY)
+SPREAD = PredicateRefusal(PredicateRule.SPREAD)
+SPREAD_LABEL = PredicateRefusal(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that the API server gives each namespace: its name. Others are not known here."""
 
@@ -38,7 +39,7 @@ class Check(Protocol):
     def count(self, placed: Placed, sign: int) -> None:
         """Take notice of a pod that came (1), or went (-1)."""
 
-    def reason(self, labels: Labels) -> str | None:
+    def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why the pod may not go to a node with these labels, None where it may."""
 
 
@@ -141,7 +142,7 @@ class _AntiAffinity:
         if domain is not None and term_matches(self._term, self._pod, placed.pod):
             self._taken[domain] += sign
 
-    def reason(self, labels: Labels) -> str | None:
+    def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
         domain = labels.get(self._term.topology_key)
         return ANTI_AFFINITY if domain is not None and self._taken[domain] else None
@@ -164,7 +165,7 @@ class _ExistingAntiAffinity:
                 if not self._closed[domain]:
                     del self._closed[domain]
 
-    def reason(self, labels: Labels) -> str | None:
+    def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
         closed = self._closed
         if len(closed) <= len(labels):
@@ -192,7 +193,7 @@ class _AffinityTerms:
                 if not domains[value]:
                     del domains[value]
 
-    def reason(self, labels: Labels) -> str | None:
+    def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
         if any(term.topology_key not in labels for term in self._terms):
             return AFFINITY
@@ -230,7 +231,7 @@ class _Spread:
             self._counts[placed.node.metadata.labels[self._constraint.topology_key]] += sign
             self._least = None
 
-    def reason(self, labels: Labels) -> str | None:
+    def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
         domain = labels.get(self._constraint.topology_key)
         if domain is None:

@@ -1,6 +1,6 @@
 """Checks one pod and one node alone, whatever else runs: labels, names and taints.
 
-The reasons are in kube-scheduler's own words. Its plugins do not look at the operating system that a pod names, and the
+kube-scheduler's plugins do not look at the operating system that a pod names, and the
 kubelet rejects a pod of another one than the node's (pkg/kubelet/lifecycle of Kubernetes).
 """
 
@@ -9,35 +9,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
 from gputile.core.kube_predicates.api_rules import is_integer
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
-UNSCHEDULABLE = "node(s) were unschedulable"
-WRONG_NAME = "node(s) didn't match the requested node name"
-WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
-WRONG_OS = "node(s) had another operating system than the pod's spec.os.name"
+UNSCHEDULABLE = PredicateRefusal(PredicateRule.UNSCHEDULABLE)
+WRONG_NAME = PredicateRefusal(PredicateRule.WRONG_NAME)
+WRONG_LABELS = PredicateRefusal(PredicateRule.WRONG_LABELS)
+WRONG_OS = PredicateRefusal(PredicateRule.WRONG_OS)
 _OS_LABEL = "kubernetes.io/os"
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def static_reason(spec: PodSpec, node: Node) -> str | None:
+def static_reason(spec: PodSpec, node: Node) -> PredicateRefusal | None:
     """Return why the pod may not run on the node, or None: the first of ``static_obstacles``."""
     return next(static_obstacles(spec, node), None)
 
 
-def static_obstacles(spec: PodSpec, node: Node) -> Iterator[str]:
+def static_obstacles(spec: PodSpec, node: Node) -> Iterator[PredicateRefusal]:
     """Yield every reason why the pod may not run on the node, in the order of kube-scheduler's filters."""
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
         yield UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.metadata.name:
         yield WRONG_NAME
     for taint in untolerated_taints(spec, node):
-        yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        yield PredicateRefusal(PredicateRule.UNTOLERATED_TAINT, f"{{{taint.key}: {taint.value}}}")
     if not matches_node(spec, node):
         yield WRONG_LABELS
     if spec.os is not None and node.metadata.labels.get(_OS_LABEL, spec.os.name) != spec.os.name:
         yield WRONG_OS
 
 
-def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:
+def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[PredicateRefusal | None]:
     """Return ``static_reason`` for each node. Where the affinity names nodes, only those are looked at closely."""
     names = _named_nodes(spec)
     if names is None:

@@ -21,7 +21,9 @@ from gputile.api.core import (
     ResourcesInUse,
 )
 from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
-from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, WHOLE_GPU
+from gputile.api.units import MIB
+from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -31,10 +33,8 @@ MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 MOST_HOST_MIB = 2**40
 """The same for MiB of a machine's memory: an exbibyte."""
-_MIB = 1024**2
+_TOO_MANY_PODS = PredicateRefusal(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
-INSUFFICIENT_GPU = frozenset(f"Insufficient {name}" for name in GPU_RESOURCES)
-"""kube-scheduler's words for nodes that lack a GPU resource, of which gputile says more."""
 Amounts = dict[str, int]
 _Reader = Callable[[ResourceList], Amounts]
 NEW_POD = PodStatus()
@@ -69,7 +69,7 @@ def host_request(pod: Pod) -> HostResources:
     Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, pod.status, _host_amounts)
-    return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // _MIB), MOST_HOST_MIB))
+    return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // MIB), MOST_HOST_MIB))
 
 
 def _peak(spec: PodSpec, status: PodStatus, read: _Reader) -> Amounts:
@@ -109,7 +109,7 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
     cpu, memory = resources.get(CPU), resources.get(MEMORY)
     return HostResources(
         unknown.cpu if cpu is None else min(_floor(CPU, cpu), MOST_CPU),
-        unknown.mib if memory is None else min(_floor(MEMORY, memory) // _MIB, MOST_HOST_MIB),
+        unknown.mib if memory is None else min(_floor(MEMORY, memory) // MIB, MOST_HOST_MIB),
     )
 
 
@@ -162,13 +162,15 @@ def node_allocatable(node: Node) -> Amounts:
     return {name: _floor(name, quantity) for name, quantity in resources.items()}
 
 
-def insufficient(needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]) -> str | None:
-    """Return the first resource that the node lacks, in kube-scheduler's words; None where there is enough of all."""
+def insufficient(
+    needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
+) -> PredicateRefusal | None:
+    """Return that the node lacks a resource, the first one; None where there is enough of all."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
-        return "Too many pods"
+        return _TOO_MANY_PODS
     for name, amount in needs.items():
         if amount > allocatable.get(name, 0) - used.get(name, 0):
-            return f"Insufficient {name}"
+            return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
     return None
 
 

@@ -30,8 +30,9 @@ from gputile.core.kube_predicates.pod_requests import (
     node_allocatable,
     pod_requests,
 )
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
-UNKNOWN_NODE = "node(s) are not known"
+UNKNOWN_NODE = PredicateRefusal(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
 MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
 _FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
@@ -71,7 +72,7 @@ class _Load:
         if needs.disks:
             self.disks.count(needs.disks, sign)
 
-    def reason(self, needs: _Needs) -> str | None:
+    def reason(self, needs: _Needs) -> PredicateRefusal | None:
         """Return why there is no room for a pod, in the order of kube-scheduler's filters; None where there is room."""
         if needs.ports and self.ports.conflict(needs.ports):
             return HOST_PORTS
@@ -87,8 +88,8 @@ class _Template:
 
     spec: PodSpec
     needs: _Needs
-    static: dict[str, str | None]
-    reasons: dict[str, str | None]
+    static: dict[str, PredicateRefusal | None]
+    reasons: dict[str, PredicateRefusal | None]
     position: int
     weights: dict[str, tuple[int, int]] = field(default_factory=dict)  # by node: what is preferred, and avoided
 
@@ -180,7 +181,7 @@ class Predicates:
         if self.concerns_others(pod):
             yield from self._counted(pod)
 
-    def reasons(self, pod: Pod) -> dict[str, str | None]:
+    def reasons(self, pod: Pod) -> dict[str, PredicateRefusal | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
         answers = dict(self._template(pod.spec).reasons)
         if not self.concerns_others(pod):
@@ -191,7 +192,7 @@ class Predicates:
                 answers[name] = _broken(checks, self._loads[name].node)
         return answers
 
-    def reason(self, pod: Pod, name: str) -> Generator[None, None, str | None]:
+    def reason(self, pod: Pod, name: str) -> Generator[None, None, PredicateRefusal | None]:
         """Return, in steps, why the pod may not go to one node, None where it may; no other node is judged."""
         load = self._loads.get(name)
         if load is None:
@@ -202,7 +203,7 @@ class Predicates:
         yield from self._counted(pod)
         return _broken(self._checks(pod), load.node)
 
-    def obstacles(self, pod: Pod, name: str) -> list[str]:
+    def obstacles(self, pod: Pod, name: str) -> list[PredicateRefusal]:
         """Return every reason why the pod may not go to one node, each once; ``reasons`` tells the first."""
         load = self._loads.get(name)
         if load is None:
@@ -241,7 +242,7 @@ class Predicates:
         """Return whether it matters for the pod which other pods are where, beside what they take of the nodes."""
         return bool(self._repelling) or looks_at_pods(pod)
 
-    def alone(self, pod: Pod) -> Mapping[str, str | None]:
+    def alone(self, pod: Pod) -> Mapping[str, PredicateRefusal | None]:
         """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""
         return self._template(pod.spec).reasons
 
@@ -361,7 +362,7 @@ class Predicates:
             self._questions.popitem(last=False)
 
 
-def _broken(checks: Iterable[Check], node: Node) -> str | None:
+def _broken(checks: Iterable[Check], node: Node) -> PredicateRefusal | None:
     """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)

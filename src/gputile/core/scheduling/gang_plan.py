@@ -259,7 +259,7 @@ class _LedgerSearchState:
             closest = self._engine.filter(request, open_nodes).closest
             parts += grouped(closest, len(open_nodes), _REASONS_SHOWN)
         counted = Counter(reason for reason in in_tree.values() if reason is not None)
-        parts += [f"{count} {reason}" for reason, count in counted.most_common(3)]
+        parts += [f"{count} {refusal.text}" for refusal, count in counted.most_common(3)]
         return "; ".join(parts) or "there are no nodes"
 
     def _open(self, pod: Pod) -> list[str]:

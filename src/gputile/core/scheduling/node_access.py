@@ -5,11 +5,12 @@ kube-scheduler checks that before it asks the extender. What it has said may be 
 
 from gputile.api.core import Pod
 from gputile.core.kube_predicates.node_fit import static_reason
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo
 
 
-def kept_off(ledger: Ledger, pod: Pod, name: str) -> str | None:
+def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
     """Return what of a node's cordon, labels or taints keeps the pod off it, None where nothing is known to."""
     info = _info(ledger, name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None

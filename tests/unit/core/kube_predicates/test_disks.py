@@ -3,6 +3,7 @@
 import pytest
 
 from gputile.core.kube_predicates.predicates import Predicates
+from tests.unit.core.kube_predicates.words import all_said
 from tests.unit.tools.simulator.builders import node, pod
 
 pytestmark = pytest.mark.requirement("B4")
@@ -55,11 +56,11 @@ def test_a_disk_is_for_one_pod_unless_all_only_read_it(there: str, asked: str, f
     first = pod(there, "there")
     predicates.place(first, "n")
     expected = None if free else TAKEN
-    assert predicates.reasons(pod(asked)) == {"n": expected, "m": None}
-    assert predicates.obstacles(pod(asked), "n") == ([] if free else [TAKEN])
+    assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
+    assert [each.text for each in predicates.obstacles(pod(asked), "n")] == ([] if free else [TAKEN])
     assert predicates.capacity_bound(pod(asked), "n") >= 1 if free else predicates.capacity_bound(pod(asked), "n") == 0
     predicates.remove(first.metadata.uid)
-    assert predicates.reasons(pod(asked)) == {"n": None, "m": None}
+    assert all_said(predicates.reasons(pod(asked))) == {"n": None, "m": None}
 
 
 @pytest.mark.parametrize(("spec", "alone"), [(GCE, True), (AWS_READ, True), (GCE_READ, False)])

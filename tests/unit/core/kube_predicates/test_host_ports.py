@@ -4,6 +4,7 @@ import pytest
 
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
+from tests.unit.core.kube_predicates.words import all_said, said
 from tests.unit.tools.simulator.builders import node, pod
 
 pytestmark = pytest.mark.requirement("B4")
@@ -45,11 +46,11 @@ def test_a_port_is_taken_once(there: str, asked: str, free: bool) -> None:
     predicates = Predicates([node("n"), node("m")])
     predicates.place(pod(there, "there"), "n")
     expected = None if free else TAKEN
-    assert predicates.reasons(pod(asked)) == {"n": expected, "m": None}
-    assert predicates.obstacles(pod(asked), "n") == ([] if free else [TAKEN])
-    assert at_once(predicates.reason(pod(asked), "n")) == expected
+    assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
+    assert [each.text for each in predicates.obstacles(pod(asked), "n")] == ([] if free else [TAKEN])
+    assert said(at_once(predicates.reason(pod(asked), "n"))) == expected
     predicates.put_node(node("n", {"new": "label"}))
-    assert predicates.reasons(pod(asked)) == {"n": expected, "m": None}
+    assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
 
 
 def test_a_port_is_free_when_its_last_pod_is_gone() -> None:
@@ -58,16 +59,16 @@ def test_a_port_is_free_when_its_last_pod_is_gone() -> None:
     for each in (first, second):  # as pods that name their node can be
         predicates.place(each, "n")
     predicates.remove(first.metadata.uid)
-    assert predicates.reasons(asking) == {"n": TAKEN}
+    assert all_said(predicates.reasons(asking)) == {"n": TAKEN}
     predicates.remove(second.metadata.uid)
-    assert predicates.reasons(asking) == {"n": None}
+    assert all_said(predicates.reasons(asking)) == {"n": None}
 
 
 def test_a_port_stands_before_amounts() -> None:
     predicates = Predicates([node("n", pods=1)])
     predicates.place(pod(port(hostPort=80), "first"), "n")
-    assert predicates.reasons(pod(port(hostPort=80))) == {"n": TAKEN}
-    assert predicates.obstacles(pod(port(hostPort=80)), "n") == [TAKEN, "Too many pods"]
+    assert all_said(predicates.reasons(pod(port(hostPort=80)))) == {"n": TAKEN}
+    assert [each.text for each in predicates.obstacles(pod(port(hostPort=80)), "n")] == [TAKEN, "Too many pods"]
 
 
 def test_one_pod_of_a_template_with_a_port_fits_a_node() -> None:

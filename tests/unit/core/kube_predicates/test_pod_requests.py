@@ -21,6 +21,7 @@ from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.calls import calls
 from tests.corebuilders import gpu_node, ledger_of
+from tests.unit.core.kube_predicates.words import all_said
 
 GIB = 2**30
 
@@ -261,7 +262,7 @@ def test_what_runs_counts_on_its_node_as_kube_scheduler_counts_it() -> None:
         before = msgspec.structs.replace(running, status=PodStatus())
         cluster = Predicates([node])
         cluster.place(running, "n")
-        assert cluster.reasons(new) == {"n": "Insufficient cpu"}
+        assert all_said(cluster.reasons(new)) == {"n": "Insufficient cpu"}
         ledger = ledger_of(node)
         for pod, left in ((before, 3000), (running, 2000), (before, 3000)):
             ledger.apply(PodApplied(pod))

@@ -8,6 +8,7 @@ import pytest
 from gputile.api.core import Node, Pod, Toleration
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.documents.manifests import ManifestError
+from tests.unit.core.kube_predicates.words import all_said, said
 from tests.unit.tools.simulator.builders import node, pod
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
@@ -16,7 +17,7 @@ GPUS = {"gpus": {"count": 2, "memory": "15GiB"}}
 
 
 def reason(pod_: Pod, *nodes: Node) -> str | None:
-    return Predicates(nodes).reasons(pod_)[nodes[0].metadata.name]
+    return said(Predicates(nodes).reasons(pod_)[nodes[0].metadata.name])
 
 
 def expression(key: str, operator: str, *values: str) -> str:
@@ -179,7 +180,7 @@ def test_rules_of_the_fields(spec: str, message: str) -> None:
 
 def test_match_fields_name_a_node() -> None:
     spec = expression("metadata.name", "In", "n").replace("Expressions", "Fields")
-    assert Predicates([node("n"), node("m")]).reasons(pod(spec)) == {"n": None, "m": SELECTOR}
+    assert all_said(Predicates([node("n"), node("m")]).reasons(pod(spec))) == {"n": None, "m": SELECTOR}
 
 
 def test_a_term_that_asks_nothing_holds_nowhere() -> None:
@@ -220,12 +221,12 @@ def test_pods_that_are_placed_take_their_part_until_removed() -> None:
     predicates.place(first, "n")
     predicates.place(first, "n")
     predicates.place(first, "gone")
-    assert predicates.reasons(second) == {"n": "Insufficient cpu"}
+    assert all_said(predicates.reasons(second)) == {"n": "Insufficient cpu"}
     predicates.place(pod(name="third"), "n")
-    assert predicates.reasons(second) == {"n": "Too many pods"}
+    assert all_said(predicates.reasons(second)) == {"n": "Too many pods"}
     predicates.remove(first.metadata.uid)
     predicates.remove(first.metadata.uid)
-    assert predicates.reasons(second) == {"n": None}
+    assert all_said(predicates.reasons(second)) == {"n": None}
 
 
 def test_what_a_pod_prefers() -> None:
@@ -262,7 +263,7 @@ def answers(nodes: list[Node], placed: list[tuple[Pod, str]], asked: Pod) -> lis
     predicates = Predicates(nodes)
     for other, name in placed:
         predicates.place(other, name)
-    return list(predicates.reasons(asked).values())
+    return list(all_said(predicates.reasons(asked)).values())
 
 
 def test_anti_affinity_holds_both_ways() -> None:
@@ -375,7 +376,7 @@ def test_finished_pods_take_nothing() -> None:
     done = pod()
     done.status.phase = "Succeeded"
     predicates.place(done, "n")
-    assert predicates.reasons(pod(name="next")) == {"n": None}
+    assert all_said(predicates.reasons(pod(name="next"))) == {"n": None}
 
 
 def test_tolerations_are_core_objects() -> None:

@@ -142,7 +142,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
     nodes = [
         ExplainedNode(
             name=report.name,
-            in_tree=report.in_tree,
+            in_tree=report.in_tree.text if report.in_tree is not None else "",
             gpu=report.gpu,
             lasting=report.unresolvable,
             unit_mib=report.unit_mib,

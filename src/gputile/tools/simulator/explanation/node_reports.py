@@ -12,7 +12,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_GATE
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
-from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
@@ -53,12 +53,12 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each GPU.
 
-    ``in_tree`` and ``gpu`` are "" if they do not forbid the node. ``unresolvable`` says that the pod would not
+    ``in_tree`` is None and ``gpu`` "" if they do not forbid the node. ``unresolvable`` says that the pod would not
     fit even if the node were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
     """
 
     name: str
-    in_tree: str
+    in_tree: PredicateRefusal | None
     gpu: str
     unresolvable: bool = msgspec.field(name="lasting")
     unit_mib: int
@@ -66,9 +66,14 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     nearness: tuple[int, int] = (0, 0)
 
     @property
+    def text(self) -> str:
+        """Why the pod may not go there; "" where it fits."""
+        return "; ".join(filter(None, (self.in_tree.text if self.in_tree is not None else "", self.gpu)))
+
+    @property
     def fits(self) -> bool:
         """Whether the pod could be placed here now."""
-        return not self.in_tree and not self.gpu
+        return self.in_tree is None and not self.gpu
 
 
 class Subject:
@@ -148,22 +153,22 @@ class Subject:
             self.predicates.drop_node(name)
             self.ledger.apply(NodeDeleted(name))
 
-    def _obstacle(self, pod: Pod, name: str) -> str | None:
+    def _obstacle(self, pod: Pod, name: str) -> PredicateRefusal | None:
         """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
         return at_once(self.predicates.reason(pod, name))
 
     def reports(self) -> list[NodeReport]:
         """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
         in_tree = self.predicates.reasons(self.pod)
-        return sorted((self._report(name, reason or "") for name, reason in in_tree.items()), key=_order)
+        return sorted((self._report(name, reason) for name, reason in in_tree.items()), key=_order)
 
-    def _report(self, name: str, in_tree: str) -> NodeReport:
+    def _report(self, name: str, in_tree: PredicateRefusal | None) -> NodeReport:
         state, request = self.engine.state(name), self.request
         if request is None:
             return NodeReport(name, in_tree, "", False, 0, [])
         refused = self.engine.refusal(request, name)
-        if refused is not None and in_tree in INSUFFICIENT_GPU:
-            in_tree = ""  # the same in fewer words
+        if refused is not None and in_tree is not None and in_tree.lacks_gpus:
+            in_tree = None  # the same in fewer words
         gpus = [self._gpu(state, gpu, request, refused) for gpu in state.gpus] if state is not None else []
         return NodeReport(
             name=name,
@@ -248,4 +253,4 @@ def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int,
 
 
 def _order(report: NodeReport) -> tuple[bool, bool, tuple[int, int], str]:
-    return not report.fits, bool(report.in_tree), report.nearness, report.name
+    return not report.fits, report.in_tree is not None, report.nearness, report.name

@@ -10,7 +10,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
 from gputile.api.wording import first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
-from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.ledger.booking import Booking
 from gputile.tools.simulator.explanation.node_reports import NodeReport, Subject, units_text
 from gputile.tools.simulator.explanation.proposals import (
@@ -44,7 +44,7 @@ class Proposal:
     pod: Pod
     leaving: frozenset[str] = frozenset()
     coming: tuple[Node, ...] = ()
-    resolved: tuple[str, ...] = ()
+    resolved: tuple[PredicateRefusal, ...] = ()
 
 
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
@@ -62,7 +62,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
     if not overlooked(subject.pod, subject.configuration):
         if any(report.fits for report in reports):
             return []
-        open_nodes = [report for report in reports if not report.in_tree or report.in_tree in INSUFFICIENT_GPU]
+        open_nodes = [report for report in reports if report.in_tree is None or report.in_tree.lacks_gpus]
         found = [
             _smaller(subject, request, [report.name for report in open_nodes]),
             _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
@@ -149,7 +149,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
         return None
     fewest = min(reasons.values(), key=len)
     alike = [name for name, each in reasons.items() if each == fewest]
-    quoted = " and ".join(f'"{reason}"' for reason in fewest)
+    quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
     remedy = Remedy(f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN])
     return Proposal(remedy, subject.pod, resolved=fewest)

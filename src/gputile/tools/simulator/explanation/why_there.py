@@ -24,8 +24,8 @@ def why_there(subject: Subject) -> str | None:
     allowed = [name for name, reason in in_tree.items() if reason is None]
     feasible = subject.engine.filter(request, allowed).feasible
     if node not in feasible:
-        refused = subject.engine.refusal(request, node)
-        return f"It would not be placed there now: {in_tree[node] or (refused.text if refused else 'it does not fit')}."
+        refused = in_tree[node] or subject.engine.refusal(request, node)
+        return f"It would not be placed there now: {refused.text if refused else 'it does not fit'}."
     if len(feasible) == 1:
         return "No other node would take the pod now."
     text = f"{len(feasible)} of {len(in_tree)} node(s) would take the pod now"

@@ -52,7 +52,7 @@ def advice(
             continue  # it waits for a pod that came after it
         nodes: dict[str, list[str]] = {}
         for report in reports:
-            nodes.setdefault("; ".join(filter(None, (report.in_tree, report.gpu))), []).append(report.name)
+            nodes.setdefault(report.text, []).append(report.name)
         found[pod.metadata.uid] = Advice(nodes, remedies(subject, reports))
     return found
 

@@ -15,7 +15,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
-from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
@@ -271,26 +271,25 @@ class Simulation:
             if demand.due():
                 self.engine.reprice(prices(demand.demand()))
 
-    def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
+    def _why_nowhere(self, request: Request | None, in_tree: dict[str, PredicateRefusal | None]) -> str:
         """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons."""
         by_gpu: dict[str, list[str]] = {}
         rule_of: dict[str, int] = {}
         others: dict[str, list[str]] = {}
         question = self._refusals.question(request) if request else None
         for name, reason in in_tree.items():
-            gpu_is_short = reason is None or reason in INSUFFICIENT_GPU
+            gpu_is_short = reason is None or reason.lacks_gpus
             refused = question.refusal(name) if question and gpu_is_short else None
             if refused is not None:
                 by_gpu.setdefault(refused.text, []).append(name)
                 rule_of[refused.text] = refused.rule
             else:
-                others.setdefault(reason or "did not fit", []).append(name)
+                others.setdefault(reason.text if reason is not None else "did not fit", []).append(name)
         texts = sorted(by_gpu, key=lambda text: -rule_of[text])
         parts = [told_of(by_gpu[text], text) for text in texts[:_SHOWN]]
         if more := sum(len(by_gpu[text]) for text in texts[_SHOWN:]):
             parts.append(f"and {more} more nodes for want of GPUs")
-        for reason, names in others.items():
-            parts.append(f"{len(names)} {reason} ({some(names)})")
+        parts += [f"{len(names)} {text} ({some(names)})" for text, names in others.items()]
         return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)
 
 
