@@ -66,6 +66,21 @@ def _entry(text: str) -> str:
     return wrapped.replace(_KEPT, " ")
 
 
+def notes_of(version: str, changelog: Path = CHANGELOG) -> str:
+    """Return what the changelog says of a version, under a heading of its own: a release's notes.
+
+    Raises:
+        NewsError: it says nothing.
+    """
+    for part in changelog.read_text(encoding="utf-8").split(_VERSION)[1:]:
+        heading, _, text = part.partition("\n")
+        if heading.partition(" ")[0] == version and text.strip():
+            return f"# gputile {heading}\n\n{text.strip()}\n"
+    raise NewsError(
+        f"{changelog.name} says nothing of {version}: put the news under it by make version VERSION={version}"
+    )
+
+
 def release(news: Sequence[NewsItem], version: str, date: str, changelog: Path = CHANGELOG) -> None:
     """Put what stands under Unreleased, as notes on the upgrade, and then the news under a version; remove their files.
 

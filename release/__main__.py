@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from changes.news import NewsError
+
 from release.artefacts import Release, build_container_image, build_release
 from release.python_packages import ToolMissing
 from release.verification import NotAsPromised, verify_release
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _COMMANDS[options.what](options)
         return 0
-    except (ToolMissing, NotAsPromised) as error:
+    except (NewsError, ToolMissing, NotAsPromised) as error:
         print(f"error: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as failed:
         print(f"error: {failed.cmd[0]} ended with {failed.returncode}: see its output above", file=sys.stderr)
@@ -51,7 +53,7 @@ def _release(options: argparse.Namespace) -> Release:
 def _build_all(options: argparse.Namespace) -> None:
     release = _release(options)
     for path in build_release(release, options.output):
-        print(f"built     {path.name}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
+        print(f"built     {path.name}: {path.stat().st_size / 2**10:,.0f} KiB", flush=True)
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
 

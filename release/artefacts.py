@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from changes.news import notes_of
 
 from gputile.version import VERSION
 from release.archives import pack
@@ -55,17 +56,25 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
     """Write each artefact into ``output``, and at last their checksums; yield their paths as they are written.
 
     Raises:
+        NewsError: the changelog says nothing of this version.
         ToolMissing: mmdebstrap, strip or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
     written: list[Path] = []
-    for build in (build_python, build_chart, build_plugins, build_container_image):
+    for build in (build_notes, build_python, build_chart, build_plugins, build_container_image):
         for path in build(release, output):
             written.append(path)
             yield path
     sums = output / SUMS
     sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(written)))
     yield sums
+
+
+def build_notes(release: Release, output: Path) -> Iterator[Path]:
+    """Yield the notes: what the changelog says of this version."""
+    path = output / f"gputile-{VERSION}.md"
+    path.write_text(notes_of(VERSION, release.project / "CHANGELOG.md"), encoding="utf-8")
+    yield path
 
 
 def build_python(release: Release, output: Path) -> Iterator[Path]:

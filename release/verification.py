@@ -1,6 +1,7 @@
 """Tries a release's files as their users will, each in an empty directory; the demo takes the project's examples."""
 
 import hashlib
+import json
 import subprocess
 import sys
 import tarfile
@@ -49,7 +50,7 @@ def _sums(_: Release, output: Path) -> str:
 def _wheel(release: Release, output: Path) -> str:
     (wheel,) = output.glob(f"gputile-{VERSION}-*.whl")
     _demo(release, wheel)
-    return f"{wheel.name}: installed into an empty environment, runs the demo"
+    return f"{wheel.name}: installed into an empty environment with the newest of what it needs, runs the demo"
 
 
 def _sources(_: Release, output: Path) -> str:
@@ -75,17 +76,17 @@ def _chart(_: Release, output: Path) -> str:
     return f"{chart.name}: a chart of {VERSION}"
 
 
-def _plugins(_: Release, output: Path) -> str:
+def _plugins(release: Release, output: Path) -> str:
     (archive,) = output.glob(f"gputile-kubectl-{VERSION}-*.tar.gz")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     with tempfile.TemporaryDirectory() as directory:
         _unpack(archive, Path(directory))
         for plugin, (program, _description) in PLUGINS.items():
             (listed,) = yaml.safe_load((output / f"{plugin}.krew.yaml").read_text())["spec"]["platforms"]
-            if (listed["sha256"], listed["bin"]) != (digest, program):
+            if (listed["uri"], listed["sha256"], listed["bin"]) != (f"{release.url}/{archive.name}", digest, program):
                 raise NotAsPromised(f"{plugin}.krew.yaml is of another archive than {archive.name}")
             _run([Path(directory, program), "--help"], Path(directory))
-    return f"{archive.name}: its plugins run"
+    return f"{archive.name}: its plugins run; krew loads it from {release.url}"
 
 
 def _image(_: Release, output: Path) -> str:
@@ -102,13 +103,19 @@ def _demo(release: Release, wheel: Path) -> None:
         python = Path(directory, "bin", "python")
         _run([own_tool("uv"), "venv", "--quiet", "--python", sys.executable, directory], release.project)
         pip: list[str | Path] = [own_tool("uv"), "pip", "install", "--quiet", "--python", python]
-        _run([*pip, "--require-hashes", "-r", release.project / "requirements" / "runtime.txt"], release.project)
-        _run([*pip, "--no-deps", wheel], release.project)
+        # As people install it, without the locks: those the image has, and the archive of the plugins.
+        _run([*pip, wheel], release.project)
         examples = release.project / "examples"
         demo: list[str | Path] = ["simulate", "--cluster", examples / "cluster.yaml", "-f", examples / "workloads.yaml"]
-        shown = _run([python.with_name("gputile"), *demo], Path(directory), right=(0, _FITS_NOT))
+        gputile: list[str | Path] = [python.with_name("gputile"), *demo, "--compare", "packing"]
+        shown = _run(gputile, Path(directory), right=(0, _FITS_NOT))
         if "NODE" not in shown:
             raise NotAsPromised(f"{wheel.name}: the demo shows no nodes: {shown[:200]!r}")
+        printed = _run([*gputile, "--output=json"], Path(directory), right=(0, _FITS_NOT))
+        try:
+            json.loads(printed)
+        except ValueError as error:
+            raise NotAsPromised(f"{wheel.name}: -o json prints other than JSON: {printed[:200]!r}") from error
 
 
 def _unpack(archive: Path, directory: Path) -> None:

@@ -10,7 +10,7 @@ from shutil import copy, copytree
 
 import pytest
 import yaml
-from release.artefacts import SUMS, Release, build_chart, build_plugins, build_python
+from release.artefacts import SUMS, Release, build_chart, build_notes, build_plugins, build_python
 from release.verification import NotAsPromised, verify_release
 
 from gputile.version import VERSION
@@ -27,7 +27,7 @@ VALUES = ("--set=image.repository=registry.example.com/gputile", "--kube-version
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All artefacts, the image that of the other tests, and their checksums."""
     output = tmp_path_factory.mktemp("dist")
-    for build in (build_python, build_chart, build_plugins):
+    for build in (build_notes, build_python, build_chart, build_plugins):
         list(build(RELEASE, output))
     try:
         image = built_image()
@@ -67,6 +67,14 @@ def test_the_charts_archive_renders_what_the_chart_does(built: Path) -> None:
     archive = built / f"gputile-{VERSION}.tgz"
     assert helm("template", "g", archive, *VALUES) == helm("template", "g", CHART, *VALUES)
     assert f"version: {VERSION}\n" in helm("show", "chart", archive)
+
+
+def test_the_notes_are_what_the_changelog_says_of_this_version(built: Path) -> None:
+    notes = (built / f"gputile-{VERSION}.md").read_text("utf-8")
+    heading, _, said = notes.partition("\n\n")
+    assert re.fullmatch(rf"# gputile {re.escape(VERSION)} \(\d{{4}}-\d\d-\d\d\)", heading)
+    assert said in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert "\n## " not in notes
 
 
 def test_the_same_sources_give_the_same_files(built: Path, tmp_path: Path) -> None:

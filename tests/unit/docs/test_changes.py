@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from changes.commit_message import problems
-from changes.news import NewsError, NewsItem, assemble, collect, release
+from changes.news import NewsError, NewsItem, assemble, collect, notes_of, release
 from changes.version_number import PLACES, present, renumbered
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +60,17 @@ def test_news_become_a_part_of_the_changelog(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.md")) == []
     release([], "0.3.0", "2026-02-28", changelog)
     assert "\n## Unreleased\n\n## 0.3.0 (2026-02-28)\n\n## 0.2.0 (2026-01-31)\n" in changelog.read_text("utf-8")
+
+
+def test_the_notes_of_a_version_are_its_part_of_the_changelog(tmp_path: Path) -> None:
+    changelog = tmp_path / "CHANGELOG.md"
+    parts = ("## Unreleased", "- Later.", "## 0.2.0 (2026-01-31)", "### Added", "- B.", "## 0.1.0 (2026-01-01)", "- A.")
+    changelog.write_text("# Changelog\n\n" + "\n\n".join(parts) + "\n")
+    assert notes_of("0.2.0", changelog) == "# gputile 0.2.0 (2026-01-31)\n\n### Added\n\n- B.\n"
+    assert notes_of("0.1.0", changelog) == "# gputile 0.1.0 (2026-01-01)\n\n- A.\n"
+    for missing in ("0.3.0", "0.2"):
+        with pytest.raises(NewsError, match=f"CHANGELOG.md says nothing of {missing}"):
+            notes_of(missing, changelog)
 
 
 @given(st.lists(st.sampled_from(["a", "word" * 9, "-", "1.", "#", "+", "`a b`", "x" * 200]), min_size=1, max_size=80))
