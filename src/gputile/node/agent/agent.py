@@ -137,7 +137,7 @@ class Agent:
         left = parts.steps.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.parts.wakeups.publish.wish)
-        problem = links.surroundings.mps_problem(state.advertised.plan.effective_mode.mode)
+        problem = links.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
         wanted = wanted_status(state, links.surroundings.machine(), problem, opened=left == 0)
         try:
             told = await tell_node(links.cluster, node, wanted, datetime.now(UTC))

@@ -43,7 +43,7 @@ class _SharedGpu:
     needed_at: int | None = None  # when the first of them begins
 
 
-def plan(
+def turns_to_begin(
     now: int, candidates: Iterable[TurnCandidate], busy_until: Mapping[str, int | None], quantum: int, least: int
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.

@@ -2,7 +2,7 @@
 
 Work that spans GPUs, as NCCL's does, keeps the GPU that it has begun on until it has the others too. So a container
 that uses GPUs together gets its turns on them together: all begin at once, or none. ``TimeSliceScheduler`` has each
-GPU's turn and accounts, ``JointGpus`` says which GPUs belong together, ``plan`` says who begins. No clock and no I/O;
+GPU's turn and accounts, ``JointGpus`` says which GPUs belong together, ``turns_to_begin`` says who begins. No clock and no I/O;
 times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.node.arbiter.accounts import Account
-from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
+from gputile.node.arbiter.backfill import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.joint_gpus import JointGpus
 from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
@@ -301,7 +301,7 @@ class NodeTimeSlices:
         free = {uuid for uuid in near if self._gpus[uuid].owner is None}
         candidates = self._candidates(near, now) if free and self._may_begin(near, free, now) else []
         busy_until = {uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in near}
-        begun = plan(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART)
+        begun = turns_to_begin(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART)
         for begin in begun:
             length = self._length(begin, now)
             for uuid in begin.gpus:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
+from gputile.node.arbiter.backfill import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
@@ -220,7 +220,7 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
 
     def begun(busy: dict[str, int | None], *wanted: tuple[str, int]) -> list[Begin]:
         candidates = [TurnCandidate((1, 1, 0, rank, gpus), gpus, tuple(gpus)) for gpus, rank in wanted]
-        return plan(0, candidates, busy, Q, 5 * MS)
+        return turns_to_begin(0, candidates, busy, Q, 5 * MS)
 
     assert begun({"A": None, "B": None}, ("AB", 0), ("A", 1)) == [Begin("AB", ("A", "B"), None)]
     assert begun({"A": None, "B": 10 * MS}, ("AB", 0), ("A", 1)) == [Begin("A", ("A",), 10 * MS)], "it fits before"
@@ -228,8 +228,10 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     assert begun({"A": None, "B": 4 * MS}, ("AB", 1), ("A", 0)) == [Begin("A", ("A",), None)]
     waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), patience=20 * MS)
     other = TurnCandidate((1, 1, 0, 1, "A"), "A", ("A",))
-    assert plan(0, [waited, other], {"A": None, "B": 20 * MS}, Q, 5 * MS) == [], "it might not be back in time"
-    assert plan(0, [waited, other], {"A": None, "B": 21 * MS}, Q, 5 * MS) == [Begin("A", ("A",), 21 * MS)]
+    assert turns_to_begin(0, [waited, other], {"A": None, "B": 20 * MS}, Q, 5 * MS) == [], (
+        "it might not be back in time"
+    )
+    assert turns_to_begin(0, [waited, other], {"A": None, "B": 21 * MS}, Q, 5 * MS) == [Begin("A", ("A",), 21 * MS)]
     assert begun({"A": 9 * MS, "B": None, "C": None}, ("AB", 0), ("BC", 1)) == [Begin("BC", ("B", "C"), 9 * MS)]
 
 

@@ -58,7 +58,7 @@ class ModeChange:
 
     def _renew(self, seen: MachineSeen) -> None:
         put_in_force(self._state, seen)
-        around = self._surroundings.around(self._state.advertised.plan.effective_mode.mode)
+        around = self._surroundings.around(self._state.advertised.decided.effective_mode.mode)
         self._executor.execute(renew(self._state, seen, around))
 
     async def _emptied(self) -> bool:

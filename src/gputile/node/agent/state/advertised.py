@@ -8,7 +8,7 @@ from gputile.node.agent.state.node_config import EffectiveMode
 
 
 @dataclass(frozen=True, slots=True)
-class ModePlan:
+class ModeDecision:
     """What is in force from now on, and what the node says about what is not.
 
     ``closing`` says that the node is to take no new pods: a change is about to happen.
@@ -29,7 +29,7 @@ class ExpectedMemory:
 
 @dataclass(slots=True)
 class Advertised:
-    """What the node advertises now. ``plan`` is what is in force, ``other_plugin`` what shows that another
+    """What the node advertises now. ``decided`` is what is in force, ``other_plugin`` what shows that another
     plugin serves the node instead.
 
     ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are
@@ -38,7 +38,7 @@ class Advertised:
     checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
     """
 
-    plan: ModePlan
+    decided: ModeDecision
     effective_mode: EffectiveMode | None = None
     registered: tuple[str, ...] = ()
     other_plugin: str | None = None

@@ -11,7 +11,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta, Pod
-from gputile.node.agent.state.advertised import Advertised, ModePlan
+from gputile.node.agent.state.advertised import Advertised, ModeDecision
 from gputile.node.agent.state.container_candidate import ContainerCandidate
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
@@ -86,7 +86,7 @@ class AllocationState:
     advertised: Advertised = field(init=False)
 
     def __post_init__(self) -> None:
-        self.advertised = Advertised(ModePlan(self.node_config.effective_mode, ()))
+        self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def regroup(self) -> None:
         """Have each pod in the trust group of the configuration: it had another one when the pod got its devices."""

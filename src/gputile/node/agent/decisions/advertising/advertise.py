@@ -7,7 +7,7 @@ import msgspec
 from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
-from gputile.node.agent.decisions.advertising.mode_and_unit import plan
+from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
 from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_evidence
 from gputile.node.agent.decisions.answers.mps_clients import GpuUuids
@@ -21,7 +21,7 @@ from gputile.node.agent.decisions.instructions import (
     SaveCheckpoint,
     WriteCdi,
 )
-from gputile.node.agent.state.advertised import ExpectedMemory, ModePlan
+from gputile.node.agent.state.advertised import ExpectedMemory, ModeDecision
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.nvml.probe import inventory_of
@@ -32,9 +32,9 @@ def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
     told = state.advertised
     if state.node is None and told.effective_mode is not None:
         return
-    told.plan = _planned(state, seen)
+    told.decided = _decided(state, seen)
     if state.node is not None:
-        told.effective_mode = told.plan.effective_mode
+        told.effective_mode = told.decided.effective_mode
 
 
 def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -> list[Instruction]:
@@ -45,7 +45,9 @@ def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -
     """
     told, node, before = state.advertised, state.node, state.node_config
     told.other_plugin = _find_other_plugin(state, around)
-    config = node_config_of(seen.machine, seen.health, told.plan.effective_mode, told.other_plugin, around.mps_problem)
+    config = node_config_of(
+        seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, around.mps_problem
+    )
     instructions: list[Instruction] = [RunDaemons(_daemons(state, config))]
     if node is None and told.effective_mode is None:
         config = replace(config, withheld="the labels of the node are not known yet")
@@ -80,13 +82,13 @@ def advertise(state: AllocationState) -> AdvertiseDevices:
 
 def enlarges(state: AllocationState) -> bool:
     """Return whether a larger memory unit is asked for than the one in force."""
-    return state.configuration.unit_mib > state.advertised.plan.effective_mode.unit_mib
+    return state.configuration.unit_mib > state.advertised.decided.effective_mode.unit_mib
 
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
     inventory = published(state.node_config, state.advertised.other_plugin)
-    return closed(state.node_config) if inventory is not None and state.advertised.plan.closing else inventory
+    return closed(state.node_config) if inventory is not None and state.advertised.decided.closing else inventory
 
 
 def is_shut(state: AllocationState, node: Node) -> bool:
@@ -102,7 +104,7 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
     """
     told = state.advertised
-    if not told.plan.closing or state.node is None or not is_shut(state, state.node):
+    if not told.decided.closing or state.node is None or not is_shut(state, state.node):
         told.closed_since = None
         return None
     if told.closed_since is None:
@@ -110,7 +112,7 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     return max(0.0, told.closed_since + closed_for - now)
 
 
-def _planned(state: AllocationState, seen: MachineSeen) -> ModePlan:
+def _decided(state: AllocationState, seen: MachineSeen) -> ModeDecision:
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
     gpus = inventory_of(seen.machine, seen.health).gpus
@@ -118,7 +120,7 @@ def _planned(state: AllocationState, seen: MachineSeen) -> ModePlan:
     before, configuration = state.advertised.effective_mode, state.configuration
     if seen.keep_unit and before is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
-    return plan(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)
+    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)
 
 
 def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:

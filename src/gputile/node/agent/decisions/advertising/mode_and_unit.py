@@ -18,7 +18,7 @@ from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENT
 from gputile.api.wording import first_of, nearest
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.decisions.devices.slots import UnitError, check_unit
-from gputile.node.agent.state.advertised import ModePlan
+from gputile.node.agent.state.advertised import ModeDecision
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
@@ -32,7 +32,7 @@ class LabelError(ValueError):
     """A label of the node has a value that is not valid; the text names the valid ones."""
 
 
-def plan(
+def decide_mode(
     before: EffectiveMode | None,
     labels: Mapping[str, str],
     configuration: Configuration,
@@ -40,7 +40,7 @@ def plan(
     gpu_pods: Sequence[str],
     *,
     free: bool = True,
-) -> ModePlan:
+) -> ModeDecision:
     """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
 
     ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` says that no other can be on its way to it.
@@ -52,7 +52,7 @@ def plan(
     try:
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
-        return ModePlan(
+        return ModeDecision(
             current, (node_condition(MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)), unit_condition)
         )
     disabled = _disabled(wanted.mode, configuration.features)
@@ -63,14 +63,14 @@ def plan(
         told = node_condition(MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
         if disabled is not None:
             told = node_condition(MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
-        return ModePlan(wanted, (told, unit_condition))
+        return ModeDecision(wanted, (told, unit_condition))
     if gpu_pods:
         text = _held_text(current, wanted, gpu_pods)
-        return ModePlan(
+        return ModeDecision(
             current, (node_condition(MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition)
         )
     text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
-    return ModePlan(
+    return ModeDecision(
         current, (node_condition(MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition), closing=True
     )
 

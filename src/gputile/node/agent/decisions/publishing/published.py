@@ -58,10 +58,10 @@ def wanted_status(
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             *gpu_conditions(seen.machine, seen.health),
-            *told.plan.conditions,
+            *told.decided.conditions,
             other_plugin_condition(told.other_plugin),
-            mig_condition(seen.machine, told.plan.effective_mode),
-            mps_condition(told.plan.effective_mode, mps_problem),
+            mig_condition(seen.machine, told.decided.effective_mode),
+            mps_condition(told.decided.effective_mode, mps_problem),
             time_condition(state.labels),
             placement_condition(state.labels),
         ),

@@ -108,11 +108,11 @@ def test_a_mode_is_changed_in_two_steps() -> None:
     state.node = state_of(Mode.SHARE).node
     renewed(state)
     inventory = inventory_for_scheduler(state)
-    assert state.advertised.plan.closing
+    assert state.advertised.decided.closing
     assert inventory is not None
     assert not inventory.gpus
     put_in_force(state, MachineSeen(MACHINE, Health(), free=True))
-    assert state.advertised.plan.effective_mode.mode is Mode.SHARE
+    assert state.advertised.decided.effective_mode.mode is Mode.SHARE
 
 
 def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
@@ -132,12 +132,12 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
 def test_a_node_is_empty_when_it_was_shut_for_long_enough() -> None:
     state = state_of(Mode.SHARE)
     assert empty_in(state, 10.0, 2.0) is None, "nothing is to change"
-    state.advertised.plan = replace(state.advertised.plan, closing=True)
+    state.advertised.decided = replace(state.advertised.decided, closing=True)
     assert empty_in(state, 10.0, 2.0) is None, "the scheduler still reads the former inventory"
     shut = {INVENTORY_ANNOTATION: encode_inventory(closed(state.node_config))}
     state.node = Node(metadata=ObjectMeta(name="n", annotations=shut))
     assert [empty_in(state, now, 2.0) for now in (10.0, 11.5, 12.0, 99.0)] == [2.0, 0.5, 0.0, 0.0]
-    state.advertised.plan = replace(state.advertised.plan, closing=False)
+    state.advertised.decided = replace(state.advertised.decided, closing=False)
     assert empty_in(state, 100.0, 2.0) is None
-    state.advertised.plan = replace(state.advertised.plan, closing=True)
+    state.advertised.decided = replace(state.advertised.decided, closing=True)
     assert empty_in(state, 101.0, 2.0) == 2.0, "it closes anew"

@@ -11,10 +11,10 @@ from gputile.node.agent.decisions.advertising.mode_and_unit import (
     UNIT_REFUSED,
     LabelError,
     asked_for,
+    decide_mode,
     placement_condition,
-    plan,
 )
-from gputile.node.agent.state.advertised import ModePlan
+from gputile.node.agent.state.advertised import ModeDecision
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
 
 GPUS = (Gpu(0, "GPU-0", 15360),)
@@ -25,29 +25,29 @@ def configured(unit_mib: int, features: Features | None = None) -> Configuration
     return Configuration(gpu_memory_unit=f"{unit_mib}MiB", features=features or Features())
 
 
-def condition(made: ModePlan, kind: str) -> NodeCondition:
+def condition(made: ModeDecision, kind: str) -> NodeCondition:
     return next(c for c in made.conditions if c.type == kind)
 
 
 def test_a_node_that_joins_takes_its_labels_at_once() -> None:
-    assert plan(None, {MODE_LABEL: "share"}, configured(128), GPUS, ["ns/a"]).effective_mode == EffectiveMode(
+    assert decide_mode(None, {MODE_LABEL: "share"}, configured(128), GPUS, ["ns/a"]).effective_mode == EffectiveMode(
         Mode.SHARE, 128
     )
-    assert plan(None, {}, configured(1024), GPUS, []).effective_mode == EffectiveMode(Mode.EXCLUSIVE, 1024)
+    assert decide_mode(None, {}, configured(1024), GPUS, []).effective_mode == EffectiveMode(Mode.EXCLUSIVE, 1024)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
-    assert plan(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
+    assert decide_mode(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
 
 
 def test_no_label_is_the_default_again() -> None:
-    assert plan(SHARE, {}, configured(1024), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
+    assert decide_mode(SHARE, {}, configured(1024), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
 
 
 def test_a_change_is_held_by_pods_which_are_named() -> None:
     pods = [f"ns/p{i:02d}" for i in range(14)]
-    held = plan(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)
+    held = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)
     assert held.effective_mode == SHARE
     text = condition(held, MODE_PENDING).message
     assert condition(held, MODE_PENDING).status == "True"
@@ -58,19 +58,19 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
 
 
 def test_the_unit_does_not_wait() -> None:
-    made = plan(SHARE, {MODE_LABEL: "cgpu"}, configured(128), GPUS, ["ns/a"])
+    made = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(128), GPUS, ["ns/a"])
     assert made.effective_mode == EffectiveMode(Mode.SHARE, 128)
 
 
 def test_a_wrong_mode_changes_nothing() -> None:
-    made = plan(SHARE, {MODE_LABEL: "exclusive"}, configured(1024), GPUS, [])
+    made = decide_mode(SHARE, {MODE_LABEL: "exclusive"}, configured(1024), GPUS, [])
     assert made.effective_mode == SHARE
     assert all(mode in condition(made, MODE_PENDING).message for mode in MODES)
 
 
 def test_a_unit_that_is_too_small_leaves_the_one_before() -> None:
     large = tuple(Gpu(i, f"GPU-{i}", 1024 * 1024) for i in range(16))
-    made = plan(SHARE, {MODE_LABEL: "share"}, configured(64), large, [])
+    made = decide_mode(SHARE, {MODE_LABEL: "share"}, configured(64), large, [])
     assert made.effective_mode == SHARE
     assert condition(made, UNIT_REFUSED).status == "True"
 
@@ -105,7 +105,7 @@ def test_ways_of_sharing_whole_gpus() -> None:
 def test_a_mode_whose_feature_is_not_enabled_leaves_whole_gpus_and_says_so(
     mode: str, features: Features, expected: Mode
 ) -> None:
-    made = plan(None, {MODE_LABEL: mode}, configured(1024, features), GPUS, [])
+    made = decide_mode(None, {MODE_LABEL: mode}, configured(1024, features), GPUS, [])
     assert made.effective_mode.mode is expected
     told = condition(made, MODE_PENDING)
     assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
@@ -114,10 +114,12 @@ def test_a_mode_whose_feature_is_not_enabled_leaves_whole_gpus_and_says_so(
 @pytest.mark.requirement("M12", "M13")
 def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode() -> None:
     off = Features(sharing=False)
-    held = plan(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, ["ns/a"])
+    held = decide_mode(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, ["ns/a"])
     assert held.effective_mode == SHARE
     assert condition(held, MODE_PENDING).reason == "PodsOnNode"
-    assert plan(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
+    assert (
+        decide_mode(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
+    )
 
 
 @pytest.mark.requirement("M9")
