@@ -21,7 +21,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory
-from gputile.node.agent.decisions.advertising.mode_and_unit import plan
+from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import mps_condition
 from gputile.node.agent.decisions.devices.slots import free_units
 from gputile.node.agent.decisions.publishing.labels import node_labels
@@ -102,7 +102,7 @@ class PlayedAgents:
         inventory = self.inventories[name]
         configuration = Configuration(gpu_memory_unit=f"{unit}MiB")
         holding = [_key(pod) for pod in holders]
-        planned = plan(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, holding)
+        planned = decide_mode(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, holding)
         now = self.in_force[name] = planned.effective_mode
         missing = "" if now.mode is not Mode.MPS or self.mps() else "there is no MPS control daemon"
         gpus = () if missing else inventory.gpus

@@ -2,8 +2,8 @@
 
 Work that spans GPUs, as NCCL's does, keeps the GPU that it has begun on until it has the others too. So a container
 that uses GPUs together gets its turns on them together: all begin at once, or none. ``TimeSliceScheduler`` has each
-GPU's turn and accounts, ``JointGpus`` says which GPUs belong together, ``turns_to_begin`` says who begins. No clock and no I/O;
-times are nanoseconds. See docs/concepts/arbiter.md for the rules.
+GPU's turn and accounts, ``JointGpus`` says which GPUs belong together, ``turns_to_begin`` says who begins. No
+clock and no I/O; times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Hashable, Iterable
