@@ -1,5 +1,7 @@
 """Finds nodes that take no new pods by Kubernetes' word, whatever they have free."""
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from gputile.api.core import Node
@@ -13,21 +15,42 @@ _CORDONED: Final = "node.kubernetes.io/unschedulable"  # people set it with `kub
 _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 
 
-def closed_by(node: Node) -> str | None:
+class ClosedRule(Enum):
+    """Why Kubernetes lets a node take no new pods; the text is for people, before what it is about."""
+
+    NOT_READY = "it is not ready"
+    TAINTED = "it has the taint"
+    NOTHING_OFFERED = "its kubelet offers no"
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """The rule by which a node is closed, and the taint or resource that it is ``about``."""
+
+    rule: ClosedRule
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason for people."""
+        return f"{self.rule.value} {self.about}".rstrip()
+
+
+def closed_by(node: Node) -> Closure | None:
     """Return why a node takes no pods now, None where it does.
 
     Taints that say what state a node is in are such a reason; those that people set are not, since pods with GPUs
     tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
-        return "it is not ready"
+        return Closure(ClosedRule.NOT_READY)
     for taint in node.spec.taints:
         if taint.key.startswith(_STATE_TAINTS) and taint.key != _CORDONED and taint.effect in _KEEP_OUT:
-            return f"it has the taint {taint.key}"
+            return Closure(ClosedRule.TAINTED, taint.key)
     return None
 
 
-def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> str | None:
+def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> Closure | None:
     """Return that a node's kubelet offers none of the GPUs that its agent reported, None where it offers some.
 
     GPUs that are all unhealthy, or booked, are no reason. Nor is an agent that is silent: as long as the kubelet offers
@@ -38,5 +61,5 @@ def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mi
         return None
     expected = [name for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n]
     if expected and not any(count_of(offered, name) for name in expected):
-        return f"its kubelet offers no {min(expected)}"
+        return Closure(ClosedRule.NOTHING_OFFERED, min(expected))
     return None

@@ -163,8 +163,8 @@ def unit_in_force(nodes: Iterable[Node]) -> int | None:
 def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> bool:
     if not inventory.gpus:
         return False
-    reason = closed_by(node) or nothing_offered(node, mode, inventory, unit_mib)
-    return node.spec.unschedulable or reason is not None
+    closure = closed_by(node) or nothing_offered(node, mode, inventory, unit_mib)
+    return node.spec.unschedulable or closure is not None
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
