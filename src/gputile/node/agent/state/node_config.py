@@ -7,7 +7,7 @@ Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mod
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
@@ -54,6 +54,33 @@ class MigDevice:
         return encode(self.index, self.slot)
 
 
+class WithholdingRule(Enum):
+    """Why a node advertises nothing."""
+
+    OTHER_PLUGIN = auto()
+    NO_MPS = auto()
+    LABELS_UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Withholding:
+    """The rule by which a node advertises nothing; ``evidence`` shows the other plugin, or says what MPS lacks."""
+
+    rule: WithholdingRule
+    evidence: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason for people."""
+        match self.rule:
+            case WithholdingRule.OTHER_PLUGIN:
+                return f"another device plugin hands out the GPUs of this node ({self.evidence})"
+            case WithholdingRule.NO_MPS:
+                return self.evidence
+            case WithholdingRule.LABELS_UNKNOWN:
+                return "the labels of the node are not known yet"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """What the node advertises. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is."""
@@ -61,7 +88,7 @@ class NodeConfig:
     inventory: Inventory
     effective_mode: EffectiveMode
     instances: tuple[MigDevice, ...] = ()
-    withheld: str | None = None
+    withheld: Withholding | None = None
 
     @property
     def mode(self) -> Mode:

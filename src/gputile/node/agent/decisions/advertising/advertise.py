@@ -23,7 +23,7 @@ from gputile.node.agent.decisions.instructions import (
 )
 from gputile.node.agent.state.advertised import ExpectedMemory, ModeDecision
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule
 from gputile.node.nvml.probe import inventory_of
 
 
@@ -50,7 +50,7 @@ def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -
     )
     instructions: list[Instruction] = [RunDaemons(_daemons(state, config))]
     if node is None and told.effective_mode is None:
-        config = replace(config, withheld="the labels of the node are not known yet")
+        config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
     state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
     changed, resources = config != before, _resources(state)
     if changed:

@@ -7,7 +7,14 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import MIG_PREFIX, SHARING_LABEL, Mode
 from gputile.core.devices.health import Health
 from gputile.core.devices.inventory import Inventory
-from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig, Sharing
+from gputile.node.agent.state.node_config import (
+    EffectiveMode,
+    MigDevice,
+    NodeConfig,
+    Sharing,
+    Withholding,
+    WithholdingRule,
+)
 from gputile.node.nvml.probe import Mig, ProbedMachine, inventory_of
 
 MIG_PROBLEM: Final = ConditionType.MIG_PROBLEM
@@ -27,9 +34,9 @@ def node_config_of(
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = None
     if other_plugin is not None:
-        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
-    elif effective_mode.mode is Mode.MPS:
-        withheld = mps_problem
+        withheld = Withholding(WithholdingRule.OTHER_PLUGIN, other_plugin)
+    elif effective_mode.mode is Mode.MPS and mps_problem is not None:
+        withheld = Withholding(WithholdingRule.NO_MPS, mps_problem)
     return NodeConfig(inventory, effective_mode, instances, withheld)
 
 
