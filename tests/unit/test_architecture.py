@@ -5,6 +5,7 @@ import configparser
 import graphlib
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +15,12 @@ ROWS = dict(re.findall(r"^\| `([a-z_/]+)/` \| (.*) \|$", TEXT, re.MULTILINE))
 TWO_PAGES = 1250  # words
 # Words in backticks of the text that name other things than modules and types of the code.
 OTHER = {"pods/binding", "g3-00412", "make imports", "resourceVersion", "Allocate", "share"}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return a module, which several tests look at."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def is_package(path: Path) -> bool:
@@ -81,7 +88,7 @@ def test_the_page_of_the_agent_names_what_there_is() -> None:
 
 def test_the_docstring_of_each_module_says_what_it_does() -> None:
     """The first line is at most 100 characters long and begins with a verb: "Decides whether ...", no "Whether ..."."""
-    texts = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")}
+    texts = {path: ast.get_docstring(tree(path)) for path in SOURCE.rglob("*.py")}
     lines = {str(path): text.partition("\n")[0] for path, text in texts.items() if text and "_pb2" not in path.name}
     assert [path for path, line in lines.items() if not re.match("[A-Z][a-z]+s ", line) or len(line) > 100] == []
 
@@ -97,7 +104,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     """Nor does a class of one module have the name of another module's with an underscore before it."""
     modules: dict[str, set[str]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not path.stem.endswith(("_pb2", "_pb2_grpc")):
                 modules[node.name.lstrip("_")].add(str(path.relative_to(SOURCE)))
     assert {name: found for name, found in modules.items() if len(found) > 1} == {}
@@ -105,16 +112,16 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 def imports_of(path: Path, modules: set[str]) -> set[str]:
     """Return the modules of ours that a module imports, also within functions, but not for types alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = tree(path)
     typing = {
         id(each)
-        for node in ast.walk(tree)
+        for node in ast.walk(module)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for each in ast.walk(statement)
     }
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= (names & modules) or ({node.module} & modules)
@@ -139,7 +146,7 @@ def test_only_decisions_change_the_agents_state() -> None:
     for path in agent.rglob("*.py"):
         if path.relative_to(agent).parts[0] in {"state", "decisions"}:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             targets = node.targets if isinstance(node, ast.Assign) else []
             targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
             for each in (leaf for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Attribute)):
@@ -152,7 +159,7 @@ def test_a_function_has_at_most_60_lines() -> None:
     """A command's options are an object (``takes``), so what it does fits a screen, too."""
     long = []
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "_pb2" not in path.name:
                 long += [f"{path}: {node.name}"] if (node.end_lineno or 0) - node.lineno >= 60 else []
     assert long == []
