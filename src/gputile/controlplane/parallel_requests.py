@@ -27,9 +27,7 @@ async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[It
             answers.append(await work(item))
             await asyncio.sleep(0)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(worker())
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
     return answers
 
 

@@ -57,3 +57,13 @@ async def test_each_item_has_its_answer() -> None:
     assert (await for_each(answers, range(50))).count(True) == 49
     assert sorted(answers.asked) == list(range(50))
     assert answers.most == AT_ONCE
+
+
+@pytest.mark.anyio
+async def test_an_error_comes_as_it_is() -> None:
+    async def fails(item: int) -> bool:
+        raise LookupError(item)
+
+    for work in (for_each(fails, range(3)), several_at_once(range(3), fails)):
+        with pytest.raises(LookupError):
+            await work
