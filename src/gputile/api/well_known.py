@@ -25,6 +25,7 @@ GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem even
 MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node: the model of all its GPUs
 NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, as 15360MiB
 NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: how many GPUs it has
+DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; pod of a DaemonSet: the generation it is of
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)

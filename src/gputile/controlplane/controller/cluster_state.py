@@ -13,7 +13,13 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
 from gputile.api.policy import PodDisruptionBudget
-from gputile.api.well_known import HANDOVER_ANNOTATION, INVENTORY_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import (
+    DAEMON_LABEL,
+    HANDOVER_ANNOTATION,
+    INVENTORY_ANNOTATION,
+    MIRROR_ANNOTATION,
+    RESERVATION_ANNOTATION,
+)
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.controller.gang_members import GangMembers
@@ -46,9 +52,10 @@ class ClusterPlacement:
 class ClusterState:
     """One event loop owns it. It calls ``changed`` after everything that may let a gang start or end its wait.
 
-    ``placement`` is the cluster as it is; ``empty_placement`` is the cluster as if no pod were in it: what does not fit
-    there never will. What is kept is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods
-    that are bound and run, and pods of gangs that have not all finished.
+    ``placement`` is the cluster as it is; ``empty_placement`` is the cluster as if no pod were in it but those that are
+    on every node (DaemonSets' and static ones): what does not fit there never will. What is kept is bounded by what is
+    in the cluster: nodes, PodGroups, the version of each pod, pods that are bound and run, and pods of gangs that have
+    not all finished.
     """
 
     def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
@@ -87,6 +94,14 @@ class ClusterState:
         """Return the cluster as victims are searched in it."""
         placement = self.placement
         return VictimSearchInput(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
+
+    def reserved_pods(self) -> list[Pod]:
+        """Return the unbound pods that count where GPUs are reserved for them, without those that preempt others.
+
+        kube-scheduler and autoscalers count the latter on the nodes that they are nominated for, and know no others.
+        """
+        found = (self._pods[uid] for uid, ends_ns in self._reservation_ends.items() if ends_ns > self.now_ns)
+        return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
         """Return when the reservation of an unbound pod ends or has ended, Unix time in ns; 0 where it has none."""
@@ -242,6 +257,7 @@ class ClusterState:
             self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)
+        self._stand_in_the_empty_cluster(uid)
 
     def _occupy(self, pod: Pod) -> None:
         """Count the pod where it is, or where GPUs are reserved for it."""
@@ -256,6 +272,15 @@ class ClusterState:
         self.placement.predicates.remove(uid)
         if node:
             self.placement.predicates.place(pod, node)
+        self._stand_in_the_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
+
+    def _stand_in_the_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
+        """Count a pod in the cluster without others, where it was before no longer."""
+        was_there = self.empty_placement.predicates.remove(uid)
+        if pod is not None:
+            self.empty_placement.predicates.place(pod, pod.spec.node_name)
+        elif was_there:
+            self._room_changed()
 
     def _apply_node(self, node: Node) -> None:
         name = node.metadata.name
@@ -288,6 +313,12 @@ def _schedulable(node: Node) -> tuple[object, ...]:
     meta = node.metadata
     gpus = meta.annotations.get(INVENTORY_ANNOTATION), HANDOVER_ANNOTATION in meta.annotations
     return meta.labels, gpus, node.spec, node.status.allocatable
+
+
+def _is_on_every_node(pod: Pod) -> bool:
+    """Return whether a pod of its kind is on each node: a DaemonSet's, or the mirror of a static one."""
+    labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    return DAEMON_LABEL in labels or MIRROR_ANNOTATION in annotations
 
 
 def _version(pod: Pod) -> int:

@@ -13,6 +13,7 @@ It is the only pod of a Job with ``activeDeadlineSeconds``. So Kubernetes remove
 from typing import Any, Final
 
 from gputile.api.well_known import (
+    DAEMON_LABEL,
     GPU_COUNT_LABEL,
     IDLE_NODE_ANNOTATION,
     NODE_TYPE_ANNOTATION,
@@ -23,7 +24,6 @@ from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
 from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL
 
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # Kubernetes; on the pods of a Job
-DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; on the pods of DaemonSets
 _GRACE_SECONDS: Final = 60  # so much later than the controller does Kubernetes itself end a placeholder
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
