@@ -124,8 +124,8 @@ class EventReason(StrEnum):
         "NodeNotAdded",
         _WARNING,
         "controller",
-        "a node was asked for, and none with GPUs joined within `autoscaling.waitSeconds`, or it went away before",
-        "look at the autoscaler's log and the pool's limits; it is asked for again",
+        "no node of use came, though one was asked for or the autoscaler sees the pod itself, or others come first",
+        "look at the message, the autoscaler's log and the pool's limits; it is asked for again",
     )
     NO_NODE_TYPE_FITS = (
         "NoNodeTypeFits",

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.api.core import Node
-from gputile.api.well_known import WHOLE_GPU
+from gputile.api.well_known import DAEMON_LABEL, WHOLE_GPU
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.placeholders import DAEMON_LABEL
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.pod_requests import node_allocatable
@@ -54,10 +53,15 @@ class NodeArrivals:
         self._arrivals: dict[str, _Arrival] = {}
         self._given_up: set[str] = set()  # arrivals that count as a failure already
         self._seen: set[str] | None = None  # the nodes of the types at the last look
+        self._joined: dict[str, int] = {}  # those of them that have joined since the first look, and when (Unix ns)
 
     def forget(self) -> None:
         """Follow no node any more: nobody needs one."""
-        self._arrivals, self._seen = {}, None
+        self._arrivals, self._seen, self._joined = {}, None, {}
+
+    def joined_ns(self, name: str) -> int:
+        """Return when a node has joined, Unix time in ns; 0 for one that was there before somebody needed one."""
+        return self._joined.get(name, 0)
 
     def look(self, awaited: Collection[str], now_ns: int) -> Steps[dict[str, TypeNodes]]:
         """Return, in steps, the nodes by the names of their types.
@@ -76,6 +80,8 @@ class NodeArrivals:
             seen.add(name)
             joined = self._seen is not None and name not in self._seen
             found[kind.name].joined += joined
+            if joined:
+                self._joined[name] = now_ns
             is_awaited = (joined or name in before) and kind.name in awaited
             self._judge(node, kind, found[kind.name], before.get(name), now_ns, is_awaited=is_awaited)
         for name, arrival in before.items():
@@ -84,6 +90,7 @@ class NodeArrivals:
                 found[arrival.type_name].failures.append(NodeTypeRefusal(NodeTypeRule.WENT_AWAY, name))
         self._given_up &= self._arrivals.keys()
         self._seen = seen
+        self._joined = {name: at_ns for name, at_ns in self._joined.items() if name in seen}
         return found
 
     def _judge(

@@ -14,9 +14,10 @@ _LONGEST_PAUSE_SECONDS: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How often a node of a type was asked for a pod, and when (Unix time, ns) and by which Jobs the last time."""
+    """How often a node of a type was asked for a pod, when first and last (Unix time, ns), and by which Jobs last."""
 
     times: int
+    first_ns: int
     last_ns: int
     jobs: frozenset[str]
 
@@ -26,6 +27,14 @@ class Order:
         if self.times < 2:
             return 0
         return min(_FIRST_PAUSE_SECONDS << min(self.times - 2, 10), _LONGEST_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The node that a pod is bound to: its type, "" for none, and when it was seen to join (Unix ns), 0 for never."""
+
+    type_name: str
+    joined_ns: int
 
 
 class NodeOrders:
@@ -47,7 +56,8 @@ class NodeOrders:
         for uid in uids:
             orders = self._orders.setdefault(uid, {})
             before = orders.get(type_name)
-            orders[type_name] = Order(before.times + 1 if before is not None else 1, now_ns, frozenset(jobs))
+            times, first_ns = (before.times, before.first_ns) if before is not None else (0, now_ns)
+            orders[type_name] = Order(times + 1, first_ns, now_ns, frozenset(jobs))
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
         """Return whether no further node of a type is asked for a pod yet.
@@ -57,17 +67,18 @@ class NodeOrders:
         order = self.order(uid, type_name)
         return order is not None and 0 <= now_ns - order.last_ns < order.pause_seconds * _SECOND
 
-    def settle(self, exists: Callable[[str], bool], place: Callable[[str], str | None]) -> set[str]:
+    def settle(self, exists: Callable[[str], bool], place: Callable[[str], Place | None]) -> set[str]:
         """Forget pods that are gone or have a place; return the types of which a node has been of use.
 
-        ``place`` tells a pod's place: the type of its node, "" for a node of none, None for no place.
+        That is one which has joined since it was asked for. ``place`` tells a bound pod's place, None for no such pod.
         """
         kept, proved = {}, set()
         for uid, orders in self._orders.items():
-            type_name = place(uid)
-            if type_name is None and exists(uid):
+            found = place(uid)
+            if found is None and exists(uid):
                 kept[uid] = orders
-            elif type_name in orders:
-                proved.add(type_name)
+            order = orders.get(found.type_name) if found is not None else None
+            if found is not None and order is not None and found.joined_ns >= order.first_ns:
+                proved.add(found.type_name)
         self._orders = kept
         return proved

@@ -4,6 +4,7 @@ No I/O, no clock.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gputile.api.core import Pod
@@ -16,6 +17,31 @@ from gputile.core.scheduling.new_nodes import NewNodes
 _SECOND: Final = 10**9
 _TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
 _PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
+_LEFT: Final = (
+    EventReason.NODE_NOT_ADDED,
+    "no node has as much in sum as is asked for, which the autoscaler sees by itself: its own events and log say why "
+    "it has added none",
+)
+_BEYOND_MOST: Final = (
+    EventReason.NODE_NOT_ADDED,
+    "no GPU has room for the pod, and as many nodes as autoscaling.mostNodes allows are wanted for others before it",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequestOutlook:
+    """How things stand with the pods that were looked at, by their UIDs.
+
+    ``wanted`` are the types of which nodes are to be asked for. ``pausing`` are pods that wait until the next node may
+    be, ``left`` those that are left to the autoscaler, since it sees them itself, and ``late`` those that have waited
+    for as long as a node may take to come.
+    """
+
+    found: NewNodes
+    wanted: Collection[str]
+    pausing: Collection[str]
+    left: Collection[str]
+    late: Collection[str]
 
 
 class NodeRequestEvents:
@@ -25,17 +51,11 @@ class NodeRequestEvents:
         self._orders = orders
         self._told: dict[str, dict[EventReason, tuple[str, int]]] = {}  # UID -> what was said last, and when (ns)
 
-    def tell(
-        self, pods: Iterable[Pod], found: NewNodes, wanted: Collection[str], pausing: Collection[str], now_ns: int
-    ) -> list[GangEvent]:
-        """Return what is new to say about the pods of a look.
-
-        ``wanted`` are the types of which nodes are to be asked for, and ``pausing`` the UIDs of the pods that wait
-        until the next one may be.
-        """
+    def tell(self, pods: Iterable[Pod], outlook: NodeRequestOutlook, now_ns: int) -> list[GangEvent]:
+        """Return what is new to say about the pods that were looked at."""
         events = []
         for pod in pods:
-            said = self._state(pod.metadata.uid, found, wanted, pausing)
+            said = self._state(pod.metadata.uid, outlook)
             if said is not None and self._is_new(pod.metadata.uid, *said, now_ns):
                 reason, text = said
                 events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
@@ -54,17 +74,19 @@ class NodeRequestEvents:
         """Forget all pods."""
         self._told.clear()
 
-    def _state(
-        self, uid: str, found: NewNodes, wanted: Collection[str], pausing: Collection[str]
-    ) -> tuple[EventReason, str] | None:
+    def _state(self, uid: str, outlook: NodeRequestOutlook) -> tuple[EventReason, str] | None:
         """Return reason and text of the event that says how things stand with a pod, None where there is nothing."""
-        type_name, why = found.types.get(uid), found.refused.get(uid)
+        type_name, why = outlook.found.types.get(uid), outlook.found.refused.get(uid)
         if why is not None:
             return _refused(why)
-        order = self._orders.order(uid, type_name) if type_name is not None else None
-        if type_name is None or type_name not in wanted:
+        if uid in outlook.left:
+            return _LEFT
+        if type_name is None:
+            return _BEYOND_MOST if uid in outlook.late else None
+        if type_name not in outlook.wanted:
             return None
-        if uid in pausing and order is not None:
+        order = self._orders.order(uid, type_name)
+        if uid in outlook.pausing and order is not None:
             return _pauses(type_name, order)
         return _requested(type_name, order)
 

@@ -4,7 +4,7 @@ No I/O, no clock.
 
 A pod is a reason for a new node if no GPU of any node has room for it, or if its gang lacks room for it, and an
 empty node of a type that the autoscaler can add would take it. The autoscaler sees pods without a gate itself, and
-adds nodes for those that do not fit the sums of any node; placeholders ask for the rest.
+adds nodes for those that do not fit the sums of any node, as soon as it can; placeholders ask for the rest.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
-from gputile.controlplane.controller.node_orders import NodeOrders
-from gputile.controlplane.controller.node_request_events import NodeRequestEvents
+from gputile.controlplane.controller.node_orders import NodeOrders, Place
+from gputile.controlplane.controller.node_request_events import NodeRequestEvents, NodeRequestOutlook
 from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
 from gputile.controlplane.controller.type_failures import TypeFailures
 from gputile.controlplane.controller.waiting_line import WaitingLine, first_pods
@@ -30,7 +30,8 @@ from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes, nodes_unasked
+from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
+from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, likeness
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
@@ -91,38 +92,31 @@ class NodeRequestPlanner:
         """
         result = NodeRequestRound()
         self._forget(now_ns)
-        self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
         awaited = self._orders.types()
         if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
             self._refused = 0
             self._arrivals.forget()
             return result
-        alone = yield from self._without_place(now_ns)
-        gangs = self._of_gangs()
-        yield
-        pods = [*alone, *gangs]
         nodes = yield from self._arrivals.look(awaited, now_ns)
+        self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
         for type_name, of_type in nodes.items():
             for failure in of_type.failures[-1:]:
                 self._fail(type_name, now_ns, failure)
         self._take_timeouts(now_ns, result)
+        pods = yield from self._in_line(now_ns)
         barred = yield from self._barred(pods, nodes, now_ns)
-        starting = {name: each.starting for name, each in nodes.items()}
-        found = yield from new_nodes(pods, self._types, starting, self._configuration, barred)
-        # What the autoscaler has seen for so long and not added is asked for like the rest.
-        fresh = [each for each in alone if self._waits(each.pod, now_ns) < self._scaling.wait_seconds]
-        predicates = self._cluster_state.placement.predicates
-        unasked = yield from nodes_unasked(fresh, self._types, predicates, self._configuration)
-        wanted = found.counts - unasked
+        left, found, wanted = yield from self._plan(pods, nodes, barred, now_ns)
         self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
         waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
-        self._line.note(found.types, found.refused, waiting)
+        self._line.note(found.types, found.refused.keys() | left, waiting)
         self._events.keep(waiting)
         pausing = {
             uid for name in wanted for uid in self._without_order(name, found) if self._orders.pauses(uid, name, now_ns)
         }
-        result.events += self._events.tell([each.pod for each in pods], found, wanted, pausing, now_ns)
+        late = {each.pod.metadata.uid for each in pods if self._is_late(each.pod, now_ns)}
+        outlook = NodeRequestOutlook(found, wanted, pausing, left, late)
+        result.events += self._events.tell([each.pod for each in pods], outlook, now_ns)
         return result
 
     def abandon(self) -> None:
@@ -143,8 +137,17 @@ class NodeRequestPlanner:
         except RequestError:
             return None  # the extender tells
 
+    def _in_line(self, now_ns: int) -> Steps[list[GangCandidate]]:
+        """Return the pods that no node takes as things stand, alone or with their gangs, in the order of the line."""
+        alone = yield from self._without_place(now_ns)
+        units = [*((each,) for each in alone), *self._of_gangs()]
+        yield
+        candidates = {unit[0].pod.metadata.uid: unit for unit in units}
+        ordered = self._line.ordered([each.pod for each in unit] for unit in units)
+        return [each for pods in ordered for each in candidates[pods[0].metadata.uid]]
+
     def _without_place(self, now_ns: int) -> Steps[list[GangCandidate]]:
-        """Return the pods that no node takes as things stand."""
+        """Return the single pods that no node takes."""
         found: list[GangCandidate] = []
         placement = self._cluster_state.placement
         settled = [pod for pod in self._waiting.waiting.values() if self._waits(pod, now_ns) >= SETTLING_SECONDS]
@@ -162,21 +165,68 @@ class NodeRequestPlanner:
             yield
         return found
 
-    def _of_gangs(self) -> list[GangCandidate]:
+    def _of_gangs(self) -> list[list[GangCandidate]]:
         """Return the pods of gangs that lack room, gang by gang."""
         gangs: dict[GangName | None, list[Pod]] = {}
         for pod in self._gangs.without_room():
             gangs.setdefault(gang_of(pod), []).append(pod)
-        pods = first_pods(self._line.ordered(gangs.values()), MOST_PODS)
-        return [each for pod in pods if (each := self._candidate(pod)) is not None]
+        first: dict[GangName | None, list[GangCandidate]] = {}
+        for pod in first_pods(self._line.ordered(gangs.values()), MOST_PODS):
+            if (each := self._candidate(pod)) is not None:
+                first.setdefault(gang_of(pod), []).append(each)
+        return list(first.values())
 
-    def _place(self, uid: str) -> str | None:
-        """Return the type of a bound pod's node, "" where it has none; None for a pod that is not bound."""
+    def _place(self, uid: str) -> Place | None:
+        """Return where a pod is bound, None for one that is not."""
         booking = self._cluster_state.ledger.booking(uid)
         if booking is None or booking.reserved:
             return None
         node = self._cluster_state.nodes.get(booking.node)
-        return next((kind.name for kind in self._types if node is not None and kind.has(node)), "")
+        type_name = next((kind.name for kind in self._types if node is not None and kind.has(node)), "")
+        return Place(type_name, self._arrivals.joined_ns(booking.node))
+
+    # -- how many nodes are wanted
+
+    def _plan(
+        self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], barred: BarredTypes, now_ns: int
+    ) -> Steps[tuple[set[str], NewNodes, Counter[str]]]:
+        """Return who is left to the autoscaler, where the others go, and how many nodes of each type are wanted.
+
+        Of pods that autoscalers see, like ones belong together: once one has waited for ``waitSeconds``, those are
+        left to the autoscaler that it surely adds nodes for as soon as it can; beside a placeholder it would add as
+        many again. What it is about to add for fresh ones is subtracted, but not from what pods need that have waited
+        for as long.
+        """
+        state = self._cluster_state
+        in_sum = NodesInSum(state.placement.predicates, state.reserved_pods())
+        unasked = UnaskedNodes(in_sum, self._types, self._configuration, barred)
+        seen = {each.pod.metadata.uid: likeness(each) for each in pods if not each.pod.spec.scheduling_gates}
+        late_kinds = {
+            seen[each.pod.metadata.uid]
+            for each in pods
+            if each.pod.metadata.uid in seen and self._is_late(each.pod, now_ns)
+        }
+
+        def is_late(each: GangCandidate) -> bool:
+            like = seen.get(each.pod.metadata.uid)
+            return self._is_late(each.pod, now_ns) if like is None else like in late_kinds
+
+        left = yield from unasked.left(each for each in pods if each.pod.metadata.uid in seen and is_late(each))
+        planned = [each for each in pods if each.pod.metadata.uid not in left]
+        starting = {name: each.starting for name, each in nodes.items()}
+        found = yield from new_nodes(planned, self._types, starting, self._configuration, barred)
+        added = yield from unasked.counts(
+            [each for each in planned if each.pod.metadata.uid in seen and not is_late(each)]
+        )
+        wanted = found.counts - added
+        if added:
+            late = [each for each in planned if is_late(each)]
+            needed = yield from new_nodes(late, self._types, starting, self._configuration, barred)
+            wanted |= needed.counts
+        return left, found, wanted
+
+    def _is_late(self, pod: Pod, now_ns: int) -> bool:
+        return self._waits(pod, now_ns) >= self._scaling.wait_seconds
 
     # -- which types may be asked for
 
@@ -194,8 +244,11 @@ class NodeRequestPlanner:
                     yield from empty.predicates.prepare(each.pod)
                     lacking = empty.predicates.alone(each.pod)
                     taking = [name for name in usable if lacking.get(name) is None]
-                    if not empty.engine.filter(each.request, taking).feasible:
-                        barred[key] = NodeTypeRefusal(NodeTypeRule.NOT_AS_DESCRIBED, usable[0])
+                    if not taking:
+                        why = lacking.get(usable[0])
+                        barred[key] = NodeTypeRefusal(NodeTypeRule.TOO_LITTLE, usable[0], why.text if why else "")
+                    elif not empty.engine.filter(each.request, taking).feasible:
+                        barred[key] = NodeTypeRefusal(NodeTypeRule.NOT_AS_DESCRIBED, taking[0])
                     yield
         return barred
 

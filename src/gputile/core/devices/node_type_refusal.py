@@ -21,6 +21,7 @@ class NodeTypeRule(Enum):
     WENT_AWAY = "node {offered} went away before a pod had got its GPUs; another one is asked for later"
     PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {offered} has this label, and could not take the pod if empty"
+    TOO_LITTLE = "node {offered} has this label, and could not take the pod if empty: {requested}"
 
 
 @dataclass(frozen=True, slots=True)

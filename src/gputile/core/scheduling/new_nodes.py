@@ -1,10 +1,4 @@
-"""Computes how many nodes of which type pods without a place need.
-
-It also tells how many of them an autoscaler adds unasked.
-
-An autoscaler adds up what pods ask of a node, and knows no GPUs. It believes that a pod fits a node whose GPUs have
-enough free in sum. So it adds nodes for some of the pods without a place by itself, and for others only if asked.
-"""
+"""Computes how many nodes of which type pods without a place need, GPU by GPU or by the sums of nodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +16,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
+_OF_NODES_THERE = (NodeTypeRule.NOT_AS_DESCRIBED, NodeTypeRule.TOO_LITTLE)
 BarredTypes = Mapping[tuple[str, str], NodeTypeRefusal]
 """By the UID of a pod and the name of a type: why no such node is to be added for it."""
 
@@ -47,49 +42,54 @@ def new_nodes(
     starting: Mapping[str, int],
     configuration: Configuration,
     barred: BarredTypes,
+    *,
+    most: int | None = None,
 ) -> Steps[NewNodes]:
-    """Return, in steps, which nodes take all of ``pods``, GPU by GPU; a type that comes first is preferred.
+    """Return, in steps, which nodes take ``pods``, GPU by GPU; a type that comes first is preferred.
 
     ``starting`` is how many nodes of each type are there without having reported their GPUs: pods go there first.
-    At most ``autoscaling.mostNodes`` nodes are added.
+    At most ``most`` nodes are added, or ``autoscaling.mostNodes``; if more are needed, the pods in front get them.
     """
-    site = _Site(types, configuration, barred)
-    return (yield from _packed(site, pods, starting, configuration.autoscaling.most_nodes))
+    limit = configuration.autoscaling.most_nodes if most is None else most
+    found = yield from _packed(_Site(types, configuration, barred), pods, starting, limit)
+    if len(found.types) + len(found.refused) == len(pods):
+        return found
+    in_order = yield from _packed(_Site(types, configuration, barred), pods, starting, limit, in_order=True)
+    first = [each for each in pods if each.pod.metadata.uid in in_order.types]
+    found = yield from _packed(_Site(types, configuration, barred), first, starting, limit)
+    found.refused.update(in_order.refused)
+    return found if len(found.types) == len(first) else in_order
 
 
-def nodes_unasked(
-    pods: Sequence[GangCandidate], types: Sequence[NodeType], predicates: Predicates, configuration: Configuration
+def nodes_by_sums(
+    pods: Sequence[GangCandidate], types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes
 ) -> Steps[Counter[str]]:
-    """Return, in steps, how many nodes of each type an autoscaler adds that sees ``pods`` and the sums of nodes.
-
-    ``predicates`` has the nodes that there are, and is as before afterwards.
-    """
-    placed: list[str] = []
-    seen: list[GangCandidate] = []
-    try:
-        for each in sorted(pods, key=_age):
-            yield from predicates.prepare(each.pod)
-            name = next((name for name, reason in predicates.reasons(each.pod).items() if reason is None), None)
-            if name is None:
-                seen.append(each)
-                continue
-            predicates.place(each.pod, name)
-            placed.append(each.pod.metadata.uid)
-    finally:
-        for uid in placed:
-            predicates.remove(uid)
-    site = _Site(types, configuration)
-    found = yield from _packed(site, seen, {}, configuration.autoscaling.most_nodes)
+    """Return, in steps, which nodes take all of ``pods`` in the eyes of one who adds up what a node has."""
+    site = _Site(types, configuration, barred, by_sums=True)
+    found = yield from _packed(site, pods, {}, configuration.autoscaling.most_nodes)
     return found.counts
 
 
-def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str, int], most: int) -> Steps[NewNodes]:
-    """Put each pod on the first node that takes it, the hardest ones first, and add a node where none does."""
+def _packed(
+    site: "_Site",
+    pods: Sequence[GangCandidate],
+    starting: Mapping[str, int],
+    most: int,
+    *,
+    in_order: bool = False,
+) -> Steps[NewNodes]:
+    """Put each pod on the first node that takes it, and add a node where none does; the hardest pods come first.
+
+    With ``in_order`` they come as they are.
+    """
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(min(starting.get(kind.name, 0), most))}
-    for each in sorted(pods, key=_hardness):
+    for each in pods if in_order else sorted(pods, key=_hardness):
         uid = each.pod.metadata.uid
         place = yield from site.put_on_a_node(each)
+        if place is None and (why := site.refused(each)) is not None:
+            found.refused[uid] = why
+            continue
         if place is None and found.counts.total() < most:
             place = yield from site.put_on_a_new_node(each)
             if place is None:
@@ -106,29 +106,28 @@ def _packed(site: "_Site", pods: Sequence[GangCandidate], starting: Mapping[str,
 def _hardness(each: GangCandidate) -> tuple[bool, int, int, int, tuple[str, str]]:
     shape = each.request.shape if each.request else None
     if shape is None:
-        return True, 0, 0, 0, _age(each)
-    return False, -shape.gpus, -shape.mib * shape.gpus, -shape.percent, _age(each)
+        return True, 0, 0, 0, by_age(each)
+    return False, -shape.gpus, -shape.mib * shape.gpus, -shape.percent, by_age(each)
 
 
-def _age(each: GangCandidate) -> tuple[str, str]:
+def by_age(each: GangCandidate) -> tuple[str, str]:
+    """Return a key by which the pods that have waited longest come first."""
     return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them. Without ``barred`` only the sums of a node count."""
+    """Nodes that do not exist yet, and the pods on them; ``by_sums`` tells that only the sums of a node count."""
 
     def __init__(
-        self,
-        types: Sequence[NodeType],
-        configuration: Configuration,
-        barred: BarredTypes | None = None,
+        self, types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes, *, by_sums: bool = False
     ) -> None:
         self.types = types
         self._ledger = Ledger(configuration)
         self._engine = PlacementEngine(self._ledger, prices_later=True)
         self._predicates = Predicates(())
-        self._barred = barred
+        self._barred, self._by_sums = barred, by_sums
         self._nodes: dict[str, NodeType] = {}
+        self._new = {kind.name: kind.node("new") for kind in types}
 
     def add(self, kind: NodeType) -> str:
         """Add an empty node, and return its name."""
@@ -148,10 +147,15 @@ class _Site:
         yield from self._predicates.prepare(each.pod)
         open_nodes = [name for name, reason in self._predicates.reasons(each.pod).items() if reason is None]
         for name in open_nodes:
-            if self._put(each, name):
+            if not self._is_too_small(each, name) and self._put(each, name):
                 return name
             yield
         return None
+
+    def _is_too_small(self, each: GangCandidate, name: str) -> bool:
+        """Return whether nodes of the type that are there show that a node is less than is described."""
+        why = self._barred.get((each.pod.metadata.uid, self._nodes[name].name))
+        return why is not None and why.rule in _OF_NODES_THERE
 
     def put_on_a_new_node(self, each: GangCandidate) -> Steps[str | None]:
         """Put a pod on a new node of the first type that could take it; return its name, None where none could."""
@@ -165,23 +169,28 @@ class _Site:
             self._predicates.drop_node(name)
         return None
 
+    def refused(self, each: GangCandidate) -> Mapping[str, NodeTypeRefusal] | None:
+        """Return why no type can take a pod whatever other pods there are, by the types' names; None where one may."""
+        found = {kind.name: why for kind in self.types if (why := self._refusal(each, kind)) is not None}
+        return found if len(found) == len(self.types) else None
+
     def refusals(self, each: GangCandidate) -> Mapping[str, NodeTypeRefusal]:
         """Return why no type can take a pod, by the types' names."""
         other = NodeTypeRefusal(NodeTypeRule.OTHER_PODS)
         return {kind.name: self._refusal(each, kind) or other for kind in self.types}
 
     def _refusal(self, each: GangCandidate, kind: NodeType) -> NodeTypeRefusal | None:
-        if self._barred is not None and each.request is not None:
+        if not self._by_sums and each.request is not None:
             refusal = kind.refusal(each.request)
             if refusal is not None:
                 return refusal
-        if static_reason(each.pod.spec, kind.node("new")) is not None:
+        if static_reason(each.pod.spec, self._new[kind.name]) is not None:
             return NodeTypeRefusal(NodeTypeRule.LABELS)
-        return (self._barred or {}).get((each.pod.metadata.uid, kind.name))
+        return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
         request = each.request
-        if request is not None and self._barred is not None:
+        if request is not None and not self._by_sums:
             decision = self._engine.decide(request, name, 0)
             if not isinstance(decision, Decision):
                 return False

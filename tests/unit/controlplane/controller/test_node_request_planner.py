@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import msgspec
@@ -147,10 +147,136 @@ def test_nothing_is_asked_for_a_pod_that_the_autoscaler_sees_itself() -> None:
     assert bench.round().created == []
 
 
-def test_what_it_has_seen_for_long_is_asked_for_all_the_same() -> None:
+def test_what_it_surely_sees_is_left_to_it_however_long_it_takes() -> None:
+    """It has no nodes now. Once it has some, it would add one for the pod and one for a placeholder beside it."""
     bench = fragmented()
     bench.put(waits("p", count=2, mem=18))
+    for after in range(10, 5 * WAIT, 50):
+        result = bench.round(after)
+        assert result.created == []
+        assert set(said(result)) <= ({"p"} if after >= WAIT else set())
+    assert bench.planner.refused == 0, "a node of the type would take it"
+
+
+def test_what_it_may_not_have_seen_is_asked_for_later() -> None:
+    """Each of the two pods fits the node's sum: the autoscaler may put the one there that it saw as too many."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10), waits("q", mem=9))
+    assert bench.round().created == []
     assert len(bench.round(WAIT + 1).created) == 1
+
+
+def test_nodes_that_it_adds_for_others_are_not_waited_for_for_ever() -> None:
+    """A pod comes every five minutes that fits no sum; its node would do for both. Something keeps all of them away."""
+    bench = Bench(node("n"))
+    bench.put(*(runs(f"r{gpu}", "n", gpu, 11) for gpu in range(2)))
+    bench.put(waits("q", mem=6))
+    others: list[Pod] = []
+    for after in range(0, 2 * WAIT, 60):
+        if after % 300 == 0:
+            born = datetime.fromtimestamp(NOW + after - 10, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            bench.drop(*others)
+            others = [waits(f"p{after}", born=born, mem=9)]
+            bench.put(*others)
+        bench.round(after + 1)
+        assert asked(bench) == (after + 10 >= WAIT), after
+
+
+def test_what_no_node_of_the_type_can_take_keeps_no_other_pod_from_one() -> None:
+    """A new pod that wants too many CPUs comes every minute, so that there always is a fresh one."""
+    bench = fragmented()
+    bench.join(arrived("there", units=30))
+    bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
+    bench.put(waits("hopeless", asks={"cpu": "500"}, mem=2), waits("q", mem=10))
+    result = bench.round()
+    assert said(result) == {"hopeless": "NoNodeTypeFits", "q": "NodeRequested"}
+    assert "Insufficient cpu" in result.events[0].message
+    assert asked(bench) == 1
+
+
+def test_what_is_reserved_for_a_gang_hides_no_pod_from_the_controller() -> None:
+    """The autoscaler sees no reservations: the pod fits the node's sum, and waits for a GPU."""
+    bench = Bench(node("n"), gangs=True)
+    bench.put(*(tolerant_member(number, size=2) for number in range(2)))
+    bench.round(0)
+    assert bench.state.reserved_pods()
+    bench.put(waits("p", mem=15))
+    assert len(bench.round(10).created) == 1
+
+
+def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_important_ones() -> None:
+    """The crowd's pods are harder to place, and of another type; there are always more of them than nodes."""
+    first, second = described(count=2, label="pool=x"), described(count=2, label="pool=y")
+    bench = Bench(
+        node("x0", type_="pool=x"), node("y0", type_="pool=y"), configuration=configured(first, second), most_nodes=3
+    )
+    for on in ("x0", "y0"):
+        bench.put(*(runs(f"{on}-{gpu}", on, gpu, 7) for gpu in range(2)))
+
+    def wanting(name: str, pool: str, priority: int, namespace: str, units: int) -> Pod:
+        asking = waits(name, mem=units)
+        spec = msgspec.structs.replace(asking.spec, node_selector={"pool": pool}, priority=priority)
+        meta = msgspec.structs.replace(asking.metadata, namespace=namespace)
+        return msgspec.structs.replace(asking, metadata=meta, spec=spec)
+
+    bench.put(*(wanting(f"c{i:02}", "x", 0, "crowd", 14) for i in range(20)))
+    bench.put(wanting("q", "y", 1000, "other", 10))
+    for after in (10, 11):
+        bench.round(after)
+    assert bench.planner.requested()["pool=y"] == 1
+
+
+def test_who_gets_no_node_because_others_come_first_is_told_so_in_time() -> None:
+    bench = Bench(gangs=True, most_nodes=1)
+    bench.put(*(tolerant_member(number, size=4) for number in range(4)))
+    assert said(bench.round()) == {"g-0": "NodeRequested", "g-1": "NodeRequested"}
+    bench.join(node("other", type_=TYPE))
+    bench.put(*(runs(f"r{gpu}", "other", gpu, 1) for gpu in range(2)))
+    texts = [event.message for after in (300, 600, WAIT + 1) for event in bench.round(after).events]
+    assert sum("autoscaling.mostNodes" in text for text in texts) == 2, texts
+
+
+def on_every_node(name: str, on: str, cpus: str) -> Pod:
+    found = pod(name, asks={"cpu": cpus}, node=on)
+    meta = msgspec.structs.replace(found.metadata, labels={"pod-template-generation": "1"})
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+def test_what_daemon_sets_leave_of_a_node_counts() -> None:
+    bench = fragmented()
+    bench.join(arrived("there", units=30))
+    bench.put(on_every_node("daemon", "there", "20"))
+    bench.put(waits("p", asks={"cpu": "90"}, mem=10))
+    assert said(bench.round(WAIT + 1)) == {"p": "NoNodeTypeFits"}
+    bench.drop(on_every_node("daemon", "there", "20"))
+    bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
+    bench.round(WAIT + 10)
+    assert asked(bench) == 1
+
+
+def test_a_place_on_an_older_node_does_not_prove_that_new_ones_are_of_use() -> None:
+    """Every new node stays without GPUs; on the old one a pod ends now and then, and one that waits gets its GPU."""
+    bench, numbers = fragmented(), count()
+    bench.join(arrived("old", units=30))
+    bench.put(*(runs(f"o{gpu}", "old", gpu, 15) for gpu in range(2)))
+    for _ in range(3):
+        bench.put(waits(f"p{next(numbers)}", mem=10))
+    bought: list[int] = []
+    for after in range(10, 4 * 3600, 30):
+        if after % 300 < 30:
+            waiting = sorted(each.metadata.name for each in bench.waiting.waiting.values())[0]
+            bench.drop(runs("o0", "old", 0, 15))
+            placed = runs(waiting, "old", 0, 10)
+            meta = msgspec.structs.replace(placed.metadata, resource_version="2")
+            bench.put(msgspec.structs.replace(placed, metadata=meta))
+            bench.round(after)
+            bench.drop(msgspec.structs.replace(placed, metadata=meta))
+            bench.put(runs("o0", "old", 0, 15), waits(f"p{next(numbers)}", mem=10))
+        bench.round(after)
+        if asked(bench):
+            bought.append(after)
+            bench.join(node(f"new-{after}", type_=TYPE, gpus=0))
+    assert len(bought) <= 6
 
 
 def test_two_pods_that_want_one_new_node_bring_one() -> None:
@@ -277,7 +403,7 @@ def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
     labels = broken.metadata.labels | {"pool": "gpu"}
     bench.join(msgspec.structs.replace(broken, metadata=msgspec.structs.replace(broken.metadata, labels=labels)))
     bench.put(waits("p", count=2, mem=30))
-    assert len(bench.round(WAIT + 1).created) == 1
+    assert said(bench.round(WAIT + 1)) == {"p": "NodeNotAdded"}, "and not NoNodeTypeFits"
 
 
 def test_a_node_that_reports_no_gpus_for_a_moment_bars_no_type() -> None:
@@ -454,14 +580,15 @@ def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
 
 
 def test_a_pod_that_was_behind_a_gate_is_left_to_the_autoscaler_first() -> None:
-    """Another project's gate hid it from all for an hour."""
-    bench, waiting = Bench(node("n", gpus=0)), waits("p", mem=15)
-    spec = msgspec.structs.replace(waiting.spec, scheduling_gates=(SchedulingGate(name="kueue.x-k8s.io/admission"),))
-    bench.put(msgspec.structs.replace(waiting, spec=spec))
+    """Another project's gate hid both of them from all for an hour; either of the two may fit the node's sum."""
+    bench, waiting = fragmented(), [waits("p", mem=10), waits("q", mem=9)]
+    for each in waiting:
+        spec = msgspec.structs.replace(each.spec, scheduling_gates=(SchedulingGate(name="kueue.x-k8s.io/admission"),))
+        bench.put(msgspec.structs.replace(each, spec=spec))
     assert [bench.round(after).created for after in range(10, 4 * WAIT, 100)] == [[]] * 36
-    bench.put(waiting)
-    assert bench.round(4 * WAIT + 1).created == []
-    assert len(bench.round(5 * WAIT + 1).created) == 1
+    bench.put(*waiting)
+    assert bench.round(4 * WAIT + 10).created == []
+    assert len(bench.round(5 * WAIT + 10).created) == 1
 
 
 @pytest.mark.parametrize("gangs", [False, True])

@@ -18,7 +18,8 @@ from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes, nodes_unasked
+from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
+from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes
 from tests.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
@@ -111,9 +112,15 @@ def node(name: str, units: int) -> Node:
     return gpu_node(name, mode="cgpu", sizes=[15 * 1024] * 2, allocatable=amounts)
 
 
-def unasked(pods: Sequence[GangCandidate], existing: Predicates, *types: dict[str, object]) -> Counter[str]:
+def autoscaler(
+    existing: Predicates, *types: dict[str, object], reserved: Sequence[Pod] = (), barred: BarredTypes | None = None
+) -> UnaskedNodes:
     configuration = configured(*types)
-    return at_once(nodes_unasked(pods, node_types_of(configuration), existing, configuration))
+    return UnaskedNodes(NodesInSum(existing, reserved), node_types_of(configuration), configuration, barred or {})
+
+
+def unasked(pods: Sequence[GangCandidate], existing: Predicates, *types: dict[str, object]) -> Counter[str]:
+    return at_once(autoscaler(existing, *types).counts(pods))
 
 
 def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None:
@@ -125,6 +132,73 @@ def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None
 
 def test_an_autoscaler_adds_nodes_by_sums() -> None:
     assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}
+
+
+def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> None:
+    """A node of the type is there and has too few CPUs, say. What only gputile knows keeps no autoscaler from it."""
+    for rule, count in ((NodeTypeRule.TOO_LITTLE, 0), (NodeTypeRule.PAUSED, 1), (NodeTypeRule.NOT_AS_DESCRIBED, 1)):
+        barred = {("p0", "pool=gpu"): NodeTypeRefusal(rule)}
+        found = at_once(autoscaler(Predicates(()), described(count=2), barred=barred).counts(sizes(10)))
+        assert found.total() == count, rule
+
+
+def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
+    existing, waiting = Predicates([node("n", 16)]), tolerant(pod("reserved", mem=16))
+    existing.place(waiting, "n")
+    view = autoscaler(existing, described(count=2), reserved=[waiting])
+    assert at_once(view.counts(sizes(10))) == {}
+    assert at_once(view.left(sizes(10))) == set()
+    assert existing.spare("n")[GPU_MEMORY] == 0, "it is counted again"
+
+
+@pytest.mark.parametrize(
+    ("free", "units", "left"),
+    [
+        ((), [10], 1),  # it fits no node: its node comes without being asked for
+        ((), [10, 10, 10], 2),  # in sum one node takes three, by its GPUs two
+        ((), [20], 0),  # no node takes it, and the event says so
+        ((16,), [10], 0),  # it fits in sum
+        ((16,), [10, 10], 2),  # one of them fits in sum: the node that comes for the other takes both
+        ((16,), [10, 10, 10], 2),
+        ((16, 20), [10, 10, 10], 0),
+        ((16,), [10, 9], 0),  # each of them may be the one that fits
+        ((8,), [10, 9], 2),
+    ],
+)
+def test_who_is_left_to_the_autoscaler(free: Sequence[int], units: Sequence[int], left: int) -> None:
+    existing = Predicates([node(f"n{i}", each) for i, each in enumerate(free)])
+    assert len(at_once(autoscaler(existing, described(count=2)).left(sizes(*units)))) == left
+
+
+def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:
+    barred = {("p0", "pool=gpu"): NodeTypeRefusal(NodeTypeRule.PAUSED)}
+    assert at_once(autoscaler(Predicates(()), described(count=2), barred=barred).left(sizes(10))) == set()
+
+
+@given(
+    units=st.lists(st.integers(1, 15), min_size=1, max_size=30),
+    gpus=st.integers(1, 3),
+    most=st.integers(1, 4),
+)
+def test_the_pods_in_front_get_the_nodes_if_there_are_not_enough(units: list[int], gpus: int, most: int) -> None:
+    """Whoever is passed over would not have had a place on as many nodes behind all in front that have one."""
+    configuration = configured(described(count=gpus))
+    pods, types = sizes(*units), node_types_of(configured(described(count=gpus)))
+    found = at_once(new_nodes(pods, types, {}, configuration, {}, most=most))
+    assert found.counts.total() <= most
+    passed = [i for i, each in enumerate(pods) if each.pod.metadata.uid not in found.types]
+    if passed:
+        first = [units[i] for i in range(passed[0] + 1)]
+        assert _first_fit(first, 15) > most * gpus
+
+
+def _first_fit(units: Sequence[int], size: int) -> int:
+    """Return how many GPUs pods need that are each put on the first one with room."""
+    gpus: list[int] = []
+    for amount in units:
+        if not _put(amount, gpus):
+            gpus.append(size - amount)
+    return len(gpus)
 
 
 @given(units=st.lists(st.integers(1, 15), min_size=1, max_size=5), gpus=st.integers(1, 3))

@@ -1,0 +1,115 @@
+"""Tells for which pods an autoscaler adds nodes by itself, and how many.
+
+An autoscaler adds up what pods ask of a node, and knows no GPUs. It believes that a pod fits a node whose GPUs have
+enough free in sum, and adds nodes for the pods that fit none.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.core.devices.node_type import NodeType
+from gputile.core.devices.node_type_refusal import NodeTypeRule
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.new_nodes import BarredTypes, by_age, new_nodes, nodes_by_sums
+
+_KNOWN_TO_AUTOSCALERS: Final = (NodeTypeRule.TOO_LITTLE,)
+
+
+@dataclass(frozen=True, slots=True)
+class NodesInSum:
+    """The nodes that there are, in the eyes of an autoscaler.
+
+    ``predicates`` is as before after each question. ``reserved`` are pods that are counted there by their
+    reservations: an autoscaler does not know these.
+    """
+
+    predicates: Predicates
+    reserved: Sequence[Pod]
+
+    @contextmanager
+    def looked_at(self) -> Iterator[Predicates]:
+        """Return the nodes for as long as the context lasts, without the pods that are not there."""
+        nodes = [(pod, self.predicates.remove(pod.metadata.uid)) for pod in self.reserved]
+        try:
+            yield self.predicates
+        finally:
+            for pod, node in nodes:
+                if node:
+                    self.predicates.place(pod, node)
+
+
+class UnaskedNodes:
+    """What an autoscaler does by itself. ``barred`` says which types take which pods not, or are not to be asked."""
+
+    def __init__(
+        self, nodes: NodesInSum, types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes
+    ) -> None:
+        self._nodes, self._types, self._configuration, self._barred = nodes, types, configuration, barred
+        self._unfit = {key: why for key, why in barred.items() if why.rule in _KNOWN_TO_AUTOSCALERS}
+
+    def left(self, pods: Iterable[GangCandidate]) -> Steps[set[str]]:
+        """Return, in steps, the UIDs of the pods that the nodes take which an autoscaler adds for certain, once it can.
+
+        It sees those of like pods that are more than all nodes have room for in sum, whatever others there are. As many
+        of them as these new nodes take, GPU by GPU, need nobody else to ask.
+        """
+        groups: dict[tuple[object, ...], list[GangCandidate]] = {}
+        for each in sorted(pods, key=by_age):
+            groups.setdefault(likeness(each), []).append(each)
+        found = set[str]()
+        for group in groups.values():
+            homeless = len(group) - (yield from self._room(group[0]))
+            in_sum = {kind.name: _most_in_sum(group[0].pod, kind) for kind in self._types}
+            first = group[: max(in_sum.values(), default=0)]
+            one = yield from new_nodes(first, self._types, {}, self._configuration, self._barred, most=1)
+            for name in one.counts:
+                nodes = -(-max(0, homeless) // in_sum[name])
+                found.update(each.pod.metadata.uid for each in group[: nodes * len(one.types)])
+        return found
+
+    def _room(self, each: GangCandidate) -> Steps[int]:
+        """Return how many pods like one all nodes have room for in sum, if no other comes."""
+        with self._nodes.looked_at() as predicates:
+            yield from predicates.prepare(each.pod)
+            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+            return sum(predicates.capacity_bound(each.pod, name) for name in names)
+
+    def counts(self, pods: Collection[GangCandidate]) -> Steps[Counter[str]]:
+        """Return, in steps, how many nodes of each type an autoscaler is about to add for ``pods``."""
+        placed: list[str] = []
+        homeless: list[GangCandidate] = []
+        with self._nodes.looked_at() as predicates:
+            try:
+                for each in sorted(pods, key=by_age):
+                    yield from predicates.prepare(each.pod)
+                    name = next((name for name, reason in predicates.reasons(each.pod).items() if reason is None), None)
+                    if name is None:
+                        homeless.append(each)
+                        continue
+                    predicates.place(each.pod, name)
+                    placed.append(each.pod.metadata.uid)
+            finally:
+                for uid in placed:
+                    predicates.remove(uid)
+        return (yield from nodes_by_sums(homeless, self._types, self._configuration, self._unfit))
+
+
+def _most_in_sum(pod: Pod, kind: NodeType) -> int:
+    """Return how many pods like one an empty node of a type takes in sum, at least 1."""
+    return max(1, Predicates([kind.node("new")]).capacity_bound(pod, "new"))
+
+
+def likeness(each: GangCandidate) -> tuple[object, ...]:
+    """Return what is the same for pods that may go to the same nodes and take as much of them."""
+    spec = each.pod.spec
+    asked = (spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers, spec.resources)
+    return msgspec.json.encode(asked), each.request
