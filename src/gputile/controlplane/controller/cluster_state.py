@@ -4,7 +4,7 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. An older version of a pod than the one known is ignored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -90,10 +90,10 @@ class ClusterState:
         reservation = reservation_of(pod)
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
-    def victim_search_input(self) -> VictimSearchInput:
-        """Return the cluster as victims are searched in it."""
-        placement = self.placement
-        return VictimSearchInput(placement.engine, placement.predicates, self.empty_placement.predicates, self._pods)
+    def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
+        """Return the cluster as victims are searched in it; none on the nodes whose names are in ``closed``."""
+        placement, empty = self.placement, self.empty_placement.predicates
+        return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
     def reserved_pods(self) -> list[Pod]:
         """Return the unbound pods that count where GPUs are reserved for them, without those that preempt others.

@@ -2,10 +2,10 @@
 
 The gangs are taken in the order of the queue. A gang that fits whole gets its reservations; the gangs after it see
 them. A gang that does not fit is passed over, so that later ones use what it cannot; but not for ever: after
-``gangs.patienceSeconds`` it blocks the queue behind it, and what becomes free is reserved for it until it fits, or
-until that has lasted for long enough (``starvation``). Only one gang at a time has such reservations, so no two gangs
-wait for each other's. A gang for which pods of lower priority would leave enough has them evicted, and has
-reservations until they have left (``gang_preemption``).
+``gangs.patienceSeconds`` gangs behind it start only on nodes that it could not use (``gang_reach``), and what becomes
+free is reserved for it until it fits, or until that has lasted for long enough (``starvation``). Only one gang at a
+time has such reservations, so no two gangs wait for each other's. A gang for which pods of lower priority would leave
+enough has them evicted, and has reservations until they have left (``gang_preemption``).
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PreemptionState
+from gputile.controlplane.controller.gang_reach import GangReach
 from gputile.controlplane.controller.gang_searches import TOO_LARGE, GangSearches
 from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
 from gputile.controlplane.controller.starvation import StarvationTimeout
@@ -107,6 +108,7 @@ class GangPlanner:
         self._gangs = Gangs(cluster_state)
         self._starvation = StarvationTimeout(self._configuration.gangs)
         self._searches = GangSearches(cluster_state)
+        self._reach = GangReach(cluster_state)
         self.preemption = GangPreemption(cluster_state)
         self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
@@ -221,19 +223,16 @@ class GangPlanner:
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
             self._report(gang, _WAITING, text, result)
             return False
-        if head is not None:
-            yield from self._remove_reservations(gang, result)
-            text = f"{gang.together} wait behind gang {head.name}, which has waited too long to be passed again"
-            self._report(gang, _BEHIND, text, result)
-            return False
+        beside = (yield from self._reach.of(head)) if head is not None else None
+        starved = beside is None and self._is_starved(gang)
         if gang.repeated and self._starvation.resting:
             # The reservations that end stay on the pods: so the next leader knows of them, too.
             self._report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
-        if self._searches.must_wait(gang, starved=self._is_starved(gang)):
+        if self._searches.must_wait(gang, beside, starved=starved):
             result.unfinished = True
             return False
-        search = yield from self._searches.find(gang, starved=self._is_starved(gang))
+        search = yield from self._searches.find(gang, beside, starved=starved)
         if search.reason is not None:
             self._report(gang, search.reason, search.text, result)
         plan = search.plan
@@ -243,12 +242,16 @@ class GangPlanner:
         if plan.fits:
             yield from self._start(gang, plan, result)
             return True
-        found = yield from self.preemption.find(gang)
+        found = yield from self.preemption.find(gang, beside.nodes if beside is not None else ())
         if found is not None:
             yield from self._keep_places(gang, found, result)
             return False
-        self._report(gang, _WAITING, no_room_text(gang.together, plan), result)
-        if self._is_starved(gang):
+        if head is not None and beside is not None and self._searches.could_be_on(gang, beside):
+            text = f"{gang.together} wait behind gang {head.name}, which has waited too long to be passed again"
+            self._report(gang, _BEHIND, text, result)
+        else:
+            self._report(gang, _WAITING, no_room_text(gang.together, plan), result)
+        if head is None and self._is_starved(gang):
             yield from self._reserve_what_fits(gang, plan, result)
         else:
             yield from self._remove_reservations(gang, result)

@@ -103,8 +103,11 @@ class GangPreemption:
 
     # -- a new plan
 
-    def find(self, gang: Gang) -> Steps[GangVictims | None]:
-        """Return, in steps, places for the pods that start together, and who leaves; None where that is not to be."""
+    def find(self, gang: Gang, closed: Collection[str] = ()) -> Steps[GangVictims | None]:
+        """Return, in steps, places for the pods that start together, and who leaves; None where that is not to be.
+
+        No place is on a node whose name is in ``closed``.
+        """
         uids, now_ns = frozenset(pod.metadata.uid for pod in gang.unreserved), self._cluster_state.now_ns
         rested, until_ns = self._rests.get(gang.name, (frozenset(), 0))
         if rested == uids and 0 < until_ns - now_ns <= _REST_NS:
@@ -118,7 +121,7 @@ class GangPreemption:
             return None
         self._rests[gang.name] = uids, now_ns + _REST_NS
         steps = choose_gang_victims(
-            members, gang.needed, self._cluster_state.victim_search_input(), self._rules(), now_ns
+            members, gang.needed, self._cluster_state.victim_search_input(closed), self._rules(), now_ns
         )
         try:
             while True:

@@ -12,6 +12,7 @@ from typing import Final
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
+from gputile.controlplane.controller.gang_reach import ReachableNodes
 from gputile.controlplane.controller.gangs import Gang, reservation_lasts
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
@@ -25,6 +26,7 @@ TOO_LARGE: Final = EventReason.GANG_TOO_LARGE
 _INVALID: Final = EventReason.INVALID_GPU_REQUEST
 _SECOND = 10**9
 _FIRST_PAUSE, _LONGEST_PAUSE = _SECOND, 60 * _SECOND  # before a search that gave up is made again
+_ROOM_STANDS = 10 * _SECOND  # so long room counts that a gang was not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class _Tried:
 
     ``cycle`` is the pass over all gangs that it was part of. One that gave up is made again from ``again_ns`` on (Unix
     time in nanoseconds), since each costs as much as it may; ``failures`` of them came in a row.
+
+    ``beside`` are the nodes on which no place was looked for, and ``room`` is what a search found there, too. It may
+    fit; then it is looked at again some time after ``at_ns`` (Unix time in ns), as others may have taken it.
     """
 
     pods: frozenset[str]
@@ -41,6 +46,9 @@ class _Tried:
     grown: int
     cycle: int
     plan: GangPlan
+    room: GangPlan
+    beside: ReachableNodes | None
+    at_ns: int
     again_ns: int = 0
     failures: int = 0
 
@@ -98,13 +106,21 @@ class GangSearches:
         alone = self._alone.get(gang.name)
         return alone is not None and alone.plan.fits
 
-    def must_wait(self, gang: Gang, *, starved: bool) -> bool:
-        """Return whether the round has gone on for so long that the gang's search is left to the next one."""
-        return self._steps_left <= 0 and self._known(gang, starved=starved) is None
+    def could_be_on(self, gang: Gang, reach: ReachableNodes) -> bool:
+        """Return whether the places that the gang would get in the empty cluster are on some of these nodes."""
+        alone = self._alone.get(gang.name)
+        return alone is not None and any(place.node in reach.nodes for place in alone.plan.places.values())
 
-    def find(self, gang: Gang, *, starved: bool) -> Steps[GangSearch]:
-        """Return, in steps, what a search finds now; ``starved`` tells that GPUs are reserved for the gang anyway."""
-        cluster_state, known = self._cluster_state, self._known(gang, starved=starved)
+    def must_wait(self, gang: Gang, beside: ReachableNodes | None, *, starved: bool) -> bool:
+        """Return whether the round has gone on for so long that the gang's search is left to the next one."""
+        return self._steps_left <= 0 and self._known(gang, beside, starved=starved) is None
+
+    def find(self, gang: Gang, beside: ReachableNodes | None, *, starved: bool) -> Steps[GangSearch]:
+        """Return, in steps, what a search finds now; ``starved`` tells that GPUs are reserved for the gang anyway.
+
+        No place is on a node of ``beside``.
+        """
+        cluster_state, known = self._cluster_state, self._known(gang, beside, starved=starved)
         if known is not None:
             return GangSearch(None if self.is_too_large(gang) else known)
         members: list[GangCandidate] = []
@@ -115,11 +131,13 @@ class GangSearches:
         except RequestError as error:
             return GangSearch(None, _INVALID, f"gang {gang.name.name}: {error}")
         pods, freed = _uids(gang), cluster_state.freed
-        plan = yield from self._search(members, gang.needed, cluster_state.placement)
+        plan = room = yield from self._search(members, gang.needed, cluster_state.placement, beside)
+        if beside is not None and not plan.fits:
+            room = yield from self._search(members, gang.needed, cluster_state.placement)
         tried = self._tried.pop(gang.name, None)
         if plan.fits:
             return GangSearch(plan)
-        self._tried[gang.name] = self._failed(gang, pods, freed, plan, tried)
+        self._tried[gang.name] = self._failed(gang, freed, (plan, room, beside), tried)
         alone = yield from self._in_the_empty_cluster(gang, pods, members)
         if not self.is_too_large(gang):
             return GangSearch(plan)
@@ -133,17 +151,18 @@ class GangSearches:
         """Return the pods for which the last searches found no room, of each gang as many as have to start together."""
         found: list[Pod] = []
         for name, tried in self._tried.items():
-            lacking = tried.pods - tried.plan.places.keys()
+            lacking = tried.pods - tried.room.places.keys()
             pods = [pod for pod in self._cluster_state.members.pods(name) if pod.metadata.uid in lacking]
-            found += sorted(pods, key=in_line)[: max(0, tried.needed - len(tried.plan.places))]
+            found += sorted(pods, key=in_line)[: max(0, tried.needed - len(tried.room.places))]
         return found
 
-    def _known(self, gang: Gang, *, starved: bool) -> GangPlan | None:
+    def _known(self, gang: Gang, beside: ReachableNodes | None, *, starved: bool) -> GangPlan | None:
         """Return the plan of a search that need not be made again."""
         tried, cluster_state = self._tried.get(gang.name), self._cluster_state
-        if tried is None or (tried.pods, tried.needed) != (_uids(gang), gang.needed):
+        if tried is None or (tried.pods, tried.needed, tried.beside) != (_uids(gang), gang.needed, beside):
             return None
-        nothing_new = cluster_state.freed == tried.freed or tried.cycle == self._cycle
+        room_stands = not tried.room.fits or 0 <= cluster_state.now_ns - tried.at_ns < _ROOM_STANDS
+        nothing_new = (cluster_state.freed == tried.freed and room_stands) or tried.cycle == self._cycle
         # Where the clock was set back, the time is so far ahead that it means nothing.
         paused = 0 < tried.again_ns - cluster_state.now_ns <= _LONGEST_PAUSE and cluster_state.grown == tried.grown
         if not nothing_new and not paused:
@@ -152,12 +171,17 @@ class GangSearches:
             return None  # what is reserved for it was lost, or ends
         return tried.plan
 
-    def _failed(self, gang: Gang, pods: frozenset[str], freed: int, plan: GangPlan, before: _Tried | None) -> _Tried:
-        again_ns = failures = 0
-        if not plan.certain:
+    def _failed(
+        self, gang: Gang, freed: int, found: tuple[GangPlan, GangPlan, ReachableNodes | None], before: _Tried | None
+    ) -> _Tried:
+        """Return what to remember of a search; ``found`` are its ``plan``, its ``room`` and what it was ``beside``."""
+        plan, room, beside = found
+        pods, again_ns, failures, now_ns = _uids(gang), 0, 0, self._cluster_state.now_ns
+        if not (plan.certain and room.certain):
             failures = before.failures + 1 if before is not None and before.pods == pods else 1
-            again_ns = self._cluster_state.now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(failures - 1, 10))
-        return _Tried(pods, gang.needed, freed, self._cluster_state.grown, self._cycle, plan, again_ns, failures)
+            again_ns = now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(failures - 1, 10))
+        grown, cycle = self._cluster_state.grown, self._cycle
+        return _Tried(pods, gang.needed, freed, grown, cycle, plan, room, beside, now_ns, again_ns, failures)
 
     def _in_the_empty_cluster(
         self, gang: Gang, pods: frozenset[str], members: Sequence[GangCandidate]
@@ -168,9 +192,16 @@ class GangSearches:
             known = self._alone[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
         return known.plan
 
-    def _search(self, members: Sequence[GangCandidate], needed: int, placement: ClusterPlacement) -> Steps[GangPlan]:
+    def _search(
+        self,
+        members: Sequence[GangCandidate],
+        needed: int,
+        placement: ClusterPlacement,
+        beside: ReachableNodes | None = None,
+    ) -> Steps[GangPlan]:
         """Search in steps, and count them."""
-        steps = plan_gang(members, needed, placement.engine, placement.predicates, self._cluster_state.now_ns)
+        engine, predicates, now_ns = placement.engine, placement.predicates, self._cluster_state.now_ns
+        steps = plan_gang(members, needed, engine, predicates, now_ns, beside.nodes if beside is not None else ())
         try:
             while True:
                 try:

@@ -6,7 +6,7 @@ GPU or more, each GPU takes only so many as its free memory has that size. Rules
 that they close now may open as pods of the gang are placed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,9 +45,13 @@ class _AlikePods:
 
 
 def most_placed(
-    specs: Sequence[tuple[GangCandidate, int]], ledger: Ledger, predicates: Predicates, enough: int
+    specs: Sequence[tuple[GangCandidate, int]],
+    ledger: Ledger,
+    predicates: Predicates,
+    enough: int,
+    closed: Collection[str] = (),
 ) -> Steps[int]:
-    """Return, in steps, an upper bound of how many pods could have a place at once.
+    """Return, in steps, an upper bound of how many pods could have a place at once on nodes that are not ``closed``.
 
     Where the bound is ``enough`` or more, any number from ``enough`` on may be returned.
 
@@ -55,7 +59,7 @@ def most_placed(
     """
     groups = _merged(specs[_MOST_GROUPS:], ledger.node_arrays.rows)
     for candidate, count in specs[:_MOST_GROUPS]:
-        groups.append((yield from _group(candidate, count, ledger, predicates)))
+        groups.append((yield from _group(candidate, count, ledger, predicates, closed)))
     most = sum(min(group.count, group.capacity_bound) for group in groups)
     for nodes in _distinct([group.open for group in groups]):
         if most < enough:
@@ -84,10 +88,12 @@ def _merged(specs: Sequence[tuple[GangCandidate, int]], rows: int) -> list[_Alik
     return list(found.values())
 
 
-def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_AlikePods]:
+def _group(
+    candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates, closed: Collection[str]
+) -> Steps[_AlikePods]:
     arrays, request = ledger.node_arrays, candidate.request
     names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
-    names = [name for name in names if name in ledger.row_of]
+    names = [name for name in names if name in ledger.row_of and name not in closed]
     yield
     rows = np.fromiter((ledger.row_of[name] for name in names), np.intp, len(names))
     parts = np.full(len(names), count, np.int64)

@@ -4,7 +4,7 @@ Pods of the gang are booked in the ledger while the search looks for places, and
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -51,12 +51,18 @@ class GangPlan:
 
 
 def plan_gang(
-    members: Sequence[GangCandidate], needed: int, engine: PlacementEngine, predicates: Predicates, now_ns: int
+    members: Sequence[GangCandidate],
+    needed: int,
+    engine: PlacementEngine,
+    predicates: Predicates,
+    now_ns: int,
+    closed: Collection[str] = (),
 ) -> Steps[GangPlan]:
     """Return, in steps, places for all of ``members``, or for at least ``needed`` of them, or why there are none.
 
-    Reservations of the members do not count meanwhile. ``now_ns`` is Unix time in nanoseconds. A caller that gives up
-    half-way closes the steps: ledger and predicates are as before then.
+    None is on a node whose name is in ``closed``. Reservations of the members do not count meanwhile. ``now_ns`` is
+    Unix time in nanoseconds. A caller that gives up half-way closes the steps: ledger and predicates are as before
+    then.
     """
     ordered = sorted(members, key=hardness)
     budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
@@ -66,7 +72,7 @@ def plan_gang(
             aside.take(member.pod)
             yield
         kinds = yield from kinds_of(ordered, predicates.repelling())
-        search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns)
+        search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns, closed)
         found: Search[Decision] = yield from search(search_state.kinds, needed, search_state, budget)
         lacking = ""
         if found.placed < len(ordered):
@@ -130,11 +136,12 @@ class _LedgerSearchState:
         engine: PlacementEngine,
         predicates: Predicates,
         now_ns: int,
+        closed: Collection[str],
     ) -> None:
         self._engine = engine
         self._ledger = engine.ledger
         self._predicates = predicates
-        self._now_ns = now_ns
+        self._now_ns, self._closed = now_ns, closed
         self._members = members
         self.kinds = kinds.number
         self._specs = kinds.spec
@@ -153,7 +160,7 @@ class _LedgerSearchState:
             spec: self._asking[kind] for spec, kind in zip(reversed(self._specs), reversed(self.kinds), strict=True)
         }
         specs = [(first[spec], count) for spec, count in counts.items()]
-        return (yield from most_placed(specs, self._ledger, self._predicates, enough))
+        return (yield from most_placed(specs, self._ledger, self._predicates, enough, self._closed))
 
     def options(self, member: int) -> Iterator[Decision | None]:
         """Yield the best GPUs of each node, best nodes first; then the other GPUs that would do."""
@@ -263,7 +270,8 @@ class _LedgerSearchState:
         return "; ".join(parts) or "there are no nodes"
 
     def _open(self, pod: Pod) -> list[str]:
-        return [name for name, reason in self._predicates.reasons(pod).items() if reason is None]
+        reasons = self._predicates.reasons(pod)
+        return [name for name, reason in reasons.items() if reason is None and name not in self._closed]
 
 
 def _load(gpu: GpuState) -> tuple[int, int, int, int, int]:

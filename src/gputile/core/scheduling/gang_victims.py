@@ -45,13 +45,15 @@ _SECOND = 10**9
 class VictimSearchInput:
     """The cluster that places are looked for in. ``pods`` are its bound pods by UID.
 
-    ``empty`` tells which nodes a pod could go to if no pod were there.
+    ``empty`` tells which nodes a pod could go to if no pod were there. No place is on a node whose name is in
+    ``closed``.
     """
 
     engine: PlacementEngine
     predicates: Predicates
     empty: Predicates
     pods: Mapping[str, Pod]
+    closed: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,8 @@ class _Attempt:
 
     def _free(self, asking: GangCandidate) -> Decision | None:
         """Return the best place that nobody has to leave."""
-        names = [name for name, reason in self._predicates.reasons(asking.pod).items() if reason is None]
+        reasons, closed = self._predicates.reasons(asking.pod), self._cluster.closed
+        names = [name for name, reason in reasons.items() if reason is None and name not in closed]
         if asking.request is None:
             return Decision(names[0], (), None) if names else None
         for name in self._engine.best_first(asking.request, names):
@@ -302,7 +305,7 @@ class _Attempt:
         now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
         found: dict[str, VictimChoice] = {}
         for name, reason in now.items():
-            if reason is not None and empty.get(name, reason) is not None:
+            if name in self._cluster.closed or (reason is not None and empty.get(name, reason) is not None):
                 continue
             choice = known.get(name)
             if name not in known or (choice is not None and self._rules.over_budget(choice.evicted)):

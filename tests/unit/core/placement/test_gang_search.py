@@ -1,6 +1,6 @@
 """The search for a gang's places, against trying everything."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
@@ -187,10 +187,12 @@ def _gpus(each: Node) -> Sequence:  # type: ignore[type-arg]
     return state.gpus
 
 
-def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int) -> GangPlan:
+def plan(
+    ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int, closed: Collection[str] = ()
+) -> GangPlan:
     engine = PlacementEngine(ledger)
     members = [GangCandidate(each, engine.request(each)) for each in pods]
-    return at_once(plan_gang(members, needed, engine, predicates, 1))
+    return at_once(plan_gang(members, needed, engine, predicates, 1, closed))
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -208,6 +210,20 @@ def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
     assert found.fits == try_everything(nodes, wanted)
     assert bool(found.lacking) != (len(found.places) == len(pods))
     _check(ledger, found, pods)
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(nodes=clusters(), wanted=asks, closed=st.sets(st.integers(0, 2)))
+def test_closed_nodes_are_as_if_they_were_not_there(
+    nodes: list[Node], wanted: list[tuple[int, int]], closed: set[int]
+) -> None:
+    names = {each.metadata.name for i, each in enumerate(nodes) if i in closed}
+    ledger, predicates = ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes)
+    pods = [asking(i, *want) for i, want in enumerate(wanted)]
+    found = plan(ledger, predicates, pods, len(pods), names)
+    assert found.certain
+    assert found.fits == try_everything([each for each in nodes if each.metadata.name not in names], wanted)
+    assert not names & {place.node for place in found.places.values()}
 
 
 def _check(ledger: Ledger, found: GangPlan, pods: Sequence[Pod]) -> None:
