@@ -15,9 +15,9 @@ from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
-from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
+from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, start_extender, write_configuration
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE

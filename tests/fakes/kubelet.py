@@ -18,10 +18,10 @@ from grpc import aio
 
 from gputile.api.core import Container, Pod
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listed
-from gputile.node.gateway.protocols import podresources_v1_pb2_grpc as listing_rpc
 from tests.fakes.devicemanager import AdmissionError, DeviceManager, Endpoint
+from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+from tests.fakes.protocols import podresources_v1_pb2_grpc as listing_rpc
 
 QPS, BURST = 100.0, 10  # of the PodResources service
 

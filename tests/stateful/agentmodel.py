@@ -69,12 +69,12 @@ from gputile.node.gateway.messages import (
 )
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.monitor import Observation
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager, DevicesUnavailable, Endpoint
 from tests.fakes.kubelet import pod_resources
+from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.integration.agent.scene import FixedMonitor, machine
 
 LONG_AGO_S = 100.0

@@ -16,8 +16,8 @@ import grpc
 
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
-from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
+from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.soak.system.objects import ASKED, Unreadable, annotation, claim_of, gpus_of, key_of, node_of
 
 ID = re.compile(r"g(\d+)-\d+")  # docs/concepts/agent.md: device IDs name their GPU

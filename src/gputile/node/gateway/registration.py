@@ -17,12 +17,12 @@ from gputile.node.gateway.directory_watch import DirectoryWatch
 from gputile.node.gateway.plugin import OPTIONS, SOCKET_PREFIX, Carry, Plugin
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.node.gateway.sockets import answers
 
 log = logging.getLogger(__name__)
 
 VERSION = "v1beta1"
+REGISTER = f"/{VERSION}.Registration/Register"
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_EVERY_S = 1.5
 ANSWER_WITHIN_S = 5.0
@@ -173,8 +173,7 @@ class Registrar:
     async def _register(self, plugins: Sequence[Plugin], now: float) -> None:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
-            stub: rpc.RegistrationAsyncStub = rpc.RegistrationStub(channel)
-            problems = await asyncio.gather(*(self._register_one(stub, plugin) for plugin in plugins))
+            problems = await asyncio.gather(*(self._register_one(channel, plugin) for plugin in plugins))
         failed = {p.resource: problem for p, problem in zip(plugins, problems, strict=True) if problem is not None}
         if not failed:
             self._failures = 0
@@ -185,13 +184,15 @@ class Registrar:
         resource, problem = next(iter(failed.items()))
         log.warning("the kubelet does not take %s: %s; again in %s s", resource, problem, pause)
 
-    async def _register_one(self, stub: "rpc.RegistrationAsyncStub", plugin: Plugin) -> str | None:
+    async def _register_one(self, channel: grpc.aio.Channel, plugin: Plugin) -> str | None:
         """Register one plugin; return why that failed, None if it did not."""
         request = pb.RegisterRequest(
             version=VERSION, endpoint=plugin.endpoint, resource_name=plugin.resource, options=OPTIONS
         )
+        register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
+        register = channel.unary_unary(REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString)
         try:
-            await stub.Register(request, timeout=ANSWER_WITHIN_S)
+            await register(request, timeout=ANSWER_WITHIN_S)
         except grpc.aio.AioRpcError as error:
             return error.details() or error.code().name
         if self._plugins.get(plugin.resource) is plugin:

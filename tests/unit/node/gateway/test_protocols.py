@@ -4,9 +4,9 @@ import pytest
 from google.protobuf.message import Message
 
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as deviceplugin
-from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as deviceplugin_grpc
 from gputile.node.gateway.protocols import podresources_v1_pb2 as podresources
-from gputile.node.gateway.protocols import podresources_v1_pb2_grpc as podresources_grpc
+from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as deviceplugin_grpc
+from tests.fakes.protocols import podresources_v1_pb2_grpc as podresources_grpc
 
 
 @pytest.mark.parametrize(
