@@ -1,7 +1,9 @@
 """gputile's own image, built as a release's is, once for each state of the sources."""
 
 import hashlib
+import os
 import platform
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.localcluster.scratch import Scratch
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = f"localhost/gputile:{VERSION}"
 EPOCH = 1_700_000_000  # seconds of Unix time
+_KEPT_S = 86_400  # a run on another checkout may be using an image
 _SOURCES = (
     "src/gputile",
     "native",
@@ -27,7 +30,7 @@ _SOURCES = (
 
 
 def built_image() -> Path:
-    """Return the archive of the sources' image; a former state's image is removed.
+    """Return the archive of the sources' image; those of other states are removed when nobody has used them for a day.
 
     Raises:
         ComponentMissing: mmdebstrap is not installed and cannot be.
@@ -37,10 +40,13 @@ def built_image() -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / ".lock"):
         if not archive.exists():
-            for former in directory.glob("*/*"):
-                former.unlink()
+            for other in directory.glob("*/*"):
+                if other.stat().st_mtime < time.time() - _KEPT_S:
+                    other.unlink()
             archive.parent.mkdir(exist_ok=True)
             build_into(archive.parent)
+        for file in archive.parent.iterdir():
+            os.utime(file)
     return archive
 
 

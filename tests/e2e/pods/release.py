@@ -34,9 +34,14 @@ class PodRelease:
         self._home.mkdir()
         (self._chart,) = build_chart(Release(ROOT, EPOCH, platform.machine(), GPUTILE_IMAGE, ""), self._home)
 
-    def install(self) -> None:
-        """Install it with VALUES; as without --wait, it waits for nothing."""
-        self.helm("install", self.name, self._chart, "--create-namespace", *_settings(VALUES))
+    def install(self, chart: Path | None = None) -> None:
+        """Install it with VALUES, another version by its own chart; as without --wait, it waits for nothing."""
+        self.helm("install", self.name, chart or self._chart, "--create-namespace", *_settings(VALUES))
+
+    def uninstall(self) -> None:
+        """Uninstall it, and wait until its components are gone."""
+        self.helm("uninstall", self.name)
+        self.cluster.wait(lambda: not self.cluster.pods(self.namespace), "all components to be gone")
 
     def upgrade(self, values: Mapping[str, Any], *options: str) -> None:
         """Change parameters."""
@@ -99,6 +104,11 @@ class PodRelease:
             if not is_ready(pod):
                 lines.append(self.log(pod)[-3000:])
         return "\n".join(lines)
+
+    def images(self) -> set[str]:
+        """Return which images of gputile the pods of its components have."""
+        containers = [c for pod in self.cluster.pods(self.namespace) for c in pod["spec"]["containers"]]
+        return {container["image"] for container in containers if container["name"] != "kube-scheduler"}
 
     def log(self, pod: Mapping[str, Any]) -> str:
         """Return what all containers of a pod have written."""

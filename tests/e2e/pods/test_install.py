@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
 @pytest.fixture(scope="module")
 def fresh(release: PodRelease) -> PodRelease:
     """The release as it is right after its installation, whatever other tests have done to it."""
-    release.helm("uninstall", release.name)
-    release.cluster.wait(lambda: not release.cluster.pods(release.namespace), "all components to be gone")
+    release.uninstall()
     release.install()
     release.wait_deployed()
     return release
