@@ -322,7 +322,7 @@ def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
             if next(steps, "end") == "end":
                 break
         steps.close()
-        bench.planner.abandon()
+        at_once(bench.planner.abandon())
         assert not list(bench.view.ledger.bookings())
         assert len(placed(bench.round())) == 12
 

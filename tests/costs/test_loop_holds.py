@@ -1,11 +1,12 @@
 """What keeps the controller's event loop free at size: steps that do not grow, and objects that nobody has to walk."""
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import msgspec
@@ -13,19 +14,25 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.work_queue import WorkQueue
 from gputile.controlplane.parallel_requests import AT_ONCE
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import reserved_place
+from gputile.kube.errors import Conflict
 from gputile.kube.watching.reflector import Applied, Replaced
 from tests.calls import calls
-from tests.corebuilders import gpu_node
+from tests.corebuilders import allocation_text, gpu_node, share
+from tests.corebuilders import pod as low_pod
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member
+from tests.unit.controlplane.test_budgets import budget
 from tests.unit.tools.simulator.builders import node, pod
 
 
@@ -57,6 +64,44 @@ def test_no_step_of_a_round_grows_with_the_gang(monkeypatch: pytest.MonkeyPatch)
         largest[size] = [largest_step(bench.planner.steps(NOW * SECOND)) for _ in range(2)]
     grown = [after - before for before, after in zip(largest[50], largest[400], strict=True)]
     assert max(grown) < 10 * 350, "a few calls a pod at most"
+
+
+def preempting_bench(size: int, victims: str) -> Bench:
+    """Return a cluster in which each GPU has a pod, and a gang of ``size`` pods that are more important."""
+    bench = Bench(*nodes(size // 8))
+    gang = {GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: str(size)} if victims == "of one gang" else {"app": "x"}
+    at_once(bench.view.budget_event(Replaced([budget(size, name="b")] if victims == "guarded" else [])))
+    for number in range(size):
+        text = allocation_text(share(f"GPU-n{number // 8}-{number % 8}", 3072))
+        held = low_pod(f"v{number}", mem=3, node=f"n{number // 8}", annotations={ALLOCATION_ANNOTATION: text})
+        held.metadata.labels = gang
+        at_once(bench.view.pod_event(Applied(held)))
+    bench.gang("g", size, priority=9)
+    return bench
+
+
+@pytest.mark.parametrize("victims", ["alone", "of one gang", "guarded"])
+def test_no_step_grows_with_the_pods_that_leave_for_a_gang(monkeypatch: pytest.MonkeyPatch, victims: str) -> None:
+    """Not when they are chosen, and not when it is seen whether they have to leave yet."""
+    monkeypatch.setattr(reserved_place, "_A_STEP", 8)
+    largest = {}
+    for size in (24, 96):
+        bench = preempting_bench(size, victims)
+        largest[size] = [largest_step(bench.planner.steps(NOW * SECOND)) for _ in range(2)]
+        plan = bench.planner.preemption.plan_of(GangName("default", "g", False))
+        assert plan is not None
+        assert len(plan.victims) == size
+    grown = [after - before for before, after in zip(largest[24], largest[96], strict=True)]
+    assert max(grown) < 40 * 72, "a few calls a pod at most"
+
+
+@pytest.mark.parametrize("victims", ["alone", "of one gang", "guarded"])
+def test_the_choice_of_victims_costs_in_proportion_to_them(victims: str) -> None:
+    costs = {}
+    for size in (24, 96):
+        bench = preempting_bench(size, victims)
+        costs[size] = calls(bench.round)
+    assert costs[96] < 10 * costs[24], "the nodes are more, too"
 
 
 def test_a_question_about_one_node_looks_at_one_node() -> None:
@@ -140,6 +185,85 @@ async def test_the_writes_of_a_gang_are_not_a_task_each() -> None:
     await keeper.run_round()
     assert server.written == {"hold": 400}
     assert server.most_tasks - before <= 3 * AT_ONCE
+
+
+class Turns:
+    """How often others have had their turn on the event loop."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def count(self) -> None:
+        while True:
+            self.taken += 1
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def counting_turns() -> AsyncIterator[Turns]:
+    turns = Turns()
+    task = asyncio.create_task(turns.count())
+    try:
+        yield turns
+    finally:
+        task.cancel()
+
+
+class Conflicting(Server):
+    """Somebody else has written to each pod that the controller writes to."""
+
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        raise Conflict(409, "Conflict", f"{pod.key} has changed")
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        return member("g", int(name[2:]), 200, version="2")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lost", ["the first pod", "the Lease"])
+async def test_what_is_not_written_is_not_taken_back_in_one_go(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setattr(event_loop_slices, "SLICE_SECONDS", 0.0)  # others get their turn after each step
+    bench, most, reserved = Bench(*nodes(40)), Counter[int](), 0
+    bench.gang("g", 200)
+
+    def may_act() -> bool:
+        nonlocal reserved
+        reserved = max(reserved, sum(booking.reserved for booking in bench.view.ledger.bookings()))
+        return lost != "the Lease" or reserved < 200
+
+    keeper = GangWriter(bench.view, bench.planner, Conflicting(), may_act, lambda: NOW * SECOND, UpdateQueue())
+    async with counting_turns() as turns:
+        plain = bench.view.not_written
+
+        def counted(pod: Pod) -> None:
+            most[turns.taken] += 1
+            plain(pod)
+
+        monkeypatch.setattr(bench.view, "not_written", counted)
+        await keeper.run_round()
+    assert reserved == 200
+    assert most.total() >= 200
+    assert max(most.values()) <= 2
+    assert not list(bench.view.ledger.bookings())
+
+
+@pytest.mark.anyio
+async def test_thousands_of_keys_are_not_worked_on_in_one_go() -> None:
+    most, workers, done = Counter[int](), 4, asyncio.Event()
+
+    async def work(key: str) -> None:
+        most[turns.taken] += 1
+        if key == "999":
+            done.set()
+
+    queue = WorkQueue(work)
+    async with counting_turns() as turns:
+        for number in range(1000):
+            queue.add(str(number))
+        working = asyncio.create_task(queue.run(workers))
+        await done.wait()
+        working.cancel()
+    assert max(most.values()) <= 2 * workers
 
 
 def test_nothing_is_imported_in_the_middle_of_a_round() -> None:

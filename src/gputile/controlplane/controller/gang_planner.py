@@ -181,10 +181,11 @@ class GangPlanner:
         found = self._searches.without_room()
         return [pod for pod in found if (gang := gang_of(pod)) is None or self.preemption.plan_of(gang) is None]
 
-    def abandon(self) -> None:
-        """Take back what was expected of a round that was given up: nothing of it is written."""
+    def abandon(self) -> Steps[None]:
+        """Take back, in steps, what was expected of a round that was given up: nothing of it is written."""
         for write in [write for gang in self._round.reservations for write in gang]:
             self._cluster_state.not_written(write.pod)
+            yield
         self._round = GangRound()
 
     def account(self) -> str:
@@ -289,7 +290,7 @@ class GangPlanner:
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
             yield from self._write(gang, preempting.plan, len(preempting.plan.places), result, starts=False)
-        elif evictions := preemption.due(gang.name, preempting):
+        elif evictions := (yield from preemption.due(gang.name, preempting)):
             result.evictions.append(evictions)
         return True
 

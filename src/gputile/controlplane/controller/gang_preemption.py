@@ -26,7 +26,7 @@ from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules
 from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.errors import KubeError
@@ -114,9 +114,11 @@ class GangPreemption:
             return None
         if not self._may_preempt(gang) or not self._has_its_turn(gang.name):
             return None
+        members: list[GangCandidate] = []
         try:
-            engine = self._cluster_state.placement.engine
-            members = [GangCandidate(pod, engine.request(pod)) for pod in gang.unreserved]
+            for pod in gang.unreserved:
+                members.append(GangCandidate(pod, self._cluster_state.placement.engine.request(pod)))
+                yield
         except RequestError:
             return None
         self._rests[gang.name] = uids, now_ns + _REST_NS
@@ -213,15 +215,17 @@ class GangPreemption:
             return PreemptionState.LOST, "its pods are others now"
         if len(preempting.plan.places) < gang.needed:
             return PreemptionState.LOST, f"it needs {gang.needed} places now"
-        bookings = self._bookings(preempting)
+        bookings = yield from self._bookings(preempting)
         if bookings is None:
             return PreemptionState.LOST, "a reservation of it is not there"
-        closed = self._closed(pods, preempting.plan)
+        closed = yield from self._closed(pods, preempting.plan)
         if closed:
             return PreemptionState.LOST, closed
-        problems = [
-            why for booking in bookings.values() if (why := lost_reservation(self._cluster_state.ledger, booking))
-        ]
+        problems: list[ReservationRefusal] = []
+        for booking in bookings.values():
+            if (problem := lost_reservation(self._cluster_state.ledger, booking)) is not None:
+                problems.append(problem)
+            yield
         if not problems:
             return PreemptionState.FREE, ""
         for why in problems:
@@ -230,36 +234,39 @@ class GangPreemption:
         if not 0 < preempting.until_ns - now_ns <= preempting.lasts_ns:
             return PreemptionState.LOST, "its time is over"
         cluster, rules = self._cluster_state.victim_search_input(), self._rules()
-        if not preempting.evicted and rules.over_budget(preempting.victims):
+        if not preempting.evicted and (yield from rules.over_budget_in_steps(preempting.victims)):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
-        if self.due(gang.name, preempting) and not (
+        if (yield from self.due(gang.name, preempting)) and not (
             yield from is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns)
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return PreemptionState.LEAVING, ""
 
-    def _closed(self, pods: Mapping[str, Pod], plan: GangPlan) -> str:
-        """Return which node of a plan takes a pod of it no longer, "" for none: it was cordoned or tainted, say."""
+    def _closed(self, pods: Mapping[str, Pod], plan: GangPlan) -> Steps[str]:
+        """Return, in steps, which node of a plan takes a pod of it no longer, "" for none: it was cordoned, say."""
         for uid, place in plan.places.items():
+            yield
             node = self._cluster_state.nodes.get(place.node)
             why = static_reason(pods[uid].spec, node) if node is not None else None
             if why is not None:
                 return f"node {place.node} takes pod {pods[uid].key} no longer: {why}"
         return ""
 
-    def due(self, name: GangName, preempting: PreemptionPlan) -> list[Eviction]:
-        """Return the evictions to ask for now."""
+    def due(self, name: GangName, preempting: PreemptionPlan) -> Steps[list[Eviction]]:
+        """Return, in steps, the evictions to ask for now."""
         now_ns, facts = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts
+        due: list[Eviction] = []
         if 0 < preempting.retry_ns - now_ns <= _RETRY_NS:
-            return []
-        return [
-            Eviction(name, uid, known.namespace, known.name, f"preempted by gang {name}")
-            for uid in self._refused.first(preempting.victims)
-            if (known := facts.get(uid)) is not None
-            and not known.leaves_at
-            and not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
-        ]
+            return due
+        for uid in self._refused.first(preempting.victims):
+            yield
+            known = facts.get(uid)
+            if known is None or known.leaves_at:
+                continue
+            if not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS:
+                due.append(Eviction(name, uid, known.namespace, known.name, f"preempted by gang {name}"))
+        return due
 
     def ends_soon(self, preempting: PreemptionPlan, margin_ns: int) -> bool:
         """Return whether reservations of a plan end within ``margin_ns``."""
@@ -294,11 +301,12 @@ class GangPreemption:
         if (preempting := self._plans.get(eviction.gang)) is not None:
             preempting.refused, preempting.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
 
-    def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
-        """Return the reservations of a plan by UID, None where one is not there."""
+    def _bookings(self, preempting: PreemptionPlan) -> Steps[dict[str, Booking] | None]:
+        """Return, in steps, the reservations of a plan by UID, None where one is not there."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
         for uid, place in preempting.plan.places.items():
+            yield
             booking = self._cluster_state.ledger.booking(uid)
             if place.allocation is None:
                 continue

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol
 
@@ -125,7 +125,7 @@ class GangWriter:
         async with self._updates.paused():
             result = await in_slices(self._planner.steps(self._unix_ns()), self._active)
             if result is None:
-                self._planner.abandon()
+                await in_slices(self._planner.abandon())
                 return GangRound()
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
@@ -173,8 +173,13 @@ class GangWriter:
             if executed:
                 executed = all(await for_each(self._write_reservation, stage))
             else:
-                for write in stage:
-                    self._cluster_state.not_written(write.pod)
+                await in_slices(self._not_written(stage))
+
+    def _not_written(self, writes: Iterable[ReservationPatch]) -> Steps[None]:
+        """Take back, in steps, what was expected of writes that are not sent."""
+        for write in writes:
+            self._cluster_state.not_written(write.pod)
+            yield
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:
         """Write a reservation, and return whether it is certain that this was executed."""

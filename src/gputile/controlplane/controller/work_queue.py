@@ -80,6 +80,7 @@ class WorkQueue:
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+            await asyncio.sleep(0)  # there may be thousands, with nothing to wait for
 
     def _retry(self, key: str, error: KubeError) -> None:
         self.failures += 1

@@ -10,7 +10,8 @@ as it was. For each priority that is tried, at most ``victim_choice.MOST_NODES``
 and after each pod only those again that have changed.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gputile.api.core import Pod
@@ -96,6 +97,7 @@ def choose_gang_victims(
             else:
                 best, high = found, middle - 1
             middle = (low + high) // 2
+        yield from aside.bring_back_in_steps()
         return best
     finally:
         aside.bring_back()
@@ -115,13 +117,15 @@ def is_enough(
     """
     aside = _WithoutPods(cluster)
     try:
-        nodes = {booking.node for booking in places.values()}
-        on_nodes = [booking.uid for node in nodes for booking in cluster.engine.ledger.on_node(node)]
-        for uid in on_nodes:
-            if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
-                aside.take(uid)
-                yield
-        enough = all(lost_reservation(cluster.engine.ledger, booking) is None for booking in places.values())
+        for node in {booking.node for booking in places.values()}:
+            for uid in [booking.uid for booking in cluster.engine.ledger.on_node(node)]:
+                if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
+                    aside.take(uid)
+                    yield
+        enough = True
+        for booking in places.values():
+            enough = enough and lost_reservation(cluster.engine.ledger, booking) is None
+            yield
         for pod, node in pods:
             enough = enough and (yield from _takes(cluster.predicates, pod, node))
         yield from aside.bring_back_in_steps()
@@ -182,21 +186,21 @@ class _WithoutPods:
                 self._predicates.place(pod, node)
 
     def bring_back_in_steps(self) -> Steps[None]:
-        """Look at all bound pods as they are again, in steps."""
+        """Undo all, in steps."""
         for uid in list(self._gone):
             self.leave(uid)
             yield
-
-    def bring_back(self) -> None:
-        """Undo all."""
-        for uid in list(self._gone):
-            self.leave(uid)
         while self._reservations:
             pod, reservation, node = self._reservations.pop()
             if reservation is not None:
                 self._ledger.bring_back(reservation)
             if node:
                 self._predicates.place(pod, node)
+            yield
+
+    def bring_back(self) -> None:
+        """Undo all."""
+        at_once(self.bring_back_in_steps())
 
 
 class _Attempt:
@@ -220,6 +224,8 @@ class _Attempt:
         self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
         self._aside = _WithoutPods(cluster)
         self._victims: dict[str, Booking] = {}
+        self._most_important = NOTHING.priority  # of the victims
+        self._guarded: Counter[Hashable] = Counter()  # by the name of a budget: how many victims it guards
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node, by the largest pods
         self._searched = max(_SEARCHED_A_NODE, SEARCHED // (_SEARCHED_NODES * len(members)))
@@ -239,6 +245,7 @@ class _Attempt:
             loss = NOTHING
             for booking in self._victims.values():
                 loss = loss.plus(self._losses.of(booking))
+                yield
             places = {uid: place for uid, (_, place) in self._places.items()}
             yield from self._take_back()
             return GangVictims(places, tuple(self._victims), loss)
@@ -287,17 +294,33 @@ class _Attempt:
         best = [choice for _, _, choice in sorted(searched, key=lambda each: each[:2])]
         for choice in (*best, *(judged[name] for name in order[_SEARCHED_NODES:])):
             bookings = [booking for uid in choice.evicted if (booking := self._ledger.booking(uid)) is not None]
-            for booking in bookings:
-                self._aside.take(booking.uid)
+            yield from self._take(bookings)
             if (yield from self._predicates.reason(asking.pod, choice.node)) is None:
-                self._victims |= {booking.uid: booking for booking in bookings}
+                yield from self._leave_for_good(bookings)
                 self._changed(booking.node for booking in self._with_their_gangs(bookings))
                 gpus, info = choice.gpus, self._ledger.node_info(self._ledger.row_of[choice.node])
                 return self._engine.decision(request, info, gpus, self._now_ns) if info is not None else None
-            for booking in bookings:
-                self._aside.leave(booking.uid)
-            yield
+            yield from self._let_stay(bookings)
         return None
+
+    def _take(self, bookings: Iterable[Booking]) -> Steps[None]:
+        """Look at pods as if they were gone; there may be thousands, of one gang."""
+        for booking in bookings:
+            self._aside.take(booking.uid)
+            yield
+
+    def _let_stay(self, bookings: Iterable[Booking]) -> Steps[None]:
+        for booking in bookings:
+            self._aside.leave(booking.uid)
+            yield
+
+    def _leave_for_good(self, bookings: Iterable[Booking]) -> Steps[None]:
+        for booking in bookings:
+            self._victims[booking.uid] = booking
+            self._most_important = max(self._most_important, booking.priority)
+            if (budget := self._budget_before(booking.uid)) is not None:
+                self._guarded[budget.name] += 1
+            yield
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> Steps[dict[str, VictimChoice]]:
         """Return what the first look at each node finds for a kind of pods; nodes that have not changed stand."""
@@ -323,16 +346,12 @@ class _Attempt:
 
     def _added(self, loss: Loss) -> Loss:
         """Return a loss without the priority where pods that are as important leave anyway."""
-        most = max((booking.priority for booking in self._victims.values()), default=NOTHING.priority)
-        return loss._replace(priority=max(loss.priority, most))
+        return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
         """Return what guards a pod once the victims so far have been evicted."""
         budget = self._budget_before(uid)
-        if budget is None:
-            return None
-        victims = (self._budget_before(each) for each in self._victims)
-        return budget._replace(allows=budget.allows - sum(each.name == budget.name for each in victims if each))
+        return budget._replace(allows=budget.allows - self._guarded[budget.name]) if budget is not None else None
 
     def _put(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)
@@ -363,25 +382,38 @@ class _Attempt:
     def _spare(self) -> Steps[None]:
         """Let those victims stay whose leaving no place needs, the dearest first; of a gang that leaves whole all."""
         together: dict[object, list[Booking]] = {}
+        whole: dict[GangName, bool] = {}
         for uid, booking in self._victims.items():
             gang = self._rules.facts[uid].gang
-            key = gang if gang is not None and self._leaves_whole(gang) else uid
-            together.setdefault(key, []).append(booking)
-        for bookings in sorted(together.values(), key=lambda each: self._losses.of(each[0]), reverse=True):
-            for booking in bookings:
-                self._aside.leave(booking.uid)
-            nodes = {booking.node for booking in bookings}
-            if all(self._stands(pod, place) for pod, place in self._places.values() if place.node in nodes):
+            if gang is not None and gang not in whole:
+                whole[gang] = self._leaves_whole(gang)
+                yield
+            together.setdefault(gang if gang is not None and whole[gang] else uid, []).append(booking)
+        on_node: dict[str, list[tuple[Pod, Decision]]] = {}
+        for pod, place in self._places.values():
+            on_node.setdefault(place.node, []).append((pod, place))
+        yield
+        order = sorted(together.values(), key=lambda each: self._losses.of(each[0]), reverse=True)
+        for bookings in order:
+            yield from self._let_stay(bookings)
+            if (yield from self._stand(on_node, {booking.node for booking in bookings})):
                 for booking in bookings:
                     del self._victims[booking.uid]
             else:
-                for booking in bookings:
-                    self._aside.take(booking.uid)
-            yield
+                yield from self._take(bookings)
 
     def _leaves_whole(self, gang: GangName) -> bool:
         """Return whether no pod of a gang stays."""
         return all(self._ledger.booking(uid) is None for uid in self._rules.gangs.get(gang, ()))
+
+    def _stand(self, on_node: Mapping[str, Sequence[tuple[Pod, Decision]]], nodes: Iterable[str]) -> Steps[bool]:
+        """Return, in steps, whether the gang could still have all its places on these nodes."""
+        for node in nodes:
+            for pod, place in on_node.get(node, ()):
+                yield
+                if not self._stands(pod, place):
+                    return False
+        return True
 
     def _stands(self, pod: Pod, place: Decision) -> bool:
         """Return whether a pod of the gang could still have its place."""

@@ -22,7 +22,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import same_unit, serves
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, EvictionFacts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_cover import NodeCovering
@@ -75,9 +75,14 @@ class EvictionRules:
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
         """Return those of the pods whose eviction, when all are evicted in this order, their budgets forbid."""
+        return at_once(self.over_budget_in_steps(uids))
+
+    def over_budget_in_steps(self, uids: Iterable[str]) -> Steps[list[str]]:
+        """Do as ``over_budget`` does, of thousands of pods."""
         begun: Counter[Hashable] = Counter()
-        over = []
+        over: list[str] = []
         for uid in uids:
+            yield
             budget = self.budget(uid)
             if budget is None:
                 continue
