@@ -15,7 +15,6 @@ from gputile.core.ledger.events import (
     NodesReplaced,
     PodApplied,
     PodDeleted,
-    PodsReplaced,
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps, at_once
@@ -101,9 +100,9 @@ class Informer:
         unread = {each.uid for each in event.unreadable}
         there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
         yield
-        self._ledger.apply(PodsReplaced((), there))
-        yield
+        yield from self._ledger.release_gone(there)
         for observer in self._observers:
+            yield
             observer.pods_replaced((), there)
         for pods in _pieces(event.objects):
             yield

@@ -5,7 +5,7 @@ is the ledger"). Whatever order events come in, the state depends only on the la
 is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from typing import assert_never
 
 import msgspec
@@ -35,6 +35,8 @@ from gputile.core.ledger.non_gpu_pods import NonGpuPods
 from gputile.core.ledger.reservations import Reservations, reserved_booking
 
 _GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten
+
+_A_STEP = 128  # pods that are released before others are let in
 
 
 class LedgerError(Exception):
@@ -167,15 +169,28 @@ class Ledger:
             self._release(uid)
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
-        seen = {pod.metadata.uid for pod in pods} | unreadable
-        # What is assumed or was read stays: the list may be older than that; whoever brought it looks after it.
-        for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
-            self._release(uid)
-        self._reservations.keep_only(seen, self._bookings)
-        for uid in self._non_gpu_pods.uids() - seen:
-            self._charge(self._non_gpu_pods.drop(uid))
+        for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
+            pass
         for pod in pods:
             self._pod_applied(pod)
+
+    def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
+        """Release, in steps, what pods have that a list no longer names; ``there`` are the UIDs of those that it names.
+
+        What is assumed or was read stays, also between two steps: the list may be older than that, and whoever brought
+        it looks after it. No watch of pods may go on meanwhile.
+        """
+        for number, uid in enumerate([uid for uid in self._bookings if uid not in there], 1):
+            held = self._bookings.get(uid)
+            if held is not None and held.assumed_at is None:
+                self._release(uid)
+            if number % _A_STEP == 0:
+                yield
+        self._reservations.keep_only(there, self._bookings)
+        for number, uid in enumerate(self._non_gpu_pods.uids() - there, 1):
+            self._charge(self._non_gpu_pods.drop(uid))
+            if number % _A_STEP == 0:
+                yield
 
     def _assume(self, booking: Booking) -> None:
         held = self._bookings.get(booking.uid)

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
-from gputile.core.ledger.events import NodesReplaced, PodsReplaced
+from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.watching.decoding import Applied, Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
@@ -74,10 +75,30 @@ async def test_others_get_their_turn_between_pieces() -> None:
     await feed.listed_nodes(Replaced([gpu_node(f"n{i}") for i in range(1000)], []))
     at_nodes = turns
     await feed.listed_pods(Replaced([held(i) for i in range(5000)], []))
-    task.cancel()
+    at_pods = turns
     assert at_nodes >= 5
-    assert turns - at_nodes >= 25
+    assert at_pods - at_nodes >= 25
     assert sum(1 for _ in ledger.bookings()) == 5000
+    await feed.listed_pods(Replaced([], []))
+    task.cancel()
+    assert turns - at_pods >= 25, "thousands may have gone while the watch was cut off"
+    assert not list(ledger.bookings())
+
+
+def test_what_is_assumed_while_those_that_are_gone_are_released_stays() -> None:
+    """The list is older than that: whether its pod is there the Binding's answer tells."""
+    ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
+    pods = [held(i) for i in range(1000)]
+    Informer(ledger, lambda _: None).pods(Replaced(pods, []))
+    last = ledger.booking(pods[-1].metadata.uid)
+    assert last is not None
+    steps = ledger.release_gone(set())
+    next(steps)
+    ledger.apply(PodDeleted(last.uid))
+    ledger.apply(Assumed(msgspec.structs.replace(last, assumed_at=1.0)))
+    for _ in steps:
+        pass
+    assert [booking.uid for booking in ledger.bookings()] == [last.uid]
 
 
 @pytest.mark.anyio
