@@ -1,11 +1,13 @@
 """What may go wrong with an installation: ``gputile status`` names it, and what runs runs on."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from tests.chart.helmcli import HelmFailed
-from tests.e2e.pods.cluster import GPU_NODE
+from tests.e2e.node import probe_pod
+from tests.e2e.pods.cluster import GPU_NODE, GPUTILE_IMAGE, PLAIN_NODE
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
 
@@ -104,3 +106,54 @@ def test_a_webhook_without_the_right_to_its_certificates_is_named(release: PodRe
     finally:
         cluster.kubectl("apply", "-f", "-", input=role)
     release.wait_deployed()
+
+
+def run_foreign(release: PodRelease, name: str, node: str, labels: Mapping[str, str]) -> None:
+    """Run a pod that another project's manifest labels so."""
+    body = probe_pod(name, {}, labels=labels, nodeName=node, hostNetwork=False, tolerations=[{"operator": "Exists"}])
+    release.cluster.plane.api.post("/api/v1/namespaces/default/pods", body)
+
+
+def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None:
+    """Both would hand out the same GPUs, so gputile offers none until the other one has left."""
+    run_foreign(release, "nvidia-device-plugin-x7k2p", GPU_NODE, {"name": "nvidia-device-plugin-ds"})
+    told = "pod default/nvidia-device-plugin-x7k2p is a device plugin"
+    release.cluster.wait(lambda: "OtherPluginFound" in release.status().stdout, "the node's row to name the plugin")
+    said = release.status("-o", "json")
+    (node,) = (each for each in json.loads(said.stdout)["nodes"] if each["name"] == GPU_NODE)
+    assert [problem for problem in node["problems"] if told in problem]
+    release.cluster.kubectl("delete", "pod", "nvidia-device-plugin-x7k2p", "--namespace=default")
+    release.cluster.wait(lambda: "OtherPluginFound" not in release.status().stdout, "gputile to serve the node again")
+    release.cluster.create(sample_pod("afterwards", 16))
+    assert said_by(release.cluster, "afterwards") == share_of(2048)
+
+
+@pytest.mark.parametrize(
+    "label", [("component", "gpushare-schd-extender"), ("app.kubernetes.io/component", "hami-scheduler")]
+)
+def test_another_extender_is_named(release: PodRelease, label: tuple[str, str]) -> None:
+    """It keeps no component from running, and gives away GPUs where it serves the same nodes."""
+    run_foreign(release, "their-scheduler", PLAIN_NODE, dict([label]))
+    release.cluster.wait(
+        lambda: "pod default/their-scheduler: another extender runs there" in release.status().stdout, "its name"
+    )
+    said = release.status()
+    assert (said.returncode, "take it out of kube-scheduler's configuration" in said.stdout) == (0, True)
+
+
+def test_half_an_upgrade_is_named_until_helm_ends_it(release: PodRelease) -> None:
+    """Somebody has given one component another image by kubectl, whose field it is then, and every pod is ready."""
+    cluster, own = release.cluster, f"--namespace={release.namespace}"
+    for node in cluster.nodes.values():
+        node.tag_image(GPUTILE_IMAGE, f"{GPUTILE_IMAGE}-half")
+    cluster.kubectl("set", "image", "deployment/gputile-webhook", f"webhook={GPUTILE_IMAGE}-half", own)
+    cluster.kubectl("rollout", "status", "deployment/gputile-webhook", own)
+    said = release.status()
+    assert (said.returncode, said.stdout.startswith("gputile: Deploying: images")) == (3, True), said.stdout
+    assert f"agent, controller, scheduler: {GPUTILE_IMAGE}; webhook: {GPUTILE_IMAGE}-half" in said.stdout
+    assert "with --force-conflicts where Helm names a conflict" in " ".join(said.stdout.split())
+    with pytest.raises(HelmFailed, match='conflict with "kubectl-set"'):
+        release.upgrade({})
+    release.upgrade({}, "--force-conflicts")
+    release.wait_deployed()
+    assert release.images() == {GPUTILE_IMAGE}

@@ -91,7 +91,8 @@ def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
     return InstallationProblem(
         "images",
         f"components are to run different ones ({told})",
-        "finish the upgrade (helm upgrade), or go back (helm rollback); neighbouring minor versions work together",
+        "finish the upgrade (helm upgrade), or go back (helm rollback), with --force-conflicts where Helm names a "
+        "conflict; neighbouring minor versions work together",
         RolloutState.DEPLOYING,
     )
 
