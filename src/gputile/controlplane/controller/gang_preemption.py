@@ -250,7 +250,7 @@ class GangPreemption:
             node = self._cluster_state.nodes.get(place.node)
             why = static_reason(pods[uid].spec, node) if node is not None else None
             if why is not None:
-                return f"node {place.node} takes pod {pods[uid].key} no longer: {why}"
+                return f"node {place.node} takes pod {pods[uid].key} no longer: {why.text}"
         return ""
 
     def due(self, name: GangName, preempting: PreemptionPlan) -> Steps[list[Eviction]]:

@@ -27,6 +27,7 @@ class TypeNodes:
     ``joined`` is how many have come since the last look. ``idle`` is on how many an autoscaler would put a placeholder:
     no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that is described.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
+    ``given_up`` are the values of the label ``kubernetes.io/hostname`` of those that still are.
     """
 
     starting: int = 0
@@ -34,6 +35,7 @@ class TypeNodes:
     idle: int = 0
     usable: list[str] = field(default_factory=list)
     failures: list[NodeTypeRefusal] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

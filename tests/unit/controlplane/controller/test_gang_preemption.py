@@ -199,7 +199,7 @@ async def test_places_are_given_back_when_their_node_closes_after_all_evictions(
     bench.ends(*bench.cluster.evicted[:left])
     result = await bench.write()
     assert bench.reasons(result)[0] == "PreemptionEnded"
-    assert "node n takes pod default/g-0 no longer" in result.events[0].message
+    assert "node n takes pod default/g-0 no longer: node(s)" in result.events[0].message
     assert not bench.reserved(), "another node may have room"
 
 
