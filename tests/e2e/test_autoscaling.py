@@ -44,7 +44,21 @@ WAIT_SECONDS: Final = 20
 START_SECONDS: Final = 2.0  # from a node's joining to its agent's report
 MODES: Final = {"core": Mode.CORE_MEM, "whole": Mode.EXCLUSIVE}  # of all others: cgpu
 SIZES: Final = {"bare": (), "other": (8 * 1024, 8 * 1024)}  # what machines really have; else two GPUs with 15 GiB each
-POOLS: Final = ("fragments", "core", "whole", "gang", "idle", "large", "cordoned", "pair", "bare", "other", "deleted")
+POOLS: Final = (
+    "fragments",
+    "core",
+    "whole",
+    "gang",
+    "idle",
+    "large",
+    "cordoned",
+    "pair",
+    "bare",
+    "other",
+    "deleted",
+    "mended",
+)
+MENDED: Final = "mended"  # its first node stays without GPUs
 MOST_NODES: Final = 3
 KARPENTER: Final = "/apis/karpenter.sh/v1"
 ABSENT: Final = "absent"  # described to gputile, and Karpenter has no such NodePool
@@ -80,6 +94,7 @@ class Machines:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._joined: dict[str, float] = {}
+        self._first: dict[str, str] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -99,6 +114,8 @@ class Machines:
                         self._see(node["metadata"]["name"], node["metadata"]["labels"][POOL_LABEL])
 
     def _see(self, name: str, pool: str) -> None:
+        if self._first.setdefault(pool, name) == name and pool == MENDED:
+            return
         if time.monotonic() - self._joined.setdefault(name, time.monotonic()) > START_SECONDS:
             self._report(name, pool)
 
@@ -280,6 +297,13 @@ def test_a_node_that_never_comes_or_comes_otherwise_is_told_and_brings_no_other(
     assert f"node {nodes(cluster, 'other')[0]} has this label, and could not take the pod if empty" in other
     for pool, count in ((ABSENT, 0), ("other", 1)):
         assert_settled(cluster, pool, count)
+
+
+def test_a_node_that_stays_without_gpus_keeps_nobody_from_the_next_one(cluster: ControlPlane, namespace: str) -> None:
+    """Karpenter would put the next placeholder on it."""
+    gang_of_one(cluster, namespace, MENDED)
+    cluster.wait(lambda: MENDED in bound(pods_in(cluster, namespace)), "the pod to be bound", timeout=120)
+    assert_settled(cluster, MENDED, 2)
 
 
 def test_the_placeholder_goes_with_the_pod(cluster: ControlPlane, namespace: str) -> None:

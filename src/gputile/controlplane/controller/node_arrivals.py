@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.api.core import Node
-from gputile.api.well_known import DAEMON_LABEL, WHOLE_GPU
+from gputile.api.well_known import DAEMON_LABEL, KARPENTER_INITIALIZED_LABEL, KARPENTER_POOL_LABEL, WHOLE_GPU
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
@@ -25,7 +25,8 @@ class TypeNodes:
     """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
 
     ``joined`` is how many have come since the last look. ``idle`` is on how many an autoscaler would put a placeholder:
-    no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that is described.
+    no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that is described;
+    for Karpenter a node is starting until it does.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
     ``given_up`` are the values of the label ``kubernetes.io/hostname`` of those that still are.
     """
@@ -118,15 +119,17 @@ class NodeArrivals:
         if usable and late:
             return
         self._arrivals[name] = arrival
-        if usable or name in self._given_up:
+        if usable:
             return
-        if late:
+        if late and name not in self._given_up:
             self._given_up.add(name)
             rule = NodeTypeRule.NO_INVENTORY if bare else NodeTypeRule.NOT_USABLE
             nodes.failures.append(NodeTypeRefusal(rule, name))
-        else:
+        if name not in self._given_up:
             nodes.starting += 1
-            nodes.idle += self._is_vacant(name)
+        elif not _is_starting_for_karpenter(node):
+            return
+        nodes.idle += self._is_vacant(name)
 
     def _info(self, node: Node) -> NodeInfo | None:
         ledger = self._cluster_state.ledger
@@ -144,6 +147,12 @@ class NodeArrivals:
             pod.spec.node_name and pod.metadata.namespace != "kube-system" and DAEMON_LABEL not in pod.metadata.labels
             for pod in pods
         )
+
+
+def _is_starting_for_karpenter(node: Node) -> bool:
+    """Return whether Karpenter takes a node for one that will offer all that is described, however long it has not."""
+    labels = node.metadata.labels
+    return KARPENTER_POOL_LABEL in labels and labels.get(KARPENTER_INITIALIZED_LABEL) != "true"
 
 
 def _offers(node: Node, kind: NodeType) -> bool:

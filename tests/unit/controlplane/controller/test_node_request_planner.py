@@ -397,6 +397,33 @@ def test_a_node_without_gpus_is_no_reason_for_ever() -> None:
     assert len(bench.round(10 * WAIT).created) == 1, "at once"
 
 
+@pytest.mark.parametrize(
+    ("labels", "placeholders"),
+    [
+        ({}, 1),
+        ({"karpenter.sh/nodepool": "gpu", "karpenter.sh/initialized": "true"}, 1),
+        ({"karpenter.sh/nodepool": "gpu"}, 2),
+    ],
+)
+def test_a_node_that_was_given_up_has_a_placeholder_where_karpenter_would_put_one(
+    labels: dict[str, str], placeholders: int
+) -> None:
+    """Karpenter takes a node that offers less than it should for one that is still starting, for ever."""
+    bench, bare = fragmented(), node("bare", type_=TYPE, gpus=0)
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bare.metadata.labels.update(labels)
+    bench.join(bare)
+    bench.round(60)
+    bench.round(60 + WAIT)
+    assert bench.waiting.placeholders == {}
+    assert len(bench.round(60 + 2 * WAIT + 1).created) == placeholders
+    assert asked(bench) == 1
+    bench.join(node("new", type_=TYPE))
+    bench.round(60 + 2 * WAIT + 60)
+    assert bench.waiting.placeholders == {}
+
+
 def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
     bench = Bench(node("n", gpus=1))
     broken = gpu_node("broken", mode="cgpu", sizes=[GIB15] * 2, unhealthy=[1], allocatable={"cpu": "99", "pods": "99"})
