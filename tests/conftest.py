@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import gc
 import os
 import secrets
 
@@ -37,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each run a seed of its own that it can name, before hypothesis asks for one."""
     if config.getoption(SEED) is None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking at thousands of collected tests again and again: a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

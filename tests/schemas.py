@@ -5,12 +5,13 @@ from functools import cache
 from typing import Any
 
 from docs.generator.schemas import PLACES
-from jsonschema import Draft202012Validator
 
 
 @cache
 def validator(name: str) -> Any:
     """Return the validator of a schema, as it is shipped."""
+    from jsonschema import Draft202012Validator  # takes a second, in each process that only collects tests, too
+
     schema = json.loads((PLACES[0] / f"{name}.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
@@ -34,4 +35,4 @@ def _unknown(name: str, value: Any) -> list[str]:
     for part in schema["$defs"].values():
         if "properties" in part:
             part["additionalProperties"] = False
-    return [error.message for error in Draft202012Validator(schema).iter_errors(value)]
+    return [error.message for error in type(validator(name))(schema).iter_errors(value)]
