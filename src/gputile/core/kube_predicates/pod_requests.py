@@ -33,7 +33,7 @@ MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 MOST_HOST_MIB = 2**40
 """The same for MiB of a machine's memory: an exbibyte."""
-_TOO_MANY_PODS = PredicateRefusal(PredicateRule.TOO_MANY_PODS)
+TOO_MANY_PODS = PredicateRefusal(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 _Reader = Callable[[ResourceList], Amounts]
@@ -167,11 +167,16 @@ def insufficient(
 ) -> PredicateRefusal | None:
     """Return that the node lacks a resource, the first one; None where there is enough of all."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
-        return _TOO_MANY_PODS
+        return TOO_MANY_PODS
     for name, amount in needs.items():
         if amount > allocatable.get(name, 0) - used.get(name, 0):
-            return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
+            return lacks(name)
     return None
+
+
+def lacks(name: str) -> PredicateRefusal:
+    """Return that a node lacks a resource."""
+    return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
 
 
 def _amounts(resources: ResourceList) -> Amounts:

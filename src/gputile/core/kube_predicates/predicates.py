@@ -10,27 +10,28 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from gputile.api.core import Node, Pod, PodSpec, PodStatus
 from gputile.core.kube_predicates.disks import DISK_TAKEN, AttachedDisks, Disk, disks
 from gputile.core.kube_predicates.host_ports import HOST_PORTS, HostPort, TakenPorts, host_ports
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
-from gputile.core.kube_predicates.node_fit import (
-    avoided_taints,
-    preferred_weight,
-    static_obstacles,
-    static_reason,
-    static_reasons,
-)
+from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
     NEW_POD,
     PODS,
+    TOO_MANY_PODS,
     Amounts,
     insufficient,
+    lacks,
     node_allocatable,
     pod_requests,
 )
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.recent_changes import RecentChanges
+from gputile.core.kube_predicates.spare_amounts import SpareAmounts
+from gputile.core.kube_predicates.spec_answers import KnownAnswers, SpecAnswers, answers_key
 
 UNKNOWN_NODE = PredicateRefusal(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
@@ -84,14 +85,17 @@ class _Load:
 
 @dataclass(slots=True)
 class _Template:
-    """What is the same for all pods of one spec: its needs, and answers per node, as of a position in the log."""
+    """What is the same for all pods of one spec: its needs, and answers per node, as of a position in the log.
+
+    ``key`` is that of the answers by labels, names and taints; the answers here are for what is there as well. They are
+    None until somebody asks.
+    """
 
     spec: PodSpec
     needs: _Needs
-    static: dict[str, PredicateRefusal | None]
-    reasons: dict[str, PredicateRefusal | None]
-    position: int
-    weights: dict[str, tuple[int, int]] = field(default_factory=dict)  # by node: what is preferred, and avoided
+    key: bytes
+    reasons: dict[str, PredicateRefusal | None] | None = None
+    position: int = 0
 
 
 @dataclass(slots=True)
@@ -115,20 +119,30 @@ class Predicates:
     """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._loads = {node.metadata.name: _Load(node, node_allocatable(node)) for node in nodes}
+        self._nodes = {node.metadata.name: node for node in nodes}
+        self._loads = {name: _Load(node, node_allocatable(node)) for name, node in self._nodes.items()}
+        self._spare: SpareAmounts | None = None
+        self._rows: dict[str, int] = {}
+        self._stale: set[str] = set()  # nodes of which the arrays do not know what their pods take
         self._guests: dict[str, _Guest] = {}
         self._on_node: dict[str, dict[str, _Guest]] = {}
         self._repelling: dict[str, _Guest] = {}
         self._templates: OrderedDict[int, _Template] = OrderedDict()
         self._questions: OrderedDict[int, _CountedRules] = OrderedDict()
-        self._moves: list[tuple[str, Placed | None, int]] = []  # which node, who, and whether it came or went
-        self._base = 0
+        self._known = KnownAnswers(MOVES_KEPT)
+        # which node, who, and whether it came or went
+        self._moves: RecentChanges[tuple[str, Placed | None, int]] = RecentChanges(MOVES_KEPT)
+        self.nodes_version = 0
+        """Another one whenever a node came, changed or went."""
 
     # -- facts
 
     def put_node(self, node: Node) -> None:
         """Count a node, in place of the one of its name; pods that were placed on it count there."""
         name = node.metadata.name
+        if name not in self._nodes:
+            self._spare = None
+        self._nodes[name] = node
         load = self._loads[name] = _Load(node, node_allocatable(node))
         for guest in self._on_node.get(name, {}).values():
             load.count(guest.needs, 1)
@@ -137,6 +151,8 @@ class Predicates:
     def drop_node(self, name: str) -> None:
         """Count a node no longer; its pods count again when it comes back."""
         if self._loads.pop(name, None) is not None:
+            del self._nodes[name]
+            self._spare = None
             self._node_changed(name)
 
     def place(self, pod: Pod, node_name: str) -> None:
@@ -176,14 +192,14 @@ class Predicates:
 
     def prepare(self, pod: Pod) -> Generator[None, None, None]:
         """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
-        self._template(pod.spec)
+        self.alone(pod)
         yield
         if self.concerns_others(pod):
             yield from self._counted(pod)
 
     def reasons(self, pod: Pod) -> dict[str, PredicateRefusal | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
-        answers = dict(self._template(pod.spec).reasons)
+        answers = dict(self.alone(pod))
         if not self.concerns_others(pod):
             return answers
         checks = self._checks(pod)
@@ -221,18 +237,13 @@ class Predicates:
 
         Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
         """
-        known = self._template(pod.spec).weights
-        for name in node_names:
-            if name not in known:
-                node = self._loads[name].node
-                known[name] = preferred_weight(pod.spec, node), avoided_taints(pod.spec, node)
-        weights = [known[name] for name in node_names]
-        most_wanted = max((want for want, _ in weights), default=0) or 1
-        most_avoided = max((avoid for _, avoid in weights), default=0) or 1
-        return {
-            name: AFFINITY_WEIGHT * (100 * want // most_wanted) + TAINT_WEIGHT * (100 - 100 * avoid // most_avoided)
-            for name, (want, avoid) in zip(node_names, weights, strict=True)
-        }
+        known = self._answers(self._template(pod.spec))
+        weights = np.array([known.weight(self._nodes[name]) for name in node_names], np.int64).reshape(-1, 2)
+        return dict(zip(node_names, _scores(weights).tolist(), strict=True))
+
+    def scores_among(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """Return ``scores`` of the nodes at these positions of ``node_names``: shape [rows]."""
+        return _scores(self._answers(self._template(pod.spec)).weights(self._nodes)[rows])
 
     def repelling(self) -> Iterable[Pod]:
         """Return the pods whose anti-affinity holds against pods that come later."""
@@ -244,7 +255,33 @@ class Predicates:
 
     def alone(self, pod: Pod) -> Mapping[str, PredicateRefusal | None]:
         """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""
-        return self._template(pod.spec).reasons
+        template, now = self._template(pod.spec), self._moves.position
+        if template.reasons is None or not self._moves.reaches(template.position):
+            template.reasons = self._reasons(template)
+        elif moves := self._moves.since(template.position):
+            known = self._answers(template).reasons
+            for name in dict.fromkeys(name for name, _, _ in moves):
+                load = self._loads.get(name)
+                if load is None:
+                    template.reasons.pop(name, None)
+                else:
+                    template.reasons[name] = known[name] or load.reason(template.needs)
+        template.position = now
+        return template.reasons
+
+    def open_alone(self, pod: Pod) -> npt.NDArray[np.bool_]:
+        """Return to which nodes the pod may go whatever other pods' labels are: shape [nodes], as ``node_names``."""
+        template = self._template(pod.spec)
+        lacking = self._first_lacking(template.needs)
+        if lacking is None:
+            reasons = self.alone(pod)
+            return np.fromiter((reasons[name] is None for name in self._nodes), np.bool_, len(self._nodes))
+        return self._answers(template).open & (lacking < 0)
+
+    @property
+    def node_names(self) -> Sequence[str]:
+        """The names of the nodes, in order."""
+        return list(self._nodes)
 
     def needs(self, pod: Pod) -> Amounts:
         """Return what the pod takes of a node, its place as a pod included."""
@@ -284,72 +321,82 @@ class Predicates:
         self._log(guest.node, Placed(guest.pod, load.node), sign)
 
     def _node_changed(self, name: str) -> None:
+        self.nodes_version += 1
         self._questions.clear()
+        self._known.node_changed(name)
         self._log(name, None, 0)
 
     def _log(self, name: str, placed: Placed | None, sign: int) -> None:
-        self._moves.append((name, placed, sign))
-        if len(self._moves) >= 2 * MOVES_KEPT:
-            self._base += MOVES_KEPT
-            del self._moves[:MOVES_KEPT]
+        if self._spare is not None:
+            self._stale.add(name)
+        self._moves.add((name, placed, sign))
 
     def _template(self, spec: PodSpec) -> _Template:
-        """Return what is known of a spec, brought up to date."""
-        now = self._base + len(self._moves)
+        """Return what is known of a spec."""
         template = self._templates.get(id(spec))
-        if template is None or template.position < self._base:
-            nodes = [load.node for load in self._loads.values()]
-            static = dict(zip(self._loads, static_reasons(spec, nodes), strict=True))
-            template = self._templates[id(spec)] = _Template(spec, _needs(spec), static, {}, now)
-            for name in self._loads:
-                self._judge(template, name)
-            most = min(_MOST_TEMPLATES, MOST_ANSWERS // max(1, len(self._loads)))
-            if len(self._templates) > max(_FEWEST_TEMPLATES, most):
+        if template is None:
+            template = self._templates[id(spec)] = _Template(spec, _needs(spec), answers_key(spec))
+            if len(self._templates) > self._most_templates():
                 self._templates.popitem(last=False)
-        elif template.position != now:
-            moves = self._moves[template.position - self._base :]
-            for name in {name for name, placed, _ in moves if placed is None}:
-                template.static.pop(name, None)
-                template.weights.pop(name, None)
-            for name in dict.fromkeys(name for name, _, _ in moves):
-                self._judge(template, name)
-            template.position = now
         self._templates.move_to_end(id(spec))
         return template
 
-    def _judge(self, template: _Template, name: str) -> None:
-        load = self._loads.get(name)
-        if load is None:
-            template.static.pop(name, None)
-            template.reasons.pop(name, None)
-            return
-        if name not in template.static:
-            template.static[name] = static_reason(template.spec, load.node)
-        template.reasons[name] = template.static[name] or load.reason(template.needs)
+    def _most_templates(self) -> int:
+        return max(_FEWEST_TEMPLATES, min(_MOST_TEMPLATES, MOST_ANSWERS // max(1, len(self._loads))))
+
+    def _answers(self, template: _Template) -> SpecAnswers:
+        """Return what nodes answer to a spec by labels, names and taints."""
+        return self._known.answers(template.spec, template.key, self._nodes, self._most_templates())
+
+    def _reasons(self, template: _Template) -> dict[str, PredicateRefusal | None]:
+        """Judge all nodes anew."""
+        needs, reasons = template.needs, dict(self._answers(template).reasons)
+        lacking = self._first_lacking(needs)
+        if lacking is None:
+            return {name: reason or self._loads[name].reason(needs) for name, reason in reasons.items()}
+        refusals = [TOO_MANY_PODS, *map(lacks, needs.amounts)]
+        for (name, reason), first in zip(reasons.items(), lacking.tolist(), strict=True):
+            if reason is None and first >= 0:
+                reasons[name] = refusals[first]
+        return reasons
+
+    def _first_lacking(self, needs: _Needs) -> npt.NDArray[np.int64] | None:
+        """Return what each node lacks first of a place for a pod, and of what it asks; None where it asks for more."""
+        if needs.ports or needs.disks:
+            return None
+        if self._spare is None:
+            self._spare = SpareAmounts((load.allocatable, load.used) for load in self._loads.values())
+            self._rows = {name: row for row, name in enumerate(self._loads)}
+        else:
+            for name in self._stale:
+                if (load := self._loads.get(name)) is not None:
+                    self._spare.update(self._rows[name], load.allocatable, load.used)
+        self._stale.clear()
+        return self._spare.first_lacking([(PODS, 1), *needs.amounts.items()])
 
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""
         question = self._questions.get(id(pod))
-        if question is None or question.position < self._base:
+        if question is None or not self._moves.reaches(question.position):
             for _ in self._counted(pod):
                 pass
             question = self._questions[id(pod)]
         self._questions.move_to_end(id(pod))
-        for _, placed, sign in self._moves[question.position - self._base :]:
+        for _, placed, sign in self._moves.since(question.position):
             if placed is not None:
                 for check in question.checks:
                     check.count(placed, sign)
-        question.position = self._base + len(self._moves)
+        question.position = self._moves.position
         return question.checks
 
     def _counted(self, pod: Pod) -> Generator[None, None, None]:
         """Prepare the checks of a pod, in steps."""
         known = self._questions.get(id(pod))
-        if known is not None and known.position >= self._base:
+        if known is not None and self._moves.reaches(known.position):
             return
         checks = interpod_checks(pod, (load.node for load in self._loads.values()))
         guests = list((self._guests if looks_at_pods(pod) else self._repelling).values())
-        position = self._base + len(self._moves)
+        position = self._moves.position
         for i, guest in enumerate(guests):
             if i % _A_STEP == 0:
                 yield
@@ -366,6 +413,15 @@ def _broken(checks: Iterable[Check], node: Node) -> PredicateRefusal | None:
     """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
+
+
+def _scores(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the scores of nodes by how much they are preferred, and avoided: shapes [nodes], [nodes, 2]."""
+    want, avoid = weights[:, 0], weights[:, 1]
+    most_wanted, most_avoided = want.max(initial=0) or 1, avoid.max(initial=0) or 1
+    preferred, avoided = 100 * want // most_wanted, 100 * avoid // most_avoided
+    found: npt.NDArray[np.int64] = AFFINITY_WEIGHT * preferred + TAINT_WEIGHT * (100 - avoided)
+    return found
 
 
 def _needs(spec: PodSpec, status: PodStatus = NEW_POD) -> _Needs:

@@ -21,6 +21,10 @@ SPECS = (
     "{}",
     "containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]",
     "nodeSelector: {zone: a}",
+    "{tolerations: [{operator: Exists}], nodeSelector: {zone: a}, "
+    "containers: [{name: c, image: i, resources: {limits: {cpu: 2, example.com/fpga: 1}}}]}",
+    "containers: [{name: c, image: i, resources: {requests: {memory: 20Ei}}}]",
+    "containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]",
     "topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: DoNotSchedule, "
     "labelSelector: {matchLabels: {app: x}}}]",
     "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.core import Pod
+from gputile.api.core import Pod, PodSpec
 from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
@@ -31,10 +31,19 @@ _OF_ONE_POD = frozenset({POD_NAME, POD_INDEX, COMPLETION_INDEX})
 Likeness = tuple[object, ...]
 
 
-def likeness(pod: Pod) -> Likeness:
-    """Return a key that pods with equal requests share; it is valid while the first pod's spec is kept in memory."""
-    meta = pod.metadata
-    return id(pod.spec), meta.namespace, _common(meta.labels), _common(meta.annotations)
+class Likenesses:
+    """Keys of pods; pods with equal keys ask for the same."""
+
+    def __init__(self) -> None:
+        self._spec: PodSpec | None = None
+        self._encoded = b""
+
+    def of(self, pod: Pod) -> Likeness:
+        """Return the key of a pod. The pods of a template share their spec, which is looked at once."""
+        if pod.spec is not self._spec:
+            self._spec, self._encoded = pod.spec, msgspec.msgpack.encode(pod.spec)
+        meta = pod.metadata
+        return self._encoded, meta.namespace, _common(meta.labels), _common(meta.annotations)
 
 
 def _common(given: Mapping[str, str]) -> frozenset[tuple[str, str]]:

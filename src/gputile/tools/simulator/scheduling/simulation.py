@@ -5,9 +5,11 @@ GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs 
 decided by the search that plans them live.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -23,6 +25,7 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.node_reasons import some, told_of
 from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
+from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
@@ -32,13 +35,13 @@ from gputile.tools.simulator.cluster.gangs import PodBatch, PodGroups, incomplet
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.explanation.node_reports import waiting_for
 from gputile.tools.simulator.scheduling.binding import bind, settle
-from gputile.tools.simulator.scheduling.equal_pods import EqualPods, Likeness, NodeStates, likeness
+from gputile.tools.simulator.scheduling.equal_pods import EqualPods, Likeness, Likenesses, NodeStates
 from gputile.tools.simulator.scheduling.refusals import Refusals
 
 # The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
 RANK_WEIGHT = 2000
 _SHOWN = 10
-_LIKENESSES_KEPT = 64
+IN_A_ROW = 4  # so many equal pods one after the other pay for what places equal pods faster
 _MOST_ROUNDS = 32  # so long may a chain of pods be, each with affinity to one that comes later
 _NOBODY: Mapping[GangName, int] = {}
 
@@ -74,8 +77,11 @@ class Simulation:
     _placed_on: list[str] = field(init=False, default_factory=list)
     _states: NodeStates = field(init=False)
     _refusals: Refusals = field(init=False)
-    _equal: OrderedDict[Likeness, EqualPods] = field(init=False, default_factory=OrderedDict)
-    _refused: tuple[Likeness, Pod, int, str] | None = field(init=False, default=None)
+    _likenesses: Likenesses = field(init=False, default_factory=Likenesses)
+    _last: tuple[Likeness, int] | None = field(init=False, default=None)  # of the last pods, and how many were equal
+    _equal: EqualPods | None = field(init=False, default=None)  # what places them
+    _refused: dict[Likeness, str] = field(init=False, default_factory=dict)  # since a pod was placed last
+    _rows: npt.NDArray[np.intp] | None = field(init=False, default=None)  # of the predicates' nodes in the ledger
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
@@ -91,7 +97,8 @@ class Simulation:
         ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
-        self._equal.clear()
+        self._last = self._equal = self._rows = None
+        self._refused.clear()
         self._groups = scenario.groups
         self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
@@ -126,6 +133,7 @@ class Simulation:
             if outcome.node is not None:
                 self._predicates.place(outcome.pod, outcome.node)
                 self._placed_on.append(outcome.node)
+                self._refused.clear()
             yield outcome
 
     def _decide_again(
@@ -183,47 +191,81 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
-        """Decide one pod. A pod equal to the last refused one is refused too, as long as no other pod is placed."""
+        """Decide one pod. A pod equal to a refused one is refused too, as long as no other pod is placed."""
         if self._predicates.concerns_others(pod):
+            self._last = self._equal = None
             return self._decide_alone(pod, now_ns)
-        like = likeness(pod)
-        if self._refused is not None and self._refused[0] == like and self._refused[2] == len(self._placed_on):
-            return PodOutcome(pod, None, None, self._refused[3])
-        equal = self._equal_pods(like, pod)
-        if isinstance(equal, str):
-            outcome = PodOutcome(pod, None, None, equal)
-        elif equal is None:
-            outcome = self._decide_alone(pod, now_ns)
-        elif (node := equal.best()) is None:
-            outcome = PodOutcome(pod, None, None, self._why_nowhere(equal.request, self._predicates.reasons(pod)))
-        else:
-            reason = f"fits {equal.feasible} of {len(self._predicates.alone(pod))} node(s)"
-            return self._told(pod, equal.place(pod, node, now_ns), reason)
+        like = self._likenesses.of(pod)
+        in_a_row = self._last[1] + 1 if self._last is not None and self._last[0] == like else 1
+        self._last = like, in_a_row
+        if in_a_row == 1:
+            self._equal = None
+        why = self._refused.get(like)
+        if why is not None:
+            return PodOutcome(pod, None, None, why)
+        outcome = self._decide_by_arrays(pod, now_ns, in_a_row=in_a_row)
         if outcome.node is None:
-            self._refused = like, pod, len(self._placed_on), outcome.reason
+            self._refused[like] = outcome.reason
         return outcome
 
-    def _equal_pods(self, like: Likeness, pod: Pod) -> EqualPods | str | None:
-        """Return what places pods that share a key, None if each is decided alone; and why none ever gets a place."""
-        if self.engine.demand is not None:
-            return None  # with the policy packing, every pod changes the value of all nodes
-        known = self._equal.get(like)
-        if known is not None:
-            self._equal.move_to_end(like)
-            return known
+    def _decide_by_arrays(self, pod: Pod, now_ns: int, *, in_a_row: int) -> PodOutcome:
+        """Decide a pod that no rule about other pods concerns, the last of so many equal ones in a row.
+
+        It goes to the node with the best score, and of equal nodes to the one that entered the ledger first: a rank
+        outweighs all scores of kube-scheduler together.
+        """
         if (waiting := waiting_for(pod)) is not None:
-            return waiting
+            return PodOutcome(pod, None, None, waiting)
         try:
-            request = self.engine.request(pod)
+            request = self._equal.request if self._equal is not None else self.engine.request(pod)
         except RequestError as error:
-            return str(error)
+            return PodOutcome(pod, None, None, str(error))
+        self._learn(pod, request)
         if request is None:
-            return None
-        equal = EqualPods(pod, request, self.engine, self._predicates, self._states, self._placed_on)
-        self._equal[like] = equal
-        if len(self._equal) > _LIKENESSES_KEPT:
-            self._equal.popitem(last=False)
-        return equal
+            return self._decide_without_gpus(pod)
+        predicates, ledger = self._predicates, self.ledger
+        if self.engine.demand is None and in_a_row >= IN_A_ROW:  # with prices, every pod changes what all nodes score
+            if self._equal is None:
+                self._equal = EqualPods(pod, request, self.engine, predicates, self._states, self._placed_on)
+            node, feasible = self._equal.best(), self._equal.feasible
+        else:
+            rows = self._ledger_rows()
+            open_rows = rows[predicates.open_alone(pod) & (rows >= 0)]
+            scores = self.engine.scores(request.shape, request.host)
+            open_rows = np.sort(open_rows[scores[open_rows] != UNFIT])
+            feasible = len(open_rows)
+            info = ledger.node_info(int(open_rows[scores[open_rows].argmax()])) if feasible else None
+            node = info.name if info is not None else None
+        if node is None:
+            return PodOutcome(pod, None, None, self._why_nowhere(request, predicates.reasons(pod)))
+        reason = f"fits {feasible} of {len(self._ledger_rows())} node(s)"
+        if self._equal is not None:
+            return self._told(pod, self._equal.place(pod, node, now_ns), reason)
+        return self._placed(pod, self._fitting(pod, request, node, now_ns), reason)
+
+    def _decide_without_gpus(self, pod: Pod) -> PodOutcome:
+        """Place a pod that asks for no GPU where kube-scheduler's own scores are best."""
+        predicates = self._predicates
+        names, open_to_pod = predicates.node_names, np.flatnonzero(predicates.open_alone(pod))
+        if not len(open_to_pod):
+            return PodOutcome(pod, None, None, self._why_nowhere(None, predicates.reasons(pod)))
+        node = names[int(open_to_pod[predicates.scores_among(pod, open_to_pod).argmax()])]
+        settle(self.ledger, pod, node)
+        return PodOutcome(pod, node, None, f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU")
+
+    def _ledger_rows(self) -> npt.NDArray[np.intp]:
+        """Return the ledger's row of each node, -1 for none, in the order of the predicates: shape [nodes]."""
+        if self._rows is None:
+            row_of, names = self.ledger.row_of, self._predicates.node_names
+            self._rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
+        return self._rows
+
+    def _fitting(self, pod: Pod, request: Request, node: str, now_ns: int) -> Decision:
+        """Return which GPUs of a node that the pod fits it gets."""
+        decision = self.engine.decide(request, node, now_ns)
+        if isinstance(decision, FitRefusal):
+            raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
+        return decision
 
     def _decide_alone(self, pod: Pod, now_ns: int) -> PodOutcome:
         predicates = self._predicates
@@ -247,10 +289,7 @@ class Simulation:
         if request is None:
             settle(self.ledger, pod, node)
             return PodOutcome(pod, node, None, f"{reason}; asks for no GPU")
-        decision = self.engine.decide(request, node, now_ns)
-        if isinstance(decision, FitRefusal):
-            raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
-        return self._placed(pod, decision, reason)
+        return self._placed(pod, self._fitting(pod, request, node, now_ns), reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
         bind(self.ledger, pod, decision)
@@ -296,4 +335,4 @@ class Simulation:
 def _whole_likeness(pod: Pod) -> Hashable:
     """Return a key that pods share which no rule about other pods tells apart."""
     meta = pod.metadata
-    return likeness(pod), frozenset(meta.labels.items()), frozenset(meta.annotations.items())
+    return id(pod.spec), meta.namespace, frozenset(meta.labels.items()), frozenset(meta.annotations.items())

@@ -18,7 +18,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.scheduling.binding import bind
-from gputile.tools.simulator.scheduling.simulation import RANK_WEIGHT, Simulation
+from gputile.tools.simulator.scheduling.simulation import IN_A_ROW, RANK_WEIGHT, Simulation
 from gputile.tools.simulator.scheduling.whatif import fit_more
 from tests.unit.tools.simulator.builders import node, pod
 
@@ -134,5 +134,5 @@ def test_copies_on_many_equal_nodes_cost_what_those_on_one_do() -> None:
         found = fit_more(simulation, [asking], lambda: 1, lambda _: None)
     finally:
         sys.setprofile(None)
-    assert (found.copies, chosen) == (300 * 20, 20)
+    assert (found.copies, chosen) == (300 * 20, 20 + IN_A_ROW - 1)
     assert found.stopped_by.startswith("default/p: fits none of 300 node(s); 300 nodes (n0, n1, n10, ...): ")
