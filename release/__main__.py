@@ -53,7 +53,7 @@ def _release(options: argparse.Namespace) -> Release:
 def _build_all(options: argparse.Namespace) -> None:
     release = _release(options)
     for path in build_release(release, options.output):
-        print(f"built     {path.name}: {path.stat().st_size / 2**10:,.0f} KiB", flush=True)
+        print(f"built     {path.name}: {-(-path.stat().st_size // 1024):,} KiB", flush=True)
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
 
