@@ -16,7 +16,13 @@ from gputile.core.scheduling.new_nodes import NewNodes
 
 _SECOND: Final = 10**9
 _TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
-_PAUSES: Final = (NodeTypeRule.PAUSED, NodeTypeRule.NO_INVENTORY, NodeTypeRule.NOT_USABLE, NodeTypeRule.WENT_AWAY)
+_PAUSES: Final = (
+    NodeTypeRule.PAUSED,
+    NodeTypeRule.NO_PLACEHOLDER,
+    NodeTypeRule.NO_INVENTORY,
+    NodeTypeRule.NOT_USABLE,
+    NodeTypeRule.WENT_AWAY,
+)
 _LEFT: Final = (
     EventReason.NODE_NOT_ADDED,
     "no node has as much in sum as is asked for, which the autoscaler sees by itself: its own events and log say why "

@@ -91,7 +91,7 @@ class NodeRequestPlanner:
         Whoever gives up half-way closes the steps.
         """
         result = NodeRequestRound()
-        self._forget(now_ns)
+        never_there = self._forget(now_ns)
         awaited = self._orders.types()
         if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
             self._refused = 0
@@ -102,6 +102,8 @@ class NodeRequestPlanner:
         for type_name, of_type in nodes.items():
             for failure in of_type.failures[-1:]:
                 self._fail(type_name, now_ns, failure)
+        for type_name in never_there:
+            self._fail(type_name, now_ns, NodeTypeRefusal(NodeTypeRule.NO_PLACEHOLDER))
         self._take_timeouts(now_ns, result)
         pods = yield from self._in_line(now_ns)
         barred = yield from self._barred(pods, nodes, now_ns)
@@ -315,16 +317,21 @@ class NodeRequestPlanner:
         orders = {uid: self._orders.order(uid, kind_name) for uid in wanting}
         return [uid for uid, order in orders.items() if order is None or order.jobs.isdisjoint(jobs)]
 
+    def not_created(self, job: str, *, refused: bool) -> None:
+        """Note that a Job does not exist; if it was ``refused``, as another one would be, its type pauses."""
+        self._requests.not_created(job, refused=refused)
+
     def not_deleted(self, job: str) -> None:
         """Note that a Job could not be deleted; the next round tries again."""
         self._requests.not_deleted(job)
 
-    def _forget(self, now_ns: int) -> None:
-        """Drop what was remembered of placeholders and pods that are gone."""
-        self._requests.forget_gone(now_ns)
+    def _forget(self, now_ns: int) -> set[str]:
+        """Drop what was remembered of placeholders and pods that are gone; return types without their placeholder."""
+        never_there = self._requests.forget_gone(now_ns)
         self._failures.forget_old(now_ns)
         released = self._waiting.waiting.keys() & self._waiting.once_gated
         self._released = {uid: self._released.get(uid, now_ns) for uid in released}
+        return never_there
 
 
 def _age(pod: Pod, now_ns: int) -> float:

@@ -14,7 +14,7 @@ from gputile.api.core import Pod
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
-from gputile.kube.errors import KubeError, NotFound
+from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +91,20 @@ class NodeRequester:
             if not await self._try(self._writer.delete_placeholder(name)):
                 self._planner.not_deleted(name)
         for job in result.created:
-            await self._try(self._writer.create_placeholder(job))
+            await self._create(job)
         for pod in result.unmarked:
             await self._try(self._writer.mark_unschedulable(pod, _MESSAGE))
         return result
+
+    async def _create(self, job: Mapping[str, Any]) -> None:
+        """Create a placeholder; one that is certain not to exist counts no longer."""
+        try:
+            await self._writer.create_placeholder(job)
+        except KubeError as error:
+            self._failed(error)
+            if not error.may_have_been_executed:
+                refused = isinstance(error, NotFound) or (isinstance(error, ApiError) and error.refused_for_good)
+                self._planner.not_created(job["metadata"]["name"], refused=refused)
 
     async def _try(self, write: Awaitable[None]) -> bool:
         """Return whether a write was executed, or had been before."""
@@ -103,7 +113,10 @@ class NodeRequester:
         except NotFound:
             return True
         except KubeError as error:
-            self.failures += 1
-            log.warning("a placeholder was not written: %s", error)
+            self._failed(error)
             return False
         return True
+
+    def _failed(self, error: KubeError) -> None:
+        self.failures += 1
+        log.warning("a placeholder was not written: %s", error)

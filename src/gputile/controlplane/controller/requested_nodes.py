@@ -5,7 +5,7 @@ No I/O, no clock. What exists is read from the cluster each time, so another lea
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gputile.api.core import Pod
@@ -71,6 +71,12 @@ class RequestedNodes:
         self._deleted.add(job_of(pod))
         return job_of(pod)
 
+    def not_created(self, job: str, *, refused: bool) -> None:
+        """Count a Job no longer that does not exist; ``forget_gone`` tells of one that was ``refused``."""
+        created = self._created.pop(job, None)
+        if created is not None and refused:
+            self._created[job] = replace(created, ends_ns=0)
+
     def not_deleted(self, job: str) -> None:
         """Note that a Job could not be deleted."""
         self._deleted.discard(job)
@@ -80,15 +86,19 @@ class RequestedNodes:
         self._created.clear()
         self._deleted.clear()
 
-    def forget_gone(self, now_ns: int) -> None:
-        """Forget Jobs that have pods now, or should have ended, and deleted ones that are gone."""
+    def forget_gone(self, now_ns: int) -> set[str]:
+        """Forget Jobs that have pods now, or should have ended, and deleted ones that are gone.
+
+        Return the types for which a Job asked that never had a pod.
+        """
         jobs, wait_ns = {job_of(pod) for pod in self._placeholders.values()}, self._wait_seconds * _SECOND
         self._deleted &= jobs
+        without_pod = {job: created for job, created in self._created.items() if job not in jobs}
         self._created = {
-            job: created
-            for job, created in self._created.items()
-            if job not in jobs and 0 < created.ends_ns - now_ns <= wait_ns
+            job: created for job, created in without_pod.items() if 0 < created.ends_ns - now_ns <= wait_ns
         }
+        ended = without_pod.keys() - self._created.keys()
+        return {without_pod[job].type_name for job in ended if not without_pod[job].idle}
 
 
 def job_of(pod: Pod) -> str:

@@ -19,6 +19,10 @@ class NodeTypeRule(Enum):
     NO_INVENTORY = "node {offered} has this label, and its agent has reported no GPU; another one is asked for later"
     NOT_USABLE = "node {offered} has this label, and its GPUs cannot all be used; another one is asked for later"
     WENT_AWAY = "node {offered} went away before a pod had got its GPUs; another one is asked for later"
+    NO_PLACEHOLDER = (
+        "no placeholder could be created that asks for such a node: the events of Jobs in gputile's namespace, and the "
+        "controller's log, say why; it is tried again later"
+    )
     PAUSED = "such a node was asked for, and none came; it is asked for later"
     NOT_AS_DESCRIBED = "node {offered} has this label, and could not take the pod if empty"
     TOO_LITTLE = "node {offered} has this label, and could not take the pod if empty: {requested}"

@@ -492,17 +492,18 @@ def test_no_more_than_the_most_nodes_are_asked_for_at_once() -> None:
     assert len(bench.round().created) == 1
 
 
-def test_a_job_without_a_pod_counts_until_it_would_have_ended() -> None:
+def test_a_job_without_a_pod_counts_until_it_would_have_ended_and_then_its_type_has_failed() -> None:
     """Nobody creates its pod: a quota refuses it, say."""
     bench = fragmented()
     bench.put(waits("p", mem=10))
-    planner = bench.planner
 
-    def round_(after: float) -> int:
-        return len(at_once(planner.steps(int((NOW + after) * SECOND))).created)
+    def round_(after: float) -> tuple[int, dict[str, str]]:
+        result = at_once(bench.planner.steps(int((NOW + after) * SECOND)))
+        return len(result.created), said(result)
 
-    assert [round_(after) for after in (10, 11, 500)] == [1, 0, 0]
-    assert round_(10 + WAIT) == 1
+    assert [round_(after)[0] for after in (10, 11, 500)] == [1, 0, 0]
+    assert round_(10 + WAIT) == (0, {"p": "NodeNotAdded"})
+    assert round_(10 + 2 * WAIT + 1)[0] == 1
 
 
 def test_a_leader_that_takes_over_finds_the_placeholders() -> None:

@@ -10,9 +10,9 @@ from gputile.api.core import Pod
 from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.kube.errors import Forbidden, KubeError, NotFound
+from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
-from tests.unit.controlplane.controller.test_node_request_planner import asked, fragmented, waits
+from tests.unit.controlplane.controller.test_node_request_planner import WAIT, asked, fragmented, waits
 
 pytestmark = [pytest.mark.requirement("U8"), pytest.mark.anyio]
 
@@ -25,6 +25,7 @@ class Writer:
         self.deleted: list[str] = []
         self.marked: list[str] = []
         self.said: list[str] = []
+        self.texts: list[str] = []
         self.error: KubeError | None = None
         self.wrote = asyncio.Event()
 
@@ -42,6 +43,7 @@ class Writer:
 
     def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
         self.said.append(reason)
+        self.texts.append(message)
 
     def _fail(self) -> None:
         self.wrote.set()
@@ -78,14 +80,38 @@ async def test_a_round_creates_placeholders_and_tells() -> None:
     assert requests.writer.said == ["NodeRequested"]
 
 
-async def test_a_placeholder_that_was_not_written_is_not_written_again_at_once() -> None:
+async def test_a_placeholder_of_which_nobody_knows_is_not_written_again_at_once() -> None:
     """The answer may have been lost: a second one would bring a second node."""
     requests = Requests()
-    requests.writer.error = Forbidden(403, "Forbidden", "no")
+    requests.writer.error = AnswerLost("cut off")
     await requests.round()
     await requests.round(11)
     assert requests.writer.created == ["gputile-placeholder-0"]
+    assert requests.writer.said == ["NodeRequested"]
     assert requests.requester.failures == 1
+
+
+async def test_a_placeholder_that_is_refused_is_told_and_tried_again_after_ever_longer_pauses() -> None:
+    requests = Requests()
+    requests.writer.error = Forbidden(403, "Forbidden", "a policy of namespace gputile refuses it")
+    await requests.round()
+    await requests.round(11)
+    assert requests.writer.said == ["NodeRequested", "NodeNotAdded"]
+    assert "no placeholder could be created" in requests.writer.texts[-1]
+    for after in range(20, 6 * WAIT, 10):
+        await requests.round(after)
+    assert len(requests.writer.created) == 3, "after 900 and after 1800 seconds more"
+
+
+async def test_a_placeholder_that_was_not_sent_is_written_again() -> None:
+    requests = Requests()
+    requests.writer.error = ConnectionFailed("refused")
+    await requests.round()
+    requests.writer.error = None
+    await requests.round(11)
+    await requests.round(12)
+    assert len(requests.writer.created) == 2
+    assert "NodeNotAdded" not in requests.writer.said
 
 
 async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_not() -> None:
