@@ -22,6 +22,7 @@ ResourceList = dict[str, Quantity]
 class OwnerReference(WireObject):
     """metav1.OwnerReference."""
 
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""

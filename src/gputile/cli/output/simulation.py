@@ -163,7 +163,7 @@ class _Report:
             ]
             rows.append(
                 (
-                    workload.owner[1],
+                    workload.owner.namespace,
                     workload_name(workload.owner),
                     f"{workload.placed}/{workload.pods}",
                     " or ".join(workload.gets) or "-",

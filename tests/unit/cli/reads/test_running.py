@@ -18,6 +18,7 @@ pytestmark = pytest.mark.requirement("B4")
 
 run = CliRunner()
 GIB = 1024
+VERSIONS = {"Job": "batch/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
 JOB_SET: Json = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
@@ -34,9 +35,10 @@ def there(
     units: int = 2,
     node: str = "n",
     labels: dict[str, str] | None = None,
+    version: str = "",
     **status: Any,
 ) -> None:
-    """Store a pod of the cluster; ``owner`` is KIND/NAME."""
+    """Store a pod of the cluster; ``owner`` is KIND/NAME, of the ``version`` that Kubernetes has of the kind."""
     kind, _, owned_by = owner.partition("/")
     annotations = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", units * GIB))} if node else {}
     meta: Json = {
@@ -47,7 +49,8 @@ def there(
         "annotations": annotations,
     }
     if owner:
-        meta["ownerReferences"] = [{"kind": kind, "name": owned_by, "uid": owned_by, "controller": True}]
+        reference = {"apiVersion": version or VERSIONS[kind], "kind": kind, "name": owned_by, "uid": owned_by}
+        meta["ownerReferences"] = [{**reference, "controller": True}]
     limits = {MEM: str(units)}
     container = {"name": "c", "image": "i", "resources": {"limits": limits, "requests": limits}}
     body = {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": status}
@@ -103,6 +106,25 @@ def test_pods_are_known_by_their_owner(
     placed, said = simulated(server, kubeconfig, body)
     assert len(placed) == left
     assert ("run already" in said) == known
+
+
+@pytest.mark.parametrize(
+    ("body", "owner", "version", "labels"),
+    [
+        (JOB, "Job/w", "batch.volcano.sh/v1alpha1", {}),
+        (STATEFUL_SET, "StatefulSet/w", "apps.kruise.io/v1beta1", {}),
+        (DEPLOYMENT, "ReplicaSet/w-h", "example.com/v1", {"pod-template-hash": "h"}),
+        (CRON_JOB, "Job/w-29000000", "batch.volcano.sh/v1alpha1", {}),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) and "kind" in value else "",
+)
+def test_objects_of_another_group_are_others(
+    server: FakeApiServer, kubeconfig: str, body: Json, owner: str, version: str, labels: dict[str, str]
+) -> None:
+    there(server, "other-0", owner, labels=labels, version=version)
+    wanted = {"Deployment": 2}.get(body["kind"], 1)
+    placed, said = simulated(server, kubeconfig, body)
+    assert (len(placed), "run already" in said) == (wanted, False), said
 
 
 def test_the_numbers_of_a_set_that_are_missing_are_placed(server: FakeApiServer, kubeconfig: str) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
+from gputile.tools.simulator.cluster.owners import Owner, owner_in
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
 
-Target = tuple[str, str, str, str]  # API group, kind, namespace, name
 _KIND: Final = "HorizontalPodAutoscaler"
 SCALABLE: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet")
 _REPLICAS: Final = "spec.replicas"
@@ -27,9 +27,9 @@ class Bounds:
     name: str
 
 
-def written_bounds(manifests: Iterable[Manifest]) -> dict[Target, Bounds]:
+def written_bounds(manifests: Iterable[Manifest]) -> dict[Owner, Bounds]:
     """Return the bounds by their targets; an autoscaler that cannot be read has none, and is refused elsewhere."""
-    found: dict[Target, Bounds] = {}
+    found: dict[Owner, Bounds] = {}
     for manifest in manifests:
         spec = manifest.body.get("spec")
         if manifest.kind != _KIND or manifest.group != "autoscaling" or not isinstance(spec, dict):
@@ -37,13 +37,13 @@ def written_bounds(manifests: Iterable[Manifest]) -> dict[Target, Bounds]:
         target, least, most = spec.get("scaleTargetRef"), spec.get("minReplicas", _DEFAULT), spec.get("maxReplicas")
         if isinstance(target, dict) and _is_number(least) and _is_number(most) and least <= most:
             group = str(target.get("apiVersion", "")).rpartition("/")[0]
-            namespace, name = _place(manifest)
-            key = group, str(target.get("kind")), namespace, str(target.get("name"))
-            found[key] = Bounds(least, most, name)
+            namespace, name = manifest.namespaced_name
+            scaled_one = Owner(group, str(target.get("kind")), namespace, str(target.get("name")))
+            found[scaled_one] = Bounds(least, most, name)
     return found
 
 
-def scaled(manifest: Manifest, bounds: Mapping[Target, Bounds], kind: PodKind | None) -> tuple[Manifest, str]:
+def scaled(manifest: Manifest, bounds: Mapping[Owner, Bounds], kind: PodKind | None) -> tuple[Manifest, str]:
     """Return ``manifest`` with as many replicas as its autoscaler keeps, and what is to say of that, "" for nothing.
 
     ``kind`` is what the table says of its kind, if that is not Kubernetes' own.
@@ -51,7 +51,7 @@ def scaled(manifest: Manifest, bounds: Mapping[Target, Bounds], kind: PodKind | 
     counted = (count.path for rule in kind.pods for count in rule.counts()) if kind is not None else ()
     if not bounds or (manifest.kind not in SCALABLE if kind is None else _REPLICAS not in counted):
         return manifest, ""
-    found = bounds.get((manifest.group, manifest.kind, *_place(manifest)))
+    found = bounds.get(owner_in(manifest))
     spec = manifest.body.get("spec")
     if found is None or not isinstance(spec, dict):
         return manifest, ""
@@ -66,16 +66,10 @@ def scaled(manifest: Manifest, bounds: Mapping[Target, Bounds], kind: PodKind | 
     return replace(manifest, body=manifest.body | {"spec": spec | {"replicas": kept}}), said
 
 
-def targets(manifests: Iterable[Manifest]) -> set[tuple[str, str, str]]:
-    """Return kind, namespace and name of what autoscalers among ``manifests`` scale."""
-    return {(kind, namespace, name) for _, kind, namespace, name in written_bounds(manifests)}
+def targets(manifests: Iterable[Manifest]) -> set[Owner]:
+    """Return what autoscalers among ``manifests`` scale."""
+    return set(written_bounds(manifests))
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _place(manifest: Manifest) -> tuple[str, str]:
-    metadata = manifest.body.get("metadata")
-    found = metadata if isinstance(metadata, dict) else {}
-    return str(found.get("namespace") or "default"), str(found.get("name") or "")

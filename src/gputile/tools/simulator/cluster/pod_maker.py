@@ -10,19 +10,23 @@ from typing import Final
 from gputile.api.core import ObjectMeta, OwnerReference, Pod, PodSpec
 from gputile.tools.simulator.cluster.controller_labels import COMPLETION_INDEX, POD_INDEX, POD_NAME
 from gputile.tools.simulator.documents.generated_names import make_uid, suffixes
+from gputile.tools.simulator.documents.manifests import Manifest
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class PodMaker:
-    """Makes the pods of one workload out of its template."""
+    """Makes the pods of one workload, ``manifest``, out of its template."""
 
-    def __init__(self, kind: str, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
+    def __init__(self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
         self.name = owner.name
         self.template = template
         self._labels = labels
         self._namespace = owner.namespace
-        self._owners = (OwnerReference(kind=kind, name=owner.name, uid=owner.uid, controller=True),)
+        kind, version = manifest.kind, manifest.api_version
+        self._owners = (
+            OwnerReference(api_version=version, kind=kind, name=owner.name, uid=owner.uid, controller=True),
+        )
         self._suffix = suffixes(owner.uid)
 
     def pod(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gputile.api.core import Pod
+from gputile.tools.simulator.cluster.owners import Owner
 
 Json = Mapping[str, Any]
 _BY_DEFAULT: Final = "25%"
@@ -25,9 +26,9 @@ class RollingUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The running pods of the Deployment ``name`` (namespace/name) that others of a new template replace."""
+    """The running pods of the Deployment ``owner`` that others of a new template replace."""
 
-    name: str
+    owner: Owner
     update: RollingUpdate
     old: tuple[Pod, ...]
 

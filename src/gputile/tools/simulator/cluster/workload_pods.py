@@ -30,6 +30,7 @@ from gputile.tools.simulator.cluster.made_objects import (
     written_claims,
 )
 from gputile.tools.simulator.cluster.order import order_notes
+from gputile.tools.simulator.cluster.owners import Owner
 from gputile.tools.simulator.cluster.pod_maker import PodMaker
 from gputile.tools.simulator.cluster.workload_controllers import ControllerInput, controlled_pods, workload_of
 from gputile.tools.simulator.documents.generated_names import generated_name, make_uid, suffixes
@@ -50,8 +51,6 @@ MOST_PODS = 200_000
 _MOST_SHOWN = 50
 _LONGEST_NAME = 253
 
-Owner = tuple[str, str, str]  # kind, namespace, name
-
 
 class _OnlyMetadata(msgspec.Struct):
     """Any object, of which only its metadata is read."""
@@ -63,9 +62,9 @@ class _OnlyMetadata(msgspec.Struct):
 class Expansion:
     """The pods in the order of their creation; ``notes`` say what was read loosely or left out.
 
-    ``owned`` are the labels that identify the running pods of an object (kind, namespace, name) whose controller is
-    another object. ``intake`` is how the objects were taken in, with what they say of each other, and ``manifests`` are
-    those objects. ``made`` is what controllers make of them beside pods.
+    ``owned`` are the labels that identify the running pods of an object whose controller is another object.
+    ``intake`` is how the objects were taken in, with what they say of each other, and ``manifests`` are those objects.
+    ``made`` is what controllers make of them beside pods.
     """
 
     pods: list[Pod] = field(default_factory=list)
@@ -116,7 +115,7 @@ class _Expander:
         self._intake = intake
         self._nodes = nodes
         self._templates = ReferredTemplates(manifests)
-        self._seen: dict[tuple[str, str, str, str], Origin] = {}
+        self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
@@ -171,7 +170,8 @@ class _Expander:
         for step in steps:
             written = written.get(step, {})
         template = self._template(origin, ".".join(steps), written, owner.namespace)
-        make = PodMaker(kind, owner, template, common_labels(kind, owner, template, workload.manual_selector))
+        labels = common_labels(kind, owner, template, workload.manual_selector)
+        make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
         given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
@@ -203,7 +203,7 @@ class _Expander:
         owner = self._owner(manifest, named)
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
-            self.expansion.owned[manifest.kind, owner.namespace, owner.name] = known
+            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
         whole = self._with_template(manifest, kind)
         if whole is None:
             return
@@ -218,7 +218,7 @@ class _Expander:
         for group in groups(whole, kind):
             self._intake.check_group(whole, group, owner.name, self.expansion.notes)
             template = self._template(origin, group.path, group.template, owner.namespace)
-            make = PodMaker(manifest.kind, owner, template, dict(template.metadata.labels))
+            make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
             pods = []
             for number in range(0 if suspended else group.count):
                 name = _shortened(group.name(owner.name, number))
@@ -252,7 +252,7 @@ class _Expander:
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
-        key = (manifest.group, manifest.kind, owner.namespace, owner.name)
+        key = Owner(manifest.group, manifest.kind, owner.namespace, owner.name)
         if key in self._seen:
             raise manifest.origin.error("metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}")
         self._seen[key] = manifest.origin

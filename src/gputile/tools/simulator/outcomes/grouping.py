@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gputile.tools.simulator.cluster.workload_pods import Owner
+from gputile.tools.simulator.cluster.owners import Owner
 from gputile.tools.simulator.outcomes.workloads import workload_of
 from gputile.tools.simulator.scheduling.simulation import PodOutcome
 

@@ -8,9 +8,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_RESOURCES
 from gputile.core.devices.allocation import Allocation
 from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.tools.simulator.cluster.workload_pods import Owner
+from gputile.tools.simulator.cluster.owners import Owner, owner_of
 from gputile.tools.simulator.scheduling.simulation import PodOutcome
-from gputile.tools.simulator.updates.running_pods import owner_of
 
 _HASH = "pod-template-hash"
 
@@ -51,17 +50,16 @@ def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
 
 def workload_of(pod: Pod) -> Owner:
     """Return the workload that a pod belongs to: its controller, or the Deployment that made the controller."""
-    kind, namespace, name = owner_of(pod)
+    owner = owner_of(pod)
     suffix = f"-{pod.metadata.labels.get(_HASH, '')}"
-    if kind == "ReplicaSet" and suffix != "-" and name.endswith(suffix):
-        return "Deployment", namespace, name.removesuffix(suffix)
-    return kind, namespace, name
+    if owner.kind == "ReplicaSet" and suffix != "-" and owner.name.endswith(suffix):
+        return owner._replace(kind="Deployment", name=owner.name.removesuffix(suffix))
+    return owner
 
 
 def workload_name(owner: Owner) -> str:
     """Return a workload as kubectl names it: ``deployment/web``."""
-    kind, _, name = owner
-    return f"{kind.lower()}/{name}"
+    return f"{owner.kind.lower()}/{owner.name}"
 
 
 def _gets(pod: Pod, allocation: Allocation | None) -> str:

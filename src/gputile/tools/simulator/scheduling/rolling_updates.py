@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.tools.simulator.cluster.owners import owner_of
 from gputile.tools.simulator.cluster.rolling_update import Replacement
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.documents.notes import Note
@@ -18,7 +18,7 @@ def hold_back(scenario: Scenario, configuration: Configuration, clock_ns: Callab
     are not simulated: the old pods of one that begins are gone, and all new ones are to be placed.
     """
     for replacement in scenario.replacements:
-        coming = [pod for pod in scenario.pending if _is_of(pod, replacement)]
+        coming = [pod for pod in scenario.pending if owner_of(pod) == replacement.owner]
         first = coming[: replacement.coming_first]
         staying = list(replacement.old[: len(replacement.old) - replacement.leaving_first])
         if not first or not staying:
@@ -33,15 +33,10 @@ def hold_back(scenario: Scenario, configuration: Configuration, clock_ns: Callab
         scenario.notes.append(Note(_told(replacement, len(staying), len(first))))
 
 
-def _is_of(pod: Pod, replacement: Replacement) -> bool:
-    owners = ((each.kind, f"{pod.metadata.namespace}/{each.name}") for each in pod.metadata.owner_references)
-    return ("Deployment", replacement.name) in owners
-
-
 def _told(replacement: Replacement, staying: int, first: int) -> str:
     update = replacement.update
     return (
-        f"Deployment {replacement.name}: its rolling update cannot begin: {staying} old pods run on until a new one is "
+        f"{replacement.owner}: its rolling update cannot begin: {staying} old pods run on until a new one is "
         f"ready (maxUnavailable {update.unavailable}, maxSurge {update.surge}), and of the first {first} new ones none "
         "has a place beside them; a larger maxUnavailable, or the strategy Recreate, lets old ones leave first"
     )

@@ -25,18 +25,24 @@ from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.cluster.autoscaled import targets
 from gputile.tools.simulator.cluster.controller_labels import CONTROLLERS_LABELS
 from gputile.tools.simulator.cluster.intake import MAKERS
+from gputile.tools.simulator.cluster.owners import Owner, owner_in, owner_of
 from gputile.tools.simulator.cluster.rolling_update import Replacement, RollingUpdate, rolling_update
 from gputile.tools.simulator.cluster.scenario import Scenario
-from gputile.tools.simulator.cluster.workload_pods import Expansion, Owner
+from gputile.tools.simulator.cluster.workload_pods import Expansion
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.updates.gated_pods import applied
 
-# Labels with which the controllers of Deployments and Rollouts name the ReplicaSets that they make: NAME-<hash>.
-_HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
+# Labels with which controllers name the ReplicaSets that they make, NAME-<hash>, and whose controllers these are.
+_HASHES: Final = {
+    "pod-template-hash": ("apps", "Deployment"),
+    "rollouts-pod-template-hash": ("argoproj.io", "Rollout"),
+}
 _TOLERATED_ANYWAY: Final = ("node.kubernetes.io/", *GPU_RESOURCES)
-_IMMUTABLE: Final = ("Pod", "Job")  # their requests cannot be changed after they are created
-_SCALED_DOWN: Final = ("Deployment", "ReplicaSet", "ReplicationController")
+# Kinds by their API groups. The requests of the first cannot be changed after they are created.
+_IMMUTABLE: Final = (("", "Pod"), ("batch", "Job"))
+_SCALED_DOWN: Final = (("apps", "Deployment"), ("apps", "ReplicaSet"), ("", "ReplicationController"))
+_NUMBERED: Final = ("apps", "StatefulSet")
 _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 _LONGEST_COST: Final = 11  # a number of 32 bits with its sign
 
@@ -100,7 +106,7 @@ def recognise(
     for owner, found in objects.items():
         if (update := updates.get(owner)) is not None and found.replaced:
             old = sorted(found.replaced, key=lambda pod: pod.metadata.creation_timestamp or "")
-            scenario.replacements.append(Replacement(f"{owner[1]}/{owner[2]}", update, tuple(old)))
+            scenario.replacements.append(Replacement(owner, update, tuple(old)))
     order = {pod.key: i for i, pod in enumerate(scenario.pending)}
     scenario.pending = sorted(pending, key=lambda pod: order.get(pod.key, -1))
 
@@ -110,7 +116,7 @@ def _leave_out_ended(
 ) -> None:
     """Leave out pods that a cluster does not make again: those of Jobs that have made theirs, and Pods that ended."""
     for pod in live:
-        alone = "Pod", pod.metadata.namespace, pod.metadata.name
+        alone = Owner("", "Pod", pod.metadata.namespace, pod.metadata.name)
         if pod.finished and objects.pop(alone, None) is not None:
             said = f"Pod {pod.key}: it has ended in the cluster ({pod.status.phase}): applied again, it does not start"
             scenario.notes.append(Note(said))
@@ -119,12 +125,12 @@ def _leave_out_ended(
         if found is not None and len(found.asked) > most:
             found.asked = found.asked[:most]
             more = f"{most} of its pods are" if most else "none of its pods is"
-            scenario.notes.append(Note(f"{owner[0]} {owner[1]}/{owner[2]}: {more} still to be made in the cluster"))
+            scenario.notes.append(Note(f"{owner}: {more} still to be made in the cluster"))
 
 
 def _rolling_updates(manifests: Iterable[Manifest]) -> dict[Owner, RollingUpdate]:
     found = {
-        (each.kind, *each.namespaced_name): rolling_update(each.kind, each.body.get("spec", {}))
+        owner_in(each): rolling_update(each.kind, each.body.get("spec", {}))
         for each in manifests
         if each.api_version == MAKERS.get(each.kind)
     }
@@ -141,8 +147,8 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool 
     asked = Counter(map(_demand, found.asked))
     kept: list[Pod] = []
     replaced = 0
-    same = changed is False and owner[0] in _IMMUTABLE  # else it would have been refused
-    guessed = changed is None and owner[0] in MAKERS
+    same = changed is False and owner[:2] in _IMMUTABLE  # else it would have been refused
+    guessed = changed is None and _is_kubernetes_own(owner)
     for pod in sorted(found.live, key=lambda pod: not pod.spec.node_name):  # those that run stay, before others
         demand = _demand(pod)
         differs = changed or (guessed and _looks_otherwise(owner, pod, found.asked))
@@ -161,7 +167,7 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool 
     missing = _missing(found.asked, kept)
     scenario.bound += [pod for pod in kept if pod.spec.node_name]
     running = sum(1 for pod in kept if pod.spec.node_name)
-    said = f"{owner[0]} {owner[1]}/{owner[2]}: {running} of its {len(found.asked)} pods run already"
+    said = f"{owner}: {running} of its {len(found.asked)} pods run already"
     if replaced:
         said += f"; {replaced} {'of another template' if changed else 'that ask for something else'} are replaced"
     if left:
@@ -170,7 +176,7 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario, changed: bool 
         said += "; more than are asked for: all of them count"
     scenario.notes.append(Note(said))
     waiting = [pod for pod in kept if not pod.spec.node_name]
-    if owner[0] == "Pod" and found.asked:
+    if owner.kind == "Pod" and found.asked:
         waiting = [applied(pod, found.asked[0]) for pod in waiting]
     return waiting + missing
 
@@ -181,10 +187,10 @@ def _staying(owner: Owner, kept: list[Pod], asked: Sequence[Pod]) -> list[Pod]:
     Of others those without a node leave first, then those of low deletion cost, then those beside most others, then
     the newest (pkg/controller of Kubernetes, ``ActivePodsWithRanks``, without readiness).
     """
-    if owner[0] == "StatefulSet":
+    if owner[:2] == _NUMBERED:
         names = {pod.key for pod in asked}
         return [pod for pod in kept if pod.key in names]
-    if owner[0] not in _SCALED_DOWN:
+    if owner[:2] not in _SCALED_DOWN:
         return kept
     beside = Counter(pod.spec.node_name for pod in kept)
 
@@ -219,11 +225,11 @@ def _missing(asked: Sequence[Pod], kept: Sequence[Pod]) -> list[Pod]:
 
 def _refuse_change(owner: Owner, pod: Pod, asked: Sequence[Pod]) -> None:
     other = "other GPUs" if _gpu_demand(pod) not in map(_gpu_demand, asked) else "something else"
-    if owner[0] in _IMMUTABLE and (other == "other GPUs" or _contradicts(pod, asked)):
-        what = "spec" if owner[0] == "Pod" else "spec.template"
+    if owner[:2] in _IMMUTABLE and (other == "other GPUs" or _contradicts(pod, asked)):
+        what = "spec" if owner.kind == "Pod" else "spec.template"
         raise ImmutableObject(
-            f"{owner[0]} {owner[1]}/{owner[2]}: {what}: Forbidden: it is in the cluster and asks for {other}, which "
-            f"cannot be changed in a {owner[0]}: delete it first, or give it another name"
+            f"{owner}: {what}: Forbidden: it is in the cluster and asks for {other}, which "
+            f"cannot be changed in a {owner.kind}: delete it first, or give it another name"
         )
 
 
@@ -251,7 +257,7 @@ def _looks_otherwise(owner: Owner, pod: Pod, asked: Sequence[Pod]) -> bool:
     wanted, given = (set(map(_tolerated, each.spec.tolerations)) for each in (template, pod))
     other = any(not key.startswith(_TOLERATED_ANYWAY) for key, *_ in given ^ wanted)
     gates = {each.name for each in template.spec.scheduling_gates} - {each.name for each in pod.spec.scheduling_gates}
-    labels = template.metadata.labels.items() - pod.metadata.labels.items() if owner[0] != "Pod" else ()
+    labels = template.metadata.labels.items() - pod.metadata.labels.items() if owner.kind != "Pod" else ()
     own = any(key not in CONTROLLERS_LABELS for key, _ in labels)
     return other or own or bool(gates - {GANG_GATE})
 
@@ -260,12 +266,10 @@ def _tolerated(toleration: Toleration) -> tuple[str, str, str, str]:
     return toleration.key or "*", toleration.operator, toleration.value, toleration.effect
 
 
-def owner_of(pod: Pod) -> Owner:
-    """Return the object that a pod of the manifests comes from; a Pod is its own."""
-    for owner in pod.metadata.owner_references:
-        if owner.controller:
-            return owner.kind, pod.metadata.namespace, owner.name
-    return "Pod", pod.metadata.namespace, pod.metadata.name
+def _is_kubernetes_own(owner: Owner) -> bool:
+    """Return whether an object is of one of Kubernetes' own kinds that make pods."""
+    version = MAKERS.get(owner.kind)
+    return version is not None and version.rpartition("/")[0] == owner.group
 
 
 def _known(pod: Pod, objects: Mapping[Owner, _Found], owned: Mapping[Owner, Mapping[str, str]]) -> Owner | None:
@@ -274,24 +278,24 @@ def _known(pod: Pod, objects: Mapping[Owner, _Found], owned: Mapping[Owner, Mapp
         if candidate in objects:
             return candidate
     for key, labels in owned.items():
-        if key in objects and key[1] == pod.metadata.namespace and labels.items() <= pod.metadata.labels.items():
+        if key in objects and key.namespace == pod.metadata.namespace and labels.items() <= pod.metadata.labels.items():
             return key
     return None
 
 
 def _owners(pod: Pod) -> Iterable[Owner]:
     """Yield the objects that a pod may come from: its controller, and the controller's own creator."""
-    kind, namespace, name = owner_of(pod)
-    yield kind, namespace, name
-    if kind == "ReplicaSet":
-        for label in _HASHES:
+    owner = owner_of(pod)
+    yield owner
+    if owner[:2] == ("apps", "ReplicaSet"):
+        for label, (group, kind) in _HASHES.items():
             suffix = f"-{pod.metadata.labels.get(label, '')}"
-            if suffix != "-" and name.endswith(suffix):
-                yield ("Deployment" if label == _HASHES[0] else "Rollout"), namespace, name.removesuffix(suffix)
-    if kind == "Job":
-        base, _, minute = name.rpartition("-")
+            if suffix != "-" and owner.name.endswith(suffix):
+                yield Owner(group, kind, owner.namespace, owner.name.removesuffix(suffix))
+    if owner[:2] == ("batch", "Job"):
+        base, _, minute = owner.name.rpartition("-")
         if base and minute.isdecimal():
-            yield "CronJob", namespace, base
+            yield Owner("batch", "CronJob", owner.namespace, base)
 
 
 def _demand(pod: Pod) -> Hashable:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.tools.simulator.cluster.workload_pods import Owner
+from gputile.tools.simulator.cluster.owners import Owner, owner_in
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.values.fields import broken_fields
@@ -66,7 +66,7 @@ class StoredObjects:
         """Return of the objects that are known what becomes of their pods."""
         changed, left = dict[Owner, bool](), dict[Owner, int]()
         for manifest, stored in self._known(manifests):
-            owner = manifest.kind, *manifest.namespaced_name
+            owner = owner_in(manifest)
             changed[owner] = template_changes(manifest.kind, manifest.body, stored)
             if manifest.kind == "Job" and (more := _left(manifest.body, stored)) is not None:
                 left[owner] = more

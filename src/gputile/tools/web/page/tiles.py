@@ -147,8 +147,8 @@ def _named(pod: Pod) -> PodTile:
 def _workload(pod: Pod | None) -> str:
     if pod is None:
         return ""
-    kind, _, name = workload_of(pod)
-    return "" if kind == "Pod" else name
+    owner = workload_of(pod)
+    return "" if owner.kind == "Pod" else owner.name
 
 
 def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def test_pods_are_counted_by_node_and_by_reason() -> None:
     nodes = ["a", "b", "a", None, None]
     told = [PodOutcome(each, node, None, "" if node else "full") for each, node in zip(pods, nodes, strict=True)]
     alone, found = workload_outcomes([PodOutcome(pod("q"), "a", None, ""), *told])
-    assert (alone.owner, list(alone.gets)) == (("Pod", "default", "q"), ["no GPU"])
+    assert (alone.owner, list(alone.gets)) == (("", "Pod", "default", "q"), ["no GPU"])
     assert (found.nodes, found.placed, found.pods) == (Counter({"a": 2, "b": 1}), 3, 5)
     assert {why: [each.metadata.name for each in those] for why, those in found.refused.items()} == {
         "full": ["p3", "p4"]
