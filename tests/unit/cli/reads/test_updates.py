@@ -271,6 +271,42 @@ def test_a_set_that_is_scaled_down_loses_its_last_pods(server: FakeApiServer, ku
     assert (placed, "1 of its 1 pods run already; 2 more than are asked for leave" in said) == (["p"], True)
 
 
+def printed(body: Json, uid: str = "w", **metadata: str) -> Json:
+    """Return an object as the API server prints it."""
+    return {**body, "metadata": {**body["metadata"], "namespace": "default", "uid": uid, **metadata}}
+
+
+def test_a_printed_pod_that_runs_is_the_one_of_the_cluster(server: FakeApiServer, kubeconfig: str) -> None:
+    """Its file may have been edited, or be of another cluster."""
+    there(server, "w")
+    here = json.loads(json.dumps({"apiVersion": "v1", "kind": "Pod", **server.store["/api/v1/pods"]["w"]}))
+    here = changed(here, "spec.containers.0.image", "i")
+    server.store["/api/v1/pods"]["w"] = here
+    placed, said = simulated(server, kubeconfig, here)
+    assert (placed, "counts as running" in said) == ([], True), said
+    larger = changed(here, "spec.containers.0.resources.limits", {MEM: "9"})
+    assert "spec.containers[0].resources.limits" in simulated(server, kubeconfig, larger, 2)[1]
+    elsewhere = changed(here, "spec.nodeName", "m")
+    assert "spec.nodeName: Forbidden: it is in the cluster" in simulated(server, kubeconfig, elsewhere, 2)[1]
+    other = printed(here, "other")
+    assert "metadata.uid: Invalid value: it is in the cluster with" in simulated(server, kubeconfig, other, 2)[1]
+    server.store["/api/v1/pods"].clear()
+    assert "spec.nodeName: it is not in the cluster" in simulated(server, kubeconfig, here, 2)[1]
+
+
+@pytest.mark.parametrize("body", [POD, DEPLOYMENT], ids=lambda body: body["kind"])
+def test_a_printed_object_that_is_not_there_cannot_be_created(
+    server: FakeApiServer, kubeconfig: str, body: Json
+) -> None:
+    """With a version an API server creates none; a dry run prints new ones without."""
+    assert simulated(server, kubeconfig, printed(body))[0] != []
+    _, said = simulated(server, kubeconfig, printed(body, resourceVersion="7"), 2)
+    assert "metadata.resourceVersion: Forbidden: should not be set on objects to be created" in said
+    if body is DEPLOYMENT:
+        stored(server, body)
+        simulated(server, kubeconfig, printed(body, resourceVersion="7"))
+
+
 def test_a_gated_pod_is_decided_as_its_manifest_says(server: FakeApiServer, kubeconfig: str) -> None:
     """The gate that was written goes, a gate that a webhook added stays, and the nodeSelector becomes narrower."""
     gated = changed(POD, "spec.schedulingGates", [{"name": "example.com/mine"}])

@@ -32,6 +32,7 @@ from gputile.tools.simulator.cluster.made_objects import (
 from gputile.tools.simulator.cluster.order import order_notes
 from gputile.tools.simulator.cluster.owners import Owner
 from gputile.tools.simulator.cluster.pod_maker import PodMaker
+from gputile.tools.simulator.cluster.printed_objects import printed_notes
 from gputile.tools.simulator.cluster.workload_controllers import ControllerInput, controlled_pods, workload_of
 from gputile.tools.simulator.documents.generated_names import generated_name, make_uid, suffixes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
@@ -89,7 +90,7 @@ def expand(
     there = beside or Expansion(intake=intake or Intake())
     taken = there.intake
     expander = _Expander(replace(taken, admission=taken.admission.beside(manifests)), nodes, manifests)
-    expander.expansion.notes += order_notes(manifests)
+    expander.expansion.notes += [*order_notes(manifests), *printed_notes(manifests)]
     wrong: list[str] = []
     for manifest in manifests:
         try:

@@ -101,16 +101,18 @@ class Manifest:
         return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
 
     @property
-    def judged(self) -> bool:
-        """Whether its values are judged: all but those of Pods that run in a cluster already.
-
-        They have what API servers and controllers write, and no new Pod may have.
-        """
-        if not self.stored or self.described:
-            return not self.stored
+    def runs(self) -> bool:
+        """Whether it is a Pod that an API server has printed, and that has a node."""
         spec = self.body.get("spec")
-        runs = bool(self.body.get("status")) or (isinstance(spec, dict) and bool(spec.get("nodeName")))
-        return not (runs and self.kind == "Pod")
+        return self.kind == "Pod" and self.stored and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    @property
+    def judged(self) -> bool:
+        """Whether its values are judged: all but those of Pods that run already, and of what describes a cluster.
+
+        They have what API servers and controllers write, and no new object may have.
+        """
+        return not (self.stored if self.described else self.runs)
 
     def within(self, namespace: str) -> "Manifest":
         """Return the object in ``namespace`` where it names none."""

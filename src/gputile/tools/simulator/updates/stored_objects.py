@@ -9,6 +9,7 @@ from gputile.tools.simulator.cluster.owners import Owner, owner_in
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.names import is_version
 from gputile.tools.simulator.updates.claim_growth import FIELD, class_of, grows, refused_growth
 from gputile.tools.simulator.updates.immutable_fields import broken_changes, path_of, template_changes
 from gputile.tools.simulator.updates.merging import merged
@@ -47,6 +48,8 @@ class StoredObjects:
         given = list(manifests)
         written = {each.namespaced_name[1]: each.body for each in given if each.kind == "StorageClass"}
         classes = {**self.classes, **written}
+        for manifest in given:
+            yield from self._mistaken(manifest)
         for manifest, stored in self._known(given):
             broken = list(broken_changes(manifest.kind, manifest.body, stored))
             for path, rule in broken:
@@ -82,8 +85,25 @@ class StoredObjects:
     def _known(self, manifests: Iterable[Manifest]) -> Iterator[tuple[Manifest, Json]]:
         for manifest in manifests:
             stored = self.bodies.get(where(manifest))
-            if stored is not None and manifest.judged:
+            if stored is not None and (manifest.judged or not manifest.described):
                 yield manifest, stored
+
+    def _mistaken(self, manifest: Manifest) -> Iterator[ManifestError]:
+        """Yield why an object that an API server has printed is not the one in the cluster."""
+        path = where(manifest)
+        if not path or path in self.unread or manifest.described or not manifest.stored:
+            return
+        metadata = manifest.body["metadata"]
+        there = self.bodies[path].get("metadata", {}).get("uid") if path in self.bodies else None
+        if path in self.bodies:
+            if there not in (None, metadata["uid"]):
+                yield manifest.origin.error("metadata.uid", f"Invalid value: it is in the cluster with the UID {there}")
+        elif manifest.runs:
+            rule = "it is not in the cluster, and with a node it would pass kube-scheduler by: leave it out"
+            yield manifest.origin.error("spec.nodeName", rule)
+        elif is_version(metadata.get("resourceVersion")):
+            rule = "Forbidden: should not be set on objects to be created, and it is not in the cluster: leave it out"
+            yield manifest.origin.error("metadata.resourceVersion", rule)
 
 
 def where(manifest: Manifest) -> str:

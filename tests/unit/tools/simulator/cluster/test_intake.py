@@ -297,7 +297,7 @@ def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> No
     manifests = load_text(tmp_path, json.dumps(stored)).manifests
     (pod,) = (expansion := expand(manifests, [])).pods
     assert (pod.spec.node_name, "gputile.io/allocation" in pod.metadata.annotations) == ("n", True)
-    assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [True]
+    assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -577,6 +577,37 @@ def test_a_file_is_judged_though_its_object_has_a_uid(
     assert simulate(tmp_path, json.dumps(named))[0] == 0
     code, told = simulate(tmp_path, json.dumps(changed(named, path, value)))
     assert (code, said in told) == (2, True), told
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Running"}, {"phase": "Succeeded"}], ids=str)
+def test_a_pod_that_counts_as_running_is_told(tmp_path: Path, status: Json) -> None:
+    """Only a cluster knows whether it is true; one that describes a cluster says nothing else."""
+    pod = running("w", EXPORTED, "1", **status)
+    code, told = simulate(tmp_path, json.dumps(pod))
+    assert (code, "counts as running there, and is not judged" in told) == (0, True), told
+    described = write(tmp_path, CLUSTER + "---\n" + json.dumps(pod), "described.yaml")
+    found = run.invoke(app, ["simulate", "--cluster", described])
+    assert (found.exit_code, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_a_printed_pod_without_a_node_is_still_to_be_placed(tmp_path: Path, phase: str) -> None:
+    """As a dry run prints one that is new: nobody but a kubelet writes a status."""
+    printed = {**changed(POD, "metadata.uid", EXPORTED), "status": {"phase": phase}}
+    assert simulate(tmp_path, json.dumps(printed))[0] == 0
+    large = changed(printed, "spec.containers.0.resources", {"requests": {"cpu": 1_000}})
+    assert simulate(tmp_path, json.dumps(large))[0] == 3
+    code, told = simulate(tmp_path, json.dumps(changed(printed, "spec.containers.0.image", "$IMAGE")))
+    assert (code, "spec.containers[0].image" in told) == (2, True), told
+
+
+@pytest.mark.parametrize("body", [POD, DEPLOYMENT, NAMESPACE], ids=lambda body: body["kind"])
+def test_a_version_that_a_cluster_may_not_have_is_told(tmp_path: Path, body: Json) -> None:
+    printed = changed(body, "metadata.uid", EXPORTED)
+    said = "metadata.resourceVersion: an API server refuses the object if it has changed since, or is not there"
+    assert said not in simulate(tmp_path, json.dumps(printed))[1]
+    code, told = simulate(tmp_path, json.dumps(changed(printed, "metadata.resourceVersion", "7")))
+    assert (code, said in told) == (0, True), told
 
 
 @pytest.mark.parametrize("kind", ["Node", "Cluster"])

@@ -26,6 +26,11 @@ def check_name(origin: Origin, path: str, name: str) -> None:
         raise origin.error(path, why)
 
 
+def is_version(written: object) -> bool:
+    """Return whether a ``metadata.resourceVersion`` is one of a stored object; "0" is any version."""
+    return isinstance(written, str) and written.isdecimal() and bool(written.strip("0"))
+
+
 def broken_rfc1035_label(name: str) -> str | None:
     """Return why ``name`` is no RFC 1035 label, as names of Services that begin with a letter; None where it is one."""
     if not broken_label_name(name) and name[0].isalpha():

@@ -15,7 +15,7 @@ from gputile.tools.simulator.rules.pods.pod import broken_metadata, broken_pod_s
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
 from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain
+from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain, is_version
 from gputile.tools.simulator.rules.values.numbers import broken_least
 from gputile.tools.simulator.rules.workloads.jobs import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
 from gputile.tools.simulator.rules.workloads.rollouts import (
@@ -127,8 +127,7 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")
-    version = metadata.get("resourceVersion", "")
-    if version.strip("0") and version.isdecimal() and not metadata.get("uid"):
+    if is_version(metadata.get("resourceVersion")) and not metadata.get("uid"):
         yield "metadata.resourceVersion", "Forbidden: should not be set on objects to be created: leave it out"
     yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
 
