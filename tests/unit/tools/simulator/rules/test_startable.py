@@ -99,6 +99,24 @@ def test_variables_in_paths(tmp_path: Path, text: str, more: Json, right: bool) 
         expanded(tmp_path, body)
 
 
+@pytest.mark.parametrize("name", ["c", "first", "nosuch"])
+@pytest.mark.parametrize("place", ["env", "downwardAPI", "projected"])
+def test_references_to_resources_of_other_containers(tmp_path: Path, place: str, name: str) -> None:
+    reference: Json = {"resourceFieldRef": {"containerName": name, "resource": "limits.cpu"}}
+    files = {"downwardAPI": {"items": [{"path": "x", **reference}]}}
+    body = changed(POD, "spec.initContainers", [{"name": "first", "image": "i"}])
+    if place == "env":
+        body = changed(body, f"{CONTAINER}.env", [{"name": "A", "valueFrom": reference}])
+    else:
+        volume = files if place == "downwardAPI" else {"projected": {"sources": [files]}}
+        body = changed(body, "spec.volumes", [{"name": "v", **volume}])
+    if name != "nosuch":
+        expanded(tmp_path, body)
+        return
+    with pytest.raises(ManifestError, match=r'containerName: Invalid value: "nosuch": the pod has no such container'):
+        expanded(tmp_path, body)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [

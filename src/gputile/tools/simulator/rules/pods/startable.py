@@ -47,6 +47,7 @@ def unstartable(path: str, spec: Json) -> Iterator[Broken]:
                 yield f"{where}.image", f"Invalid value: {shown(image)}: no kubelet can pull it: {why}"
             yield from _root(where, container, spec)
             yield from _paths(where, container)
+    yield from _other_containers(path, spec)
     asked = {name for kind in _KINDS for each in spec.get(kind, ()) for name in _asked(each)}
     for i, volume in enumerate(spec.get("volumes", ())):
         medium = volume.get("emptyDir", {}).get("medium", "")
@@ -129,6 +130,33 @@ def _paths(path: str, container: Json) -> Iterator[Broken]:
             if name and name not in known and not _OF_SERVICES.search(name):
                 said = f"Invalid value: {shown(mount['subPathExpr'])}: the container has no variable {shown(name)}"
                 yield f"{path}.volumeMounts[{i}].subPathExpr", said
+
+
+def _other_containers(path: str, spec: Json) -> Iterator[Broken]:
+    """Yield references to the resources of a container that is not there (pkg/api/v1/resource of Kubernetes)."""
+    names = {each["name"] for kind in _KINDS for each in spec.get(kind, ())}
+    for where, reference in _resource_references(path, spec):
+        name = reference.get("containerName", "")
+        if name and name not in names:
+            rule = "the pod has no such container, so no kubelet finds the amount"
+            yield f"{where}.containerName", f"Invalid value: {shown(name)}: {rule}"
+
+
+def _resource_references(path: str, spec: Json) -> Iterator[tuple[str, Json]]:
+    """Yield each ``resourceFieldRef`` of variables and of files, with its place."""
+    for kind in _KINDS:
+        for i, container in enumerate(spec.get(kind, ())):
+            for j, variable in enumerate(container.get("env", ())):
+                if (found := variable.get("valueFrom", {}).get("resourceFieldRef")) is not None:
+                    yield f"{path}.{kind}[{i}].env[{j}].valueFrom.resourceFieldRef", found
+    for i, volume in enumerate(spec.get("volumes", ())):
+        parts = [(f"{path}.volumes[{i}]", volume)]
+        of_volume = volume.get("projected", {}).get("sources", ())
+        parts += [(f"{path}.volumes[{i}].projected.sources[{j}]", part) for j, part in enumerate(of_volume)]
+        for where, part in parts:
+            for j, item in enumerate(part.get("downwardAPI", {}).get("items", ())):
+                if (found := item.get("resourceFieldRef")) is not None:
+                    yield f"{where}.downwardAPI.items[{j}].resourceFieldRef", found
 
 
 def _asked(container: Json) -> set[str]:
