@@ -551,6 +551,31 @@ def test_a_priority_may_be_that_of_the_default_class(tmp_path: Path, body: Json,
     assert said in found if said else found == ""
 
 
+INDEXED = changed(CRON_JOB, "spec.jobTemplate.spec.completionMode", "Indexed")
+
+
+@pytest.mark.parametrize(
+    ("completions", "name", "labels", "said"),
+    [
+        (2, "c", {}, ""),
+        (2, "a.b", {}, "metadata.name: Invalid value: .*a.b-29000000-1, which is no RFC 1123 label"),
+        (10, "x" * 52, {}, ""),
+        (11, "x" * 52, {}, "metadata.name: Invalid value: .*-10, which is no RFC 1123 label"),
+        *(
+            (2, "c", {label: "x"}, r"spec\.jobTemplate\.spec\.template\.metadata\.labels.*: the Job sets it itself")
+            for label in ("job-name", "batch.kubernetes.io/job-name", "controller-uid")
+        ),
+    ],
+)
+def test_jobs_of_a_cron_job_that_would_be_refused(
+    tmp_path: Path, completions: int, name: str, labels: Json, said: str
+) -> None:
+    """Its controller makes each one anew, and the API server takes none."""
+    body = changed(changed(INDEXED, "spec.jobTemplate.spec.completions", completions), "metadata.name", name)
+    found = verdict(tmp_path, changed(body, "spec.jobTemplate.spec.template.metadata.labels", labels))
+    assert re.search(said, found) if said else found == ""
+
+
 EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
 
 

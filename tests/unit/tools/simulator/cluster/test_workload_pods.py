@@ -307,10 +307,10 @@ def test_bound_pending_and_finished_pods(tmp_path: Path) -> None:
     text = (
         pod("bound", f"spec: {{nodeName: 'n', {containers}}}")
         + pod("pending", f"spec: {{{containers}}}")
-        + pod("finished", f"spec: {{{containers}}}\nstatus: {{phase: Failed}}")
+        + pod("finished", f"spec: {{nodeName: 'n', {containers}}}\nstatus: {{phase: Failed}}")
     )
     found = scenario(tmp_path, text)
-    assert [p.metadata.name for p in found.bound] == ["bound"]
+    assert [p.metadata.name for p in found.bound if not p.finished] == ["bound"]
     assert [p.metadata.name for p in found.pending] == ["pending"]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final
@@ -68,10 +69,24 @@ def _of_type(body: Json, data: Mapping[str, bytes]) -> Iterator[Broken]:
 
 
 def _is_json_mapping(data: bytes) -> bool:
+    """Return whether data are a JSON object, or null, as Go reads them: in UTF-8, and all numbers finite."""
     try:
-        return isinstance(json.loads(data), dict | None)
-    except ValueError:
+        text = data.decode(errors="replace")  # as Go does within texts; elsewhere it is no JSON
+        found = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_finite)
+    except (ValueError, RecursionError):
         return False
+    return isinstance(found, dict | None)
+
+
+def _finite(text: str) -> float:
+    """Return a number.
+
+    Raises:
+        ValueError: it is larger than 64 bits have room for, or not a number.
+    """
+    if math.isfinite(number := float(text)):
+        return number
+    raise ValueError(f"{text[:20]} is no number of JSON")
 
 
 def _keys(field: str, data: Mapping[str, str]) -> Iterator[Broken]:

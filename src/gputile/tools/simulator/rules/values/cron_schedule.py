@@ -5,7 +5,19 @@ import zoneinfo
 from typing import Final
 
 _DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_DURATION: Final = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
+_DURATION: Final = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+_PART: Final = re.compile(r"(\d*)(\.\d*)?([^\d.]+)", re.ASCII)
+_UNITS: Final = {  # ns
+    **dict.fromkeys(("us", "µs", "μs"), 10**3),
+    "ns": 1,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_LONGEST: Final = (1 << 63) - 1  # ns
+_MOST_DIGITS: Final = 18  # of a number that is computed with
+_WORD: Final = re.compile(r"[\S\x1c-\x1f]+")  # what Go takes for no space, and Python does
 _NUMBER: Final = re.compile(r"\+?\d{1,18}", re.ASCII)  # what an API server can count
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -26,13 +38,28 @@ def broken_schedule(schedule: str) -> str | None:
             return None
         if schedule.startswith("@every "):
             duration = schedule.removeprefix("@every ")
-            return None if _DURATION.fullmatch(duration) else "@every needs a duration such as 1h30m"
+            return _broken_duration(duration)
         return f"expected one of {', '.join(_DESCRIPTORS)}, @every DURATION, or 5 fields"
-    parts = schedule.split()
+    parts = _WORD.findall(schedule)
     if len(parts) != len(_FIELDS):
         return "expected exactly 5 fields: minute, hour, day of month, month, day of week"
     found = (_broken_field(part, *field) for part, field in zip(parts, _FIELDS, strict=True))
     return next(filter(None, found), None)
+
+
+def _broken_duration(text: str) -> str | None:
+    """Return why a text is no duration of Go's (``time.ParseDuration``), None where it is one."""
+    if not _DURATION.fullmatch(text):
+        return "@every needs a duration such as 1h30m"
+    total = 0
+    for whole, part, unit in _PART.findall(text.lstrip("+-")):
+        digits = whole.lstrip("0")
+        if len(digits) > _MOST_DIGITS + 1:
+            return "@every takes no more than 2562047h"
+        nanoseconds = int(digits or "0") * _UNITS[unit]
+        fraction = part[1 : _MOST_DIGITS + 1]
+        total += nanoseconds + int(fraction or "0") * _UNITS[unit] // 10 ** len(fraction)
+    return "@every takes no more than 2562047h" if total > _LONGEST else None
 
 
 def broken_time_zone(name: str) -> str | None:

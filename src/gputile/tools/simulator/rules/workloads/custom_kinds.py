@@ -12,7 +12,13 @@ from gputile.tools.simulator.rules.values.names import broken_label_value, broke
 from gputile.tools.simulator.rules.values.numbers import one_of
 from gputile.tools.simulator.rules.workloads.dependencies import broken_dependencies
 from gputile.tools.simulator.rules.workloads.exclusive_topology import broken_exclusive_topology
-from gputile.tools.simulator.rules.workloads.kinds import broken_job_template, broken_selected
+from gputile.tools.simulator.rules.workloads.jobs import broken_job_labels
+from gputile.tools.simulator.rules.workloads.kinds import (
+    broken_job_template,
+    broken_made_name,
+    broken_restarts,
+    broken_selected,
+)
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
 from gputile.tools.simulator.rules.workloads.template_groups import Group
 
@@ -45,6 +51,8 @@ def broken_custom(manifest: Manifest, kind: PodKind) -> Iterator[Broken]:
                 if entry is None:
                     yield written((*place.steps, step)), "must be a mapping, is nothing"
     yield from _mistyped(manifest.body, _fields(_paths(kind)), ())
+    if kind.any_of and not any(place.value for path in kind.any_of for place in places_at(manifest.body, path)):
+        yield kind.any_of[0], f"Required value: one of {', '.join(kind.any_of)} has to be there"
     for path in kind.required:
         before, _, field = path.rpartition(".")
         for place in places_at(manifest.body, before):
@@ -80,6 +88,11 @@ def broken_group(manifest: Manifest, group: Group, owner: str) -> Iterator[Broke
                 f"{group.path}.metadata.labels[{shown(label)}]",
                 f"{why}; the {manifest.kind} gives its pods this label",
             )
+    if group.rule.made_by is not None:
+        yield from broken_restarts(group.path, group.template, job=group.rule.made_by.kind == "Job")
+        kind, name = group.rule.made_by.kind, group.made_name(owner) if group.count else ""
+        if name and (why := broken_made_name(kind, name)):
+            yield "metadata.name", f"{why}; its {kind} would be called so"
     if group.rule.job_name:
         yield from _broken_job(manifest, group, owner)
 
@@ -104,6 +117,7 @@ def _broken_job(manifest: Manifest, group: Group, owner: str) -> Iterator[Broken
     if "parallelism" not in spec:
         spec.setdefault("completions", 1)
     yield from broken_job_template(path, {**job, "spec": spec})
+    yield from broken_job_labels(f"{path}.spec", spec, group.job_name(owner, 0) if group.jobs == 1 else "")
     name = group.job_name(owner, max(0, group.jobs - 1))
     if why := broken_rfc1035_label(name):
         yield written((*steps[:-1], "name")), f"{why}: a Job of it would have this name"
@@ -130,7 +144,7 @@ def _paths(kind: PodKind) -> Iterator[str]:
             yield rule.when.path
         for count in rule.counts():
             yield from count.paths()
-    yield from (kind.suspended, kind.template_of, *kind.required)
+    yield from (kind.suspended, kind.template_of, *kind.required, *kind.any_of)
     if kind.scheduler is not None:
         yield kind.scheduler.path
 

@@ -19,7 +19,8 @@ JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _MOST_RULES: Final = 20
 _MOST_VALUES: Final = 255
-_MANY_COMPLETIONS: Final = 100_000
+_MANY_COMPLETIONS: Final = 100_000  # and the most pods of an Indexed Job at a time
+_FEW_OF_MANY: Final = 10_000
 _STATES: Final = ("False", "True", "Unknown")
 
 
@@ -36,7 +37,7 @@ def without_own_identity(body: Json) -> Json:
 
 
 def broken_job_name(name: str, spec: Json) -> Iterator[Broken]:
-    """Yield why pods of a Job could not be named and labelled after it."""
+    """Yield why pods of a Job called ``name`` could not be named after it, nor have it as a label."""
     if len(name) > _LONGEST_NAME and not spec.get("manualSelector"):
         rule = f"must be no more than {_LONGEST_NAME} characters, as a label of its pods"
         yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
@@ -45,15 +46,19 @@ def broken_job_name(name: str, spec: Json) -> Iterator[Broken]:
         if broken_label_name(last):
             rule = f"a pod of it could not be called {last}, which is no RFC 1123 label"
             yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
-    labels = spec.get("template", {}).get("metadata", {}).get("labels", {})
-    for label in () if spec.get("manualSelector") else JOB_NAMES:
-        if name and labels.get(label, name) != name:
-            where = f"spec.template.metadata.labels[{shown(label)}]"
-            yield where, f"Invalid value: {shown(labels[label])}: must be {shown(name)}, which the Job sets itself"
-    for label in () if spec.get("manualSelector") else JOB_UIDS:
-        if label in labels:
-            where = f"spec.template.metadata.labels[{shown(label)}]"
-            yield where, f"Invalid value: {shown(labels[label])}: the Job sets it itself: leave it out"
+
+
+def broken_job_labels(path: str, spec: Json, name: str = "") -> Iterator[Broken]:
+    """Yield labels of the pods of the Job spec at ``path`` that a Job sets itself; ``name`` is the Job's, "" if open.
+
+    One of its name may be there; nobody knows the UID before.
+    """
+    labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
+    for label in () if spec.get("manualSelector") else (*JOB_NAMES, *JOB_UIDS):
+        if label in labels and not (label in JOB_NAMES and name and labels[label] == name):
+            rule = f"must be {shown(name)}, which the Job sets itself" if label in JOB_NAMES and name else ""
+            said = rule or "the Job sets it itself: leave it out"
+            yield f"{path}.template.metadata.labels[{shown(label)}]", f"Invalid value: {shown(labels[label])}: {said}"
 
 
 def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
@@ -72,8 +77,8 @@ def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
         if spec["maxFailedIndexes"] > completions:
             most = f"must be less than or equal to completions ({completions})"
             yield f"{path}.maxFailedIndexes", f"Invalid value: {spec['maxFailedIndexes']}: {most}"
-    elif "backoffLimitPerIndex" in spec and spec.get("completions", 0) > _MANY_COMPLETIONS:
-        yield f"{path}.maxFailedIndexes", f"Required value: when completions is above {_MANY_COMPLETIONS}"
+    if indexed:
+        yield from _large(path, spec)
     manager = spec.get("managedBy")
     if manager is not None:
         domain, slash, rest = manager.partition("/")
@@ -83,6 +88,18 @@ def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
     yield from _failures(f"{path}.podFailurePolicy", spec)
     if indexed:
         yield from _successes(f"{path}.successPolicy", spec)
+
+
+def _large(path: str, spec: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the numbers of an Indexed Job that has very many pods."""
+    many = "backoffLimitPerIndex" in spec and spec.get("completions", 0) > _MANY_COMPLETIONS
+    if many and "maxFailedIndexes" not in spec:
+        yield f"{path}.maxFailedIndexes", f"Required value: when completions is above {_MANY_COMPLETIONS}"
+    for field in ("parallelism", "maxFailedIndexes"):
+        number, most = spec.get(field, 0), _FEW_OF_MANY if many else _MANY_COMPLETIONS
+        if number > most:
+            why = f", since completions are above {_MANY_COMPLETIONS}" if many else ""
+            yield f"{path}.{field}", f"Invalid value: {number}: must be less than or equal to {most}{why}"
 
 
 def _failures(path: str, spec: Json) -> Iterator[Broken]:

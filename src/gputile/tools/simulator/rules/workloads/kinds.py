@@ -17,7 +17,13 @@ from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, 
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain, is_version
 from gputile.tools.simulator.rules.values.numbers import broken_least
-from gputile.tools.simulator.rules.workloads.jobs import JOB_NAMES, JOB_UIDS, broken_job_name, broken_job_spec
+from gputile.tools.simulator.rules.workloads.jobs import (
+    JOB_NAMES,
+    JOB_UIDS,
+    broken_job_labels,
+    broken_job_name,
+    broken_job_spec,
+)
 from gputile.tools.simulator.rules.workloads.rollouts import (
     broken_daemon_set_rollout,
     broken_deployment_rollout,
@@ -38,13 +44,12 @@ _NAMES: Final = {
     **dict.fromkeys(_NAMED_BY_LABELS, broken_label_name),
 }
 _LONGEST_CRON_JOB: Final = 52
+_A_MINUTE: Final = "29000000"  # since 1970, which a CronJob adds to the names of its Jobs; it has 8 digits until 2160
 # The API server takes longer names of these kinds, and refuses what their controllers then make.
 _LONGEST_OF_OWNER: Final = {
     "Deployment": (242, "its ReplicaSet adds up to 11 characters, and a name has no more than 253"),
     "StatefulSet": (52, "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"),
 }
-_ALWAYS: Final = ("Always",)
-_OF_JOB: Final = ("OnFailure", "Never")
 _GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
 
 
@@ -67,7 +72,10 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         if manifest.kind == "Job":
             metadata = body.get("metadata", {})
             yield from broken_job_name(_stored_name(metadata), body["spec"])
+            yield from broken_job_labels("spec", body["spec"], _stored_name(metadata))
             yield from _generated(metadata.get("name", ""), body["spec"])
+        elif manifest.kind == "CronJob":
+            yield from _made_job(_stored_name(body.get("metadata", {})), body["spec"])
         yield from broken_revision(manifest.kind, body.get("metadata", {}).get("annotations", {}))
         yield from _KINDS[manifest.kind](body["spec"])
 
@@ -132,6 +140,14 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
 
 
+def broken_made_name(kind: str, name: str) -> str | None:
+    """Return why no pods are made by a StatefulSet called ``name``, or a ReplicaSet of the owner ``name``."""
+    most, why = _LONGEST_OF_OWNER["StatefulSet" if kind == "StatefulSet" else "Deployment"]
+    if len(name) > most:
+        return f"Invalid value: {shown(name)}: must be no more than {most} characters: {why}"
+    return _NAMES.get(kind, broken_subdomain)(name)
+
+
 def _stored_name(metadata: Json) -> str:
     """Return the name under which an object is stored; "" where it has neither a name nor a part of one."""
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
@@ -145,24 +161,29 @@ def _broken_prefix(kind: str, prefix: str) -> str | None:
     return _NAMES.get(kind, broken_subdomain)(prefix.rstrip("-") or prefix)
 
 
-def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[Broken]:
-    """Yield what is wrong with the template of a spec; ``policies`` are the restartPolicies that its kind allows."""
+def _template_of(path: str, spec: Json, *, job: bool = False) -> Iterator[Broken]:
+    """Yield what is wrong with the template of a spec; ``job`` says that it is a Job's."""
     template = spec.get("template")
     if template is None:
         yield f"{path}.template", "Required value"
         return
     yield from broken_template(f"{path}.template", template)
-    if not template.get("spec"):
+    yield from broken_restarts(f"{path}.template", template, job=job)
+
+
+def broken_restarts(path: str, template: Json, *, job: bool) -> Iterator[Broken]:
+    """Yield why pods of the template at ``path`` are not started again as those of a Job are, or of other kinds."""
+    spec = template.get("spec")
+    if not spec:
         return
-    if policies == _ALWAYS and "activeDeadlineSeconds" in template["spec"]:
-        where = f"{path}.template.spec.activeDeadlineSeconds"
-        yield where, "Forbidden: pods that are always started again have no deadline; a Job's may have one"
-    policy = template["spec"].get("restartPolicy", "")
-    where = f"{path}.template.spec.restartPolicy"
-    if policies == _OF_JOB and policy in ("", "Always"):
+    if not job and "activeDeadlineSeconds" in spec:
+        why = "pods that are always started again have no deadline; a Job's may have one"
+        yield f"{path}.spec.activeDeadlineSeconds", f"Forbidden: {why}"
+    policy, where = spec.get("restartPolicy", ""), f"{path}.spec.restartPolicy"
+    if job and policy in ("", "Always"):
         said = f"Unsupported value: {shown(policy)}: supported values" if policy else "Required value: valid values"
         yield where, f'{said}: "OnFailure", "Never"'
-    elif policies == _ALWAYS and policy not in ("", "Always"):
+    elif not job and policy not in ("", "Always"):
         yield where, f'Unsupported value: {shown(policy)}: supported values: "Always"'
 
 
@@ -196,13 +217,13 @@ def _deployment(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
     yield from broken_selected(spec, "deployment")
     yield from broken_deployment_rollout(spec)
-    yield from _template_of("spec", spec, _ALWAYS)
+    yield from _template_of("spec", spec)
 
 
 def _replica_set(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     yield from broken_selected(spec, "replicaset")
-    yield from _template_of("spec", spec, _ALWAYS)
+    yield from _template_of("spec", spec)
 
 
 def _replication_controller(spec: Json) -> Iterator[Broken]:
@@ -213,7 +234,7 @@ def _replication_controller(spec: Json) -> Iterator[Broken]:
         yield "spec.selector", "Required value"
     elif any(labels.get(key) != value for key, value in selector.items()):
         yield "spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"
-    yield from _template_of("spec", spec, _ALWAYS)
+    yield from _template_of("spec", spec)
 
 
 def _stateful_set(spec: Json) -> Iterator[Broken]:
@@ -228,7 +249,7 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
         if why := broken_label_name(name) if name else "Required value":
             yield f"{where}.metadata.name", why
         yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
-    yield from _template_of("spec", _as_its_controller_makes(spec), _ALWAYS)
+    yield from _template_of("spec", _as_its_controller_makes(spec))
 
 
 def _as_its_controller_makes(spec: Json) -> Json:
@@ -252,7 +273,7 @@ def _daemon_set(spec: Json) -> Iterator[Broken]:
     yield from broken_least("spec", spec, 0, "minReadySeconds", "revisionHistoryLimit")
     yield from broken_selected(spec, "daemonset")
     yield from broken_daemon_set_rollout(spec)
-    yield from _template_of("spec", spec, _ALWAYS)
+    yield from _template_of("spec", spec)
 
 
 def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
@@ -269,7 +290,7 @@ def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
             yield f"{path}.selector", "Required value: when manualSelector is true"
         else:
             yield from broken_selected(spec, "job")
-    yield from _template_of(path, spec, _OF_JOB)
+    yield from _template_of(path, spec, job=True)
 
 
 def _generated(name: str, spec: Json) -> Iterator[Broken]:
@@ -288,6 +309,13 @@ def _labelled(template: Json, more: Mapping[str, str]) -> Json:
     """Return a template whose pods have the labels ``more`` beside their own."""
     metadata = template.get("metadata", {})
     return {**template, "metadata": {**metadata, "labels": {**more, **metadata.get("labels", {})}}}
+
+
+def _made_job(cron_job: str, spec: Json) -> Iterator[Broken]:
+    """Yield why the Jobs that a CronJob makes would be refused, each one: for their names, and labels of their pods."""
+    job = spec.get("jobTemplate", {}).get("spec") or {}
+    yield from broken_job_name(f"{cron_job}-{_A_MINUTE}", job)
+    yield from broken_job_labels("spec.jobTemplate.spec", job)
 
 
 def _cron_job(spec: Json) -> Iterator[Broken]:

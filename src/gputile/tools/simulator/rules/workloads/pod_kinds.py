@@ -67,17 +67,30 @@ class Scheduler(_TableSection, frozen=True, kw_only=True):
     path: Annotated[str, msgspec.Meta(description="Where another schedulerName stands.")] = ""
 
 
+class MadeBy(_TableSection, frozen=True, kw_only=True):
+    """An object of Kubernetes' own into which the controller of a kind puts a template, and which makes the pods."""
+
+    kind: Annotated[
+        Literal["Job", "ReplicaSet", "StatefulSet"], msgspec.Meta(description="Its kind, whose rules the template has.")
+    ]
+    name: Annotated[
+        str,
+        msgspec.Meta(description="What it is called, before a hash; {name} is the object's, {number} counts."),
+    ] = ""
+
+
 class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
 
     In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's.
-    ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}`` is
-    the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Pods with a ``job_name``
-    are made by Jobs of this name, as many as the first number of ``count``: ``template`` is in the template of a Job.
-    Where anything stands at ``unless``, the object uses pods of another one, and needs no such template; nor does it
-    where ``when`` does not hold. ``default`` is the template where it has none. ``suspended`` is where an entry says by
-    true that it has no pods. Of the entries with a key that is in ``services`` ("*" for all), a Service is called as
-    each pod, and those in ``single`` have one pod.
+    ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}``
+    is the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Pods with a
+    ``job_name`` are made by Jobs of this name, as many as the first number of ``count``: ``template`` is in the
+    template of a Job. Where anything stands at ``unless``, the object uses pods of another one, and needs no such
+    template; nor does it where ``when`` does not hold. ``default`` is the template where it has none. ``suspended``
+    is where an entry says by true that it has no pods. ``made_by`` is the object that makes the pods, if it is one
+    of Kubernetes' own: the first number of ``count`` is how many of them there are. Of the entries with a key that
+    is in ``services`` ("*" for all), a Service is called as each pod, and those in ``single`` have one pod.
     """
 
     template: Annotated[
@@ -123,6 +136,9 @@ class PodsOfKind(_TableSection, frozen=True):
         msgspec.Meta(description="Keys of entries for each of whose pods there is a Service of its name; *: all."),
     ] = ()
     single: Annotated[tuple[str, ...], msgspec.Meta(description="Keys of entries that have one pod.")] = ()
+    made_by: Annotated[
+        MadeBy | None, msgspec.Meta(description="What object of Kubernetes' own the controller puts the template into.")
+    ] = None
     claims: Annotated[
         str, msgspec.Meta(description="Where templates of claims stand, each of which is a volume of the pods, too.")
     ] = ""
@@ -139,10 +155,10 @@ class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none.
 
     ``suspended`` is the path of what holds its pods back while true, ``stopped`` of what does so by being there.
-    ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path of
-    what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
-    ``required`` are fields that its CustomResourceDefinition requires. A kind with a ``longest_name`` takes RFC 1035
-    labels of so many characters as names.
+    ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path
+    of what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
+    ``any_of`` are fields one of which it needs. ``required`` are fields that its CustomResourceDefinition requires.
+    A kind with a ``longest_name`` takes RFC 1035 labels of so many characters as names.
     """
 
     api_version: Annotated[str, msgspec.Meta(description="The kind's apiVersion.")]
@@ -159,6 +175,9 @@ class PodKind(_TableSection, frozen=True):
         dict[str, str],
         msgspec.Meta(description="Labels by which its pods are known where their controller is another object."),
     ] = {}
+    any_of: Annotated[
+        tuple[Path, ...], msgspec.Meta(description="Fields one of which has to be there, and not empty.")
+    ] = ()
     required: Annotated[
         tuple[Path, ...],
         msgspec.Meta(description="Fields that the kind requires, each where that is there which holds it."),

@@ -42,6 +42,11 @@ class Group:
         """Return what its controller adds to the labels of pod ``number``."""
         return {label: filled(text, owner, self.key, number) for label, text in self.rule.labels.items()}
 
+    def made_name(self, owner: str) -> str:
+        """Return the longest name of the objects that make the pods, "" where that is not known."""
+        named = self.rule.made_by.name if self.rule.made_by is not None else ""
+        return filled(named, owner, self.key, max(0, self.jobs - 1))
+
     def job_name(self, owner: str, number: int) -> str:
         """Return the name of the Job ``number``, as its controller makes it of what is written; "" without Jobs."""
         return filled(self.rule.job_name, owner, self.key, number)

@@ -308,7 +308,7 @@ def test_a_rayjob_on_a_cluster_that_is_there_makes_no_cluster(tmp_path: Path) ->
     found = expanded(tmp_path, selecting)
     assert [pod.metadata.name for pod in found.pods] == ["w-submitter"]
     assert "spec.clusterSelector: its pods are those of another object" in " ".join(map(str, found.notes))
-    submitting = expanded(tmp_path, changed(selecting, "spec.submitterPodTemplate", TEMPLATE)).pods
+    submitting = expanded(tmp_path, changed(selecting, "spec.submitterPodTemplate", pod_template("Never"))).pods
     assert [pod.metadata.name for pod in submitting] == ["w-submitter"]
     with_both = changed(selecting, "spec.rayClusterSpec", RAY)
     assert len(expanded(tmp_path, with_both).pods) == 1
@@ -331,7 +331,7 @@ def test_who_submits_a_rayjob(tmp_path: Path, mode: Json, submitters: int, besid
     pods = expanded(tmp_path, of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, **mode})).pods
     assert [pod.spec.containers[0].resources.requests for pod in pods[5:]] == [amounts] * submitters
     assert [each.resources.requests for each in pods[0].spec.containers[1:]] == [amounts] * beside
-    own = of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": TEMPLATE, **mode})
+    own = of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": pod_template("Never"), **mode})
     assert len(expanded(tmp_path, own).pods) == 5 + submitters
 
 
@@ -351,6 +351,9 @@ MPI = of_kind("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas("c"
         (MPI, 63 - len("-worker-1")),
         (changed(MPI, "spec.mpiReplicaSpecs.Worker.replicas", 11), 63 - len("-worker-10")),
         (PYTORCH, 63 - len("-master-0")),
+        (GROUPS, 52 - len("-1")),
+        (changed(GROUPS, "spec.replicas", 11), 52 - len("-10")),
+        (changed(GROUPS, "spec.leaderWorkerTemplate.size", 1), 52),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )
@@ -359,6 +362,66 @@ def test_names_that_controllers_can_use(tmp_path: Path, body: Json, longest: int
     for name in ("x" * (longest + 1), "a.b"):
         with pytest.raises(ManifestError, match=r"metadata\.name: "):
             expanded(tmp_path, changed(body, "metadata.name", name))
+
+
+def test_the_name_of_a_rollout_leaves_room_for_a_hash(tmp_path: Path) -> None:
+    assert expanded(tmp_path, changed(ROLLOUT, "metadata.name", "a." + "x" * 240)).pods != []
+    with pytest.raises(ManifestError, match="must be no more than 242 characters: its ReplicaSet adds"):
+        expanded(tmp_path, changed(ROLLOUT, "metadata.name", "x" * 243))
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (ROLLOUT, "spec.template"),
+        (GROUPS, "spec.leaderWorkerTemplate.workerTemplate"),
+        (of_kind("kubeflow.org/v1", "Notebook", {"template": TEMPLATE}), "spec.template"),
+        (of_kind("apps.kruise.io/v1beta1", "StatefulSet", {"template": TEMPLATE}), "spec.template"),
+        (of_kind("apps.kruise.io/v1alpha1", "CloneSet", {"template": TEMPLATE}), "spec.template"),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_templates_of_sets_have_the_rules_of_sets(tmp_path: Path, body: Json, path: str) -> None:
+    """Their controllers put the template into a StatefulSet or ReplicaSet, which an API server then refuses."""
+    assert expanded(tmp_path, changed(body, f"{path}.spec.restartPolicy", "Always")).pods != []
+    with pytest.raises(ManifestError, match=rf'{path}\.spec\.restartPolicy: Unsupported value: "Never"'):
+        expanded(tmp_path, changed(body, f"{path}.spec.restartPolicy", "Never"))
+    with pytest.raises(ManifestError, match=r"spec\.activeDeadlineSeconds: Forbidden"):
+        expanded(tmp_path, changed(body, f"{path}.spec.activeDeadlineSeconds", 5))
+
+
+def test_a_rollout_has_the_rules_of_sets_for_a_template_of_others(tmp_path: Path) -> None:
+    template = pod_template("Never")
+    named = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": template}
+    body = of_kind("argoproj.io/v1alpha1", "Rollout", {"workloadRef": {"apiVersion": "v1", "kind": "PodTemplate"}})
+    body["spec"]["workloadRef"]["name"] = "t"
+    text = f"{json.dumps(named)}\n---\n{json.dumps(body)}"
+    with pytest.raises(ManifestError, match=r'Rollout/w: .*restartPolicy: Unsupported value: "Never"'):
+        expand(load_text(tmp_path, text).manifests, [], Intake(kinds=known_kinds()))
+
+
+@pytest.mark.parametrize("policy", ["Always", ""])
+def test_a_job_submits_a_rayjob(tmp_path: Path, policy: str) -> None:
+    body = of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": pod_template("OnFailure")})
+    assert len(expanded(tmp_path, body).pods) == 6
+    with pytest.raises(ManifestError, match=r"spec\.submitterPodTemplate\.spec\.restartPolicy: "):
+        expanded(tmp_path, changed(body, "spec.submitterPodTemplate.spec.restartPolicy", policy or GONE))
+
+
+@pytest.mark.parametrize("spec", [{}, {"clusterSelector": {}}], ids=str)
+def test_a_rayjob_needs_a_cluster(tmp_path: Path, spec: Json) -> None:
+    body = of_kind("ray.io/v1", "RayJob", {"entrypoint": "e", **spec})
+    with pytest.raises(ManifestError, match=r"Required value: one of spec\.rayClusterSpec, spec\.clusterSelector"):
+        expanded(tmp_path, body)
+
+
+@pytest.mark.parametrize("label", ["job-name", "batch.kubernetes.io/controller-uid"])
+def test_a_jobset_leaves_labels_of_jobs_to_them(tmp_path: Path, label: str) -> None:
+    path = "spec.replicatedJobs.0.template.spec.template.metadata.labels"
+    with pytest.raises(ManifestError, match=r"labels\[.*: the Job sets it itself|which the Job sets itself"):
+        expanded(tmp_path, changed(JOB_SET, path, {"app": "x", label: "x"}))
+    own = {"app": "x", "job-name": "w-driver-0"}
+    assert expanded(tmp_path, changed(JOB_SET, path, own)).pods != []
 
 
 @pytest.mark.parametrize(("body", "key"), [(MPI, "Launcher"), (PYTORCH, "Master")], ids=["MPIJob", "PyTorchJob"])
