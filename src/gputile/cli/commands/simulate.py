@@ -221,8 +221,10 @@ def _make_pods(
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion) if options.fit else []
-        if options.files and not expansion.pods:
-            scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
+        leaving = options.without_node or options.without_nodes is not None  # whose pods are placed elsewhere
+        if not expansion.pods and not more and not (leaving and not options.files):
+            what = "the files ask for no pod" if options.files else "no file of workloads is named (-f)"
+            scenario.notes.append(Note(f"{what}, so there is nothing to place"))
         if live is not None and stored is not None:
             if refused := list(stored.refused(expansion.manifests)):
                 raise ManifestError("\n".join(map(str, refused)))

@@ -96,6 +96,8 @@ async def _object(connection: Reading, path: str) -> dict[str, Any] | None:
         listed = msgspec.json.decode(text, type=dict[str, Any]).get("items") or []
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadAnswer(f"GET {path}: the answer is no object of an API server") from error
+    if not isinstance(listed, list):
+        raise BadAnswer(f"GET {path}: the answer is no list of an API server")
     return next((each for each in listed if _place(each) == pod.groups()), None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gputile.tools.simulator.updates.differences import LAST_APPLIED
-from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apiserver import FakeApiServer, Request
 from tests.manifests import DEPLOYMENT, GONE, JOB, MEM, POD, STATEFUL_SET, Json, changed
 from tests.unit.cli.reads.test_running import simulated, there
 
@@ -334,6 +334,28 @@ def test_claims_to_volumes_of_the_cluster_are_told(server: FakeApiServer, kubeco
         assert "have the volumes of their claims" not in simulated(server, kubeconfig, body)[1]
 
 
+@pytest.mark.parametrize("items", [5, "x", {"a": 1}], ids=str)
+def test_a_list_of_pods_that_is_none(
+    server: FakeApiServer, kubeconfig: str, items: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = server.execute
+
+    def lie(request: Request) -> tuple[int, Json]:
+        return (200, {"items": items}) if "fieldSelector" in request.query else answer(request)
+
+    monkeypatch.setattr(server, "execute", lie)
+    assert "the answer is no list of an API server" in simulated(server, kubeconfig, POD, 2)[1]
+
+
+NEWER: Json = {f"u{i}": 1 for i in range(30)}
+
+
+@pytest.mark.parametrize("lie", [{"metadata": 5}, {"spec": 5}, {"spec": {"template": 5, "selector": 7}}], ids=str)
+def test_an_object_with_many_newer_fields_that_is_none(server: FakeApiServer, kubeconfig: str, lie: Json) -> None:
+    server.store["/apis/apps/v1/namespaces/default/deployments"] = {"w": {**NEWER, **DEPLOYMENT, **lie}}
+    assert "the answer is no Deployment" in simulated(server, kubeconfig, DEPLOYMENT, 2)[1]
+
+
 LIMIT: Json = {"type": "Container", "max": {"cpu": "100m"}, "default": None, "newField": 1}
 
 
@@ -344,6 +366,11 @@ LIMIT: Json = {"type": "Container", "max": {"cpu": "100m"}, "default": None, "ne
         ({"metadata": {"name": "l"}, "spec": None}, 0, ""),
         ({"metadata": {"name": "l"}, "spec": {"limits": None}}, 0, ""),
         ({"metadata": {"name": "l"}, "spec": {"limits": [{**LIMIT, "max": {"cpu": None}}]}}, 0, ""),
+        (
+            {**NEWER, "metadata": {"name": "l"}, "spec": {"limits": 5}},
+            0,
+            "the LimitRange l of the namespace default is not applied",
+        ),
         ({"metadata": {"name": "l"}, "spec": {"limits": [LIMIT]}}, 2, "maximum cpu usage per Container is 100m"),
         (
             {"metadata": {"name": "l"}, "spec": {"limits": "x"}},

@@ -16,7 +16,7 @@ from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.kinds import values_are_judged
 from gputile.tools.simulator.rules.objects.pod_groups import broken_pod_group, unknown_fields
 from gputile.tools.simulator.rules.objects.security_levels import enforced_level
-from gputile.tools.simulator.rules.values.fields import POD_TEMPLATE, Broken, broken_fields
+from gputile.tools.simulator.rules.values.fields import MISSING, POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.rules.values.object_size import broken_size
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.custom_kinds import broken_custom, broken_group
@@ -168,9 +168,7 @@ class Intake:
         judged = values_are_judged(manifest.kind)
         if type_name:
             broken = broken_fields(type_name, manifest.nulls or manifest.body)
-            self._refuse(
-                manifest, broken if judged else [each for each in broken if each[1] != "Required value"], notes
-            )
+            self._refuse(manifest, broken if judged else [each for each in broken if each[1] != MISSING], notes)
         else:
             self._check_metadata(manifest, notes)
         if manifest.judged:

@@ -576,6 +576,60 @@ def test_jobs_of_a_cron_job_that_would_be_refused(
     assert re.search(said, found) if said else found == ""
 
 
+NEWER: Json = {f"u{i}": 1 for i in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value", "said"),
+    [
+        (POD, "spec", 5, "spec: must be a mapping"),
+        (POD, "spec.containers.0.ports", "x", "spec.containers[0].ports: must be a list"),
+        (POD, "spec.containers.0.resources.limits", {"cpu": "lots"}, '["cpu"]'),
+        (POD, "spec.dnsPolicy", "Bogus", 'spec.dnsPolicy: Unsupported value: "Bogus"'),
+        (DEPLOYMENT, "spec.template", 5, "spec.template: must be a mapping"),
+        (CRON_JOB, "spec.schedule", 5, "spec.schedule: must be a string"),
+        (DAEMON_SET, "spec.minReadySeconds", "x", "spec.minReadySeconds: must be a whole number"),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) and "kind" in value else "",
+)
+@pytest.mark.parametrize("option", ["--validate=warn", "--validate=ignore", "uid"])
+def test_unknown_fields_hide_no_other_mistake(
+    tmp_path: Path, body: Json, path: str, value: object, said: str, option: str
+) -> None:
+    """However many there are before it."""
+    newer = {**NEWER, **changed(body, path, value)}
+    options = [option]
+    if option == "uid":
+        newer, options = changed(newer, "metadata.uid", EXPORTED), []
+    code, told = simulate(tmp_path, json.dumps(newer), *options)
+    assert (code, said in told) == (2, True), told
+
+
+@pytest.mark.parametrize("limits", [5, [{"type": "Container", "max": {"cpu": "lots"}}]], ids=str)
+def test_a_limit_range_with_many_unknown_fields_is_refused(tmp_path: Path, limits: object) -> None:
+    body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, **NEWER, "spec": {"limits": limits}}
+    assert simulate(tmp_path, json.dumps(body))[0] == 2
+    assert simulate(tmp_path, json.dumps(body), "--validate=warn")[0] == 2
+
+
+def test_fields_that_are_missing_hide_no_other_mistake(tmp_path: Path) -> None:
+    """Those of kinds whose values are not judged need not be there."""
+    taints: list[Json] = [{} for _ in range(30)]
+    node: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}, "spec": {"taints": taints}}
+    assert simulate(tmp_path, json.dumps(node))[0] == 0
+    code, told = simulate(tmp_path, json.dumps({**node, "status": 5}))
+    assert (code, "status: must be a mapping" in told) == (2, True), told
+
+
+def test_a_cluster_alone_is_no_question(tmp_path: Path) -> None:
+    """As with a variable of file names that is empty."""
+    found = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml")])
+    assert (found.exit_code, found.stderr) == (
+        0,
+        "note: no file of workloads is named (-f), so there is nothing to place\n",
+    )
+
+
 EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
 
 

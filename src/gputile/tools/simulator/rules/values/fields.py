@@ -3,8 +3,9 @@
 import datetime
 import functools
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
@@ -12,6 +13,7 @@ from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
 
+MISSING: Final = "Required value"
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
 _LONGEST = 60  # characters of a name or value that are shown
@@ -47,17 +49,36 @@ _NEVER_EMPTY = frozenset(
 
 
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes.
+    """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes of each sort.
 
-    Unknown fields, values of the wrong type or outside of what is defined, and values that must be there and are not.
-    What the server writes itself (``status``) need not be complete.
+    Unknown fields, values that must be there and are not, and values of the wrong type or outside of what is defined:
+    some objects are pardoned for one sort, and not for the others. What the server writes itself (``status``) need not
+    be complete.
     """
     found: list[Broken] = []
-    for broken in _check(type_name, value, path):
-        found.append(broken)
-        if len(found) == _MOST_FOUND:
+    counts: Counter[str] = Counter()
+    for where, rule in _check(type_name, value, path):
+        sort = "unknown" if isinstance(rule, _Unknown) else rule if rule == MISSING else ""
+        counts[sort] += 1
+        if counts[sort] <= _MOST_FOUND:
+            found.append((where, rule.text() if isinstance(rule, _Unknown) else rule))
+        elif not sort:
             break
     return found
+
+
+class _Unknown(NamedTuple):
+    """A field that is not among those of its type. To find which one is meant takes time, and is done for a few."""
+
+    name: str
+    valid: Iterable[str]
+
+    def text(self) -> str:
+        """Return the rule that it breaks."""
+        return f"unknown field{nearest(self.name, self.valid)}"
+
+
+_Found = tuple[str, "str | _Unknown"]
 
 
 @functools.cache
@@ -69,7 +90,7 @@ def _fields(type_name: str) -> tuple[dict[str, str], tuple[str, ...]]:
     return types, tuple(name for name in required if (type_name, name) not in _MAY_BE_EMPTY)
 
 
-def _check(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
     scalar = _SCALARS.get(type_name)
     if scalar is not None:
         yield from scalar(type_name, value, path)
@@ -83,7 +104,7 @@ def _check(type_name: str, value: Any, path: str) -> Iterator[Broken]:
         yield from _object(type_name, value, path)
 
 
-def _object(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
     if not isinstance(value, dict):
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
@@ -92,7 +113,7 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[Broken]:
     for name, item in value.items():
         expected = types.get(name)
         if expected is None:
-            yield f"{before}{shown(name)[1:-1]}", f"unknown field{nearest(name, types)}"
+            yield f"{before}{shown(name)[1:-1]}", _Unknown(name, types)
         elif item == "" and (type_name, name) in _NEVER_EMPTY:
             yield f"{before}{name}", 'Unsupported value: "": leave it out for the default'
         elif item is not None:
@@ -100,10 +121,10 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[Broken]:
     if path != "status" and not path.startswith("status."):
         for name in required:
             if value.get(name) in (None, "", []):
-                yield f"{before}{name}", "Required value"
+                yield f"{before}{name}", MISSING
 
 
-def _list(item_type: str, value: Any, path: str) -> Iterator[Broken]:
+def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:
     if not isinstance(value, list):
         yield path, f"must be a list, is {kind_of(value)}"
         return
@@ -111,7 +132,7 @@ def _list(item_type: str, value: Any, path: str) -> Iterator[Broken]:
         yield from _check(item_type, item, f"{path}[{i}]")
 
 
-def _map(item_type: str, value: Any, path: str) -> Iterator[Broken]:
+def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
     if not isinstance(value, dict):
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
