@@ -29,6 +29,7 @@ _LINE_END: Final = re.compile(r"^[ \t\r]*\n?")
 _OBJECT: Final = re.compile(r"[ \t\r\n]*(?={)")
 
 
+_LONGEST_PLACE: Final = 200  # characters of it that are shown
 _MOST_DIGITS: Final = 4_000  # of a whole number; Python reads no more than 4,300
 
 
@@ -214,7 +215,8 @@ def _documents(loader: CSafeLoader, before: int) -> Iterator[Any]:
                 builder.take(event)
             except (DocumentError, ScalarError) as error:
                 line = before + event.start_mark.line + 1 if event.start_mark else 0
-                raise DocumentError(f"line {line}: {error}") from error.__cause__
+                field = f"{place}: " if isinstance(error, ScalarError) and (place := builder.place) else ""
+                raise DocumentError(f"line {line}: {field}{error}") from error.__cause__
 
 
 class _Builder:
@@ -229,20 +231,30 @@ class _Builder:
         self.result: Any = None
         self._stack: list[_Frame] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
+        self._scalars: dict[str, tuple[str, str]] = {}  # text and tag of those anchors that stand for scalars
+
+    @property
+    def place(self) -> str:
+        """Where the value that comes next stands, as "spec.rows[1][0]"."""
+        steps = (
+            f"[{len(each.value)}]" if isinstance(each.value, list) else f".{each.key or ''}" for each in self._stack
+        )
+        return "".join(steps).strip(".")[:_LONGEST_PLACE]
 
     def take(self, event: yaml.Event) -> None:
         """Take the next event of the document."""
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise DocumentError(f"the alias *{event.anchor} stands for nothing that is complete before it")
-            self._put(*self._anchors[event.anchor])
+            if self._needs_key() and event.anchor in self._scalars:
+                self._take_key(*self._scalars[event.anchor])
+            else:
+                self._put(*self._anchors[event.anchor])
         elif isinstance(event, yaml.ScalarEvent):
             self._take_scalar(event)
         elif isinstance(event, yaml.CollectionStartEvent):
             is_map = isinstance(event, yaml.MappingStartEvent)
-            if event.tag not in (None, "!", _TAG + ("map" if is_map else "seq")):
-                raise DocumentError(f"the tag {event.tag} has no meaning in a manifest")
-            if self._needs_key():
+            if self._needs_key():  # whatever its tag: kubectl reads no tag of a collection
                 raise DocumentError("a key must be a string")
             if len(self._stack) == DEEPEST:
                 raise DocumentError(_TOO_DEEP)
@@ -251,19 +263,21 @@ class _Builder:
             frame = self._stack.pop()
             _merge(frame)
             self._put(frame.value, frame.size)
-            self._remember(frame.anchor, frame.value, frame.size)
+            if frame.anchor is not None:
+                self._anchors[frame.anchor] = frame.value, frame.size
+                self._scalars.pop(frame.anchor, None)
 
     def _take_scalar(self, event: yaml.ScalarEvent) -> None:
-        tag = event.tag
-        if tag is None or tag == "!":
-            tag = "" if event.implicit[0] else "str"
-        tag = tag.removeprefix(_TAG)
+        tag = _tag_of(event)
         if self._needs_key():
             self._take_key(event.value, tag)
+            if event.anchor is not None:
+                self._remember_scalar(event.anchor, event.value, tag)
             return
         value = read_scalar(event.value, tag)
         self._put(value, 1)
-        self._remember(event.anchor, value, 1)
+        if event.anchor is not None:
+            self._remember_scalar(event.anchor, event.value, tag)
 
     def _needs_key(self) -> bool:
         if not self._stack:
@@ -296,14 +310,22 @@ class _Builder:
             frame.merges += value if isinstance(value, list) else [value]
             frame.merging = False
         elif frame.key is None:
-            raise DocumentError("a key must be a string, not an alias")
+            raise DocumentError("a key must be a string, not an alias of something else")
         else:
             frame.value[frame.key] = value
             frame.key = None
 
-    def _remember(self, anchor: str | None, value: Any, size: int) -> None:
-        if anchor is not None:
-            self._anchors[anchor] = (value, size)
+    def _remember_scalar(self, anchor: str, text: str, tag: str) -> None:
+        self._anchors[anchor] = read_scalar(text, tag), 1
+        self._scalars[anchor] = text, tag
+
+
+def _tag_of(event: yaml.ScalarEvent) -> str:
+    """Return a scalar's tag without the prefix of YAML's own; "str" where it has none and is no plain text, else ""."""
+    if event.tag is None:
+        return "" if event.implicit[0] else "str"
+    tag: str = event.tag
+    return tag.removeprefix(_TAG) if tag.startswith(_TAG) else "str"  # kubectl takes any other for that of a text
 
 
 def _merge(frame: _Frame) -> None:

@@ -4,6 +4,7 @@
 64 bits, timestamps and sexagesimal numbers stay text. Keys are strings, whatever stands there.
 """
 
+import base64
 import ctypes
 import math
 import re
@@ -40,7 +41,7 @@ def read_scalar(text: str, tag: str) -> Scalar:
     """Return the value of a scalar; ``tag`` is its own without the prefix, as "int", or "" where it has none.
 
     Raises:
-        ScalarError: it is not of its tag, or is no number of JSON.
+        ScalarError: it is not of its tag, or JSON has no form for it.
     """
     value = _resolve(text, tag)
     return as_json(value) if isinstance(value, float) else value
@@ -67,24 +68,31 @@ def as_json(number: float) -> int | float:
         ScalarError: JSON has no such number.
     """
     if not math.isfinite(number):
-        raise ScalarError(f"{number} is no number of JSON")
+        raise ScalarError(f"{number} is no finite number")
     return int(number) if abs(number) < _EXACT and number.is_integer() else number
 
 
 def _resolve(text: str, tag: str) -> Scalar:
-    if tag in ("str", "timestamp"):
-        return text
+    if tag == "binary":
+        return _binary(text)
+    if tag and tag not in _TAGS:
+        return text  # so kubectl reads it, whatever the tag says
     value = _plain(text)
     if not tag:
         return value
-    if tag not in _TAGS:
-        raise ScalarError(f"the tag {tag} has no meaning in a manifest")
     type_, what = _TAGS[tag]
     if tag == "float" and type(value) is int:
         return float(value)
     if type(value) is not type_:
         raise ScalarError(f"{text[:40]!r} is not {what}")
     return value
+
+
+def _binary(text: str) -> str:
+    try:
+        return base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True).decode()
+    except ValueError as error:  # of UTF-8, too: JSON has no other texts
+        raise ScalarError(f"{text[:40]!r} is no text in base64") from error
 
 
 def _plain(text: str) -> Scalar:

@@ -68,10 +68,10 @@ async def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Pat
     ("text", "why"),
     [
         ("gpuMemoryUnit: 2026-13-01", "'2026-13-01' is not a memory size"),
-        ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a whole number"),
+        ("maxPodsPerGpu: !!int x", "not YAML: line 1: maxPodsPerGpu: 'x' is not a whole number"),
         ("a: 2026-02-30", "a: unknown field; known are apiVersion"),
         ("gpuMemoryUnit: !!timestamp x", "gpuMemoryUnit"),
-        ("a: !!python/object:os.system x", "has no meaning"),
+        ("a: !!python/object:os.system x", "a: unknown field"),
         ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 128MiB", "the key 'gpuMemoryUnit' is written twice"),
         ("gpuMemoryUnit: 64MiB\n---\ngpuMemoryUnit: 128MiB", "several documents"),
         ("trust: " + "[" * 100_000, "deeper than 100 levels"),

@@ -160,7 +160,7 @@ def test_the_unit_of_the_configuration_and_of_the_description(
 
 NO_CONFIGURATIONS = [
     ("gpuMemoryUnit: 2026-13-01", "not a memory size"),
-    ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a whole number"),
+    ("maxPodsPerGpu: !!int x", "not YAML: line 1: maxPodsPerGpu: 'x' is not a whole number"),
     ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 1GiB", "the key 'gpuMemoryUnit' is written twice"),
     ("[" * 100_000, "deeper than 100 levels"),
 ]

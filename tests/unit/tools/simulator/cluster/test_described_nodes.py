@@ -175,7 +175,10 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
             "a matrix for 2 GPUs has 2 rows of 2 numbers",
         ),
         ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1], [2, 0]]}}", "GPU 1 and GPU 0 is 2.0 one way"),
-        ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, .nan], [.nan, 0]]}}", "nan is no number of JSON"),
+        (
+            "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, .nan], [.nan, 0]]}}",
+            r"nodes\[0\]\.gpus\.bandwidth\[0\]\[1\]: nan is no finite number",
+        ),
         ("{name: a, cpu: lots}", r"nodes\[0\].cpu: 'lots' is not a quantity"),
         ("{name: a, memory: 1.5GiB}", r"nodes\[0\].memory: '1.5GiB' is not a memory size"),
         ("{name: a, cpu: -1}", "-1 is negative"),
