@@ -113,6 +113,7 @@ def test_a_rolling_update_needs_room_beside_the_old_pods(server: FakeApiServer, 
         {"rollingUpdate": {"maxUnavailable": 1}},
         {"rollingUpdate": {"maxUnavailable": "50%", "maxSurge": 0}},
         {"rollingUpdate": {"maxUnavailable": "1%", "maxSurge": "0%"}},
+        {"rollingUpdate": {"maxUnavailable": "0" * 5_000 + "50%"}},
     ],
     ids=str,
 )

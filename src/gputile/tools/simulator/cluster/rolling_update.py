@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.tools.simulator.cluster.owners import Owner
+from gputile.tools.simulator.rules.values.numbers import percentage
 
 Json = Mapping[str, Any]
 _BY_DEFAULT: Final = "25%"
@@ -60,4 +61,4 @@ def rolling_update(kind: str, spec: Json) -> RollingUpdate | None:
 
 def _share(value: int | str, replicas: int, rounded: Any) -> int:
     """Return a number of pods; percentages are of ``replicas``."""
-    return int(rounded(int(value[:-1]) * replicas / 100)) if isinstance(value, str) else value
+    return int(rounded((percentage(value) or 0) * replicas / 100)) if isinstance(value, str) else value

@@ -576,6 +576,32 @@ def test_jobs_of_a_cron_job_that_would_be_refused(
     assert re.search(said, found) if said else found == ""
 
 
+@pytest.mark.parametrize(
+    ("surge", "made"),
+    [
+        ("1" * 20 + "%", False),
+        ("1" * 5_000 + "%", False),
+        ("9223372036854775807%", True),
+        ("999999999999999999%", True),
+        ("100000000000%", False),
+        ("71582788267%", False),
+        (2147483647, False),
+        (2147483644, True),
+        ("0025%", True),
+        ("0" * 5_000 + "25%", True),
+        ("4294967396%", True),
+        ("2147483648%", True),
+    ],
+    ids=lambda value: str(value)[:25],
+)
+def test_a_surge_that_its_controller_can_count(tmp_path: Path, surge: int | str, made: bool) -> None:
+    """Of these Deployments, all taken by an API server, a real controller made pods of some."""
+    body = changed(changed(DEPLOYMENT, "spec.replicas", 3), "spec.strategy", {"rollingUpdate": {"maxSurge": surge}})
+    said = verdict(tmp_path, body)
+    assert ("the Deployment never makes a pod" in said) == (not made), said
+    assert (said == "") == made
+
+
 NEWER: Json = {f"u{i}": 1 for i in range(30)}
 
 

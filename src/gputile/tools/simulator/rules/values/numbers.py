@@ -9,7 +9,8 @@ from gputile.tools.simulator.rules.values.fields import Broken
 
 Json = Mapping[str, Any]
 _PERCENT: Final = re.compile(r"[0-9]+%", re.ASCII)
-_MOST_DIGITS: Final = 18  # of what counts in 64 bits
+_MOST_DIGITS: Final = 19  # of what counts in 64 bits
+_NOT_COUNTED: Final = 2**63
 _LARGEST: Final = 2**31 - 1
 _LARGEST_PORT: Final = 65535
 _MOST_FILE_MODE: Final = 0o777
@@ -54,7 +55,7 @@ def broken_file_mode(path: str, owner: Json, field: str) -> Iterator[Broken]:
 def broken_share(path: str, value: Any, *, at_most_all: bool) -> Iterator[Broken]:
     """Yield what is wrong with a number or percentage of pods; ``at_most_all`` says that 100 % is the most."""
     if isinstance(value, str):
-        percent = _percent(value)
+        percent = percentage(value)
         if percent is None:
             yield path, f'Invalid value: {shown(value)}: must be a whole number, or a percentage as "25%"'
         elif at_most_all and percent > 100:
@@ -65,10 +66,12 @@ def broken_share(path: str, value: Any, *, at_most_all: bool) -> Iterator[Broken
 
 def is_no_share(value: Any) -> bool:
     """Return whether a number or percentage is zero."""
-    return (_percent(value) if isinstance(value, str) else value) == 0
+    return (percentage(value) if isinstance(value, str) else value) == 0
 
 
-def _percent(text: str) -> int | None:
-    """Return the number of a percentage that an API server can count, None for any other text."""
+def percentage(text: str) -> int | None:
+    """Return the number of a percentage, None for any other text; 2**63 stands for all that 64 bits do not hold."""
+    if not _PERCENT.fullmatch(text):
+        return None
     digits = text[:-1].lstrip("0") or "0"
-    return int(digits) if _PERCENT.fullmatch(text) and len(digits) <= _MOST_DIGITS else None
+    return min(int(digits), _NOT_COUNTED) if len(digits) <= _MOST_DIGITS else _NOT_COUNTED

@@ -1,15 +1,17 @@
 """Checks how workloads replace their pods as the API server does."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.numbers import broken_least, broken_share, is_no_share
+from gputile.tools.simulator.rules.values.numbers import broken_least, broken_share, is_no_share, percentage
 
 Json = Mapping[str, Any]
 _DEADLINE: Final = 600  # seconds that a rollout may take, where none is named
+_TOO_MANY: Final = 2**63
 _KEPT: Final = ("Retain", "Delete")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _REVISIONS: Final = {
@@ -37,10 +39,33 @@ def broken_deployment_rollout(spec: Json) -> Iterator[Broken]:
         yield from _shares(where, rolling, {"maxSurge": False, "maxUnavailable": True})
         if all(is_no_share(rolling.get(each, 1)) for each in ("maxSurge", "maxUnavailable")):
             yield f"{where}.maxUnavailable", "Invalid value: 0: may not be 0 when `maxSurge` is 0"
+        if not _is_counted(surge := rolling.get("maxSurge", 0), spec.get("replicas", 1)):
+            rule = "the API server takes it, and the Deployment never makes a pod: with replicas it exceeds 32 bits"
+            yield f"{where}.maxSurge", f"Invalid value: {shown(str(surge))}: {rule}"
     yield from broken_least("spec", spec, 0, "progressDeadlineSeconds")
     deadline = spec.get("progressDeadlineSeconds", _DEADLINE)
     if 0 <= deadline <= spec.get("minReadySeconds", 0):
         yield "spec.progressDeadlineSeconds", f"Invalid value: {deadline}: must be greater than minReadySeconds"
+
+
+def _is_counted(surge: int | str, replicas: int) -> bool:
+    """Return whether a Deployment's controller makes pods with this ``maxSurge``, of a right form.
+
+    It reckons percentages in 64 bits, and all pods there may be in 32 (pkg/controller/deployment/util of Kubernetes,
+    ``NewRSNewReplicas``): what has no room there turns negative.
+    """
+    if isinstance(surge, str):
+        percent = percentage(surge)
+        if percent is None:
+            return True  # which is told otherwise
+        if percent >= _TOO_MANY:
+            return False
+        surge = math.ceil(float(percent) * replicas / 100)
+    return replicas <= 0 or _in_32_bits(replicas + _in_32_bits(surge if surge < _TOO_MANY else 0)) > 0
+
+
+def _in_32_bits(number: int) -> int:
+    return (number + 2**31) % 2**32 - 2**31
 
 
 def broken_daemon_set_rollout(spec: Json) -> Iterator[Broken]:
