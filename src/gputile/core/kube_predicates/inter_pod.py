@@ -52,7 +52,8 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
         checks += [_Spread(pod, constraint, known) for constraint in constraints]
     if terms := affinity_terms(pod):
         checks.append(_AffinityTerms(pod, terms))
-    checks += [_AntiAffinity(pod, term) for term in anti_affinity_terms(pod)]
+    if repelling := anti_affinity_terms(pod):
+        checks.append(_AntiAffinity(pod, repelling))
     checks.append(_ExistingAntiAffinity(pod))
     return checks
 
@@ -128,24 +129,54 @@ def _with_keys(
     return LabelSelector(match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra)
 
 
-class _AntiAffinity:
-    """No pod that the term speaks of is in the node's domain."""
+class _Domains:
+    """The domains that pods are counted in, each a label of nodes."""
 
-    def __init__(self, pod: Pod, term: PodAffinityTerm) -> None:
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def count(self, key: str, value: str, sign: int) -> None:
+        """Take notice of a pod that came to a domain (1), or left it (-1)."""
+        domain = key, value
+        self._counts[domain] += sign
+        if not self._counts[domain]:
+            del self._counts[domain]
+
+    def have(self, labels: Labels) -> bool:
+        """Return whether a node with these labels is in one of them."""
+        counts = self._counts
+        if len(counts) <= len(labels):
+            return any(labels.get(key) == value for key, value in counts)
+        return any(label in counts for label in labels.items())
+
+
+def _by_key(terms: Iterable[PodAffinityTerm]) -> dict[str, list[PodAffinityTerm]]:
+    """Return terms by their topology keys: a node has few labels, and a pod may have thousands of terms."""
+    found: dict[str, list[PodAffinityTerm]] = {}
+    for term in terms:
+        found.setdefault(term.topology_key, []).append(term)
+    return found
+
+
+class _AntiAffinity:
+    """No pod that a term speaks of is in the node's domain."""
+
+    def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
         self._pod = pod
-        self._term = term
-        self._taken: Counter[str] = Counter()
+        self._terms = _by_key(terms)
+        self._taken = _Domains()
 
     def count(self, placed: Placed, sign: int) -> None:
         """Take notice of a pod that came or went."""
-        domain = placed.node.metadata.labels.get(self._term.topology_key)
-        if domain is not None and term_matches(self._term, self._pod, placed.pod):
-            self._taken[domain] += sign
+        labels = placed.node.metadata.labels
+        for key in self._terms.keys() & labels.keys():
+            for term in self._terms[key]:
+                if term_matches(term, self._pod, placed.pod):
+                    self._taken.count(key, labels[key], sign)
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
-        domain = labels.get(self._term.topology_key)
-        return ANTI_AFFINITY if domain is not None and self._taken[domain] else None
+        return ANTI_AFFINITY if self._taken.have(labels) else None
 
 
 class _ExistingAntiAffinity:
@@ -153,24 +184,29 @@ class _ExistingAntiAffinity:
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
-        self._closed: Counter[tuple[str, str]] = Counter()
+        self._closed = _Domains()
+        self._terms: dict[int, tuple[Sequence[PodAffinityTerm], dict[str, list[PodAffinityTerm]]]] = {}
 
     def count(self, placed: Placed, sign: int) -> None:
         """Take notice of a pod that came or went."""
-        for term in anti_affinity_terms(placed.pod):
-            value = placed.node.metadata.labels.get(term.topology_key)
-            if value is not None and term_matches(term, placed.pod, self._pod):
-                domain = (term.topology_key, value)
-                self._closed[domain] += sign
-                if not self._closed[domain]:
-                    del self._closed[domain]
+        labels = placed.node.metadata.labels
+        terms = self._of(placed.pod)
+        for key in terms.keys() & labels.keys():
+            for term in terms[key]:
+                if term_matches(term, placed.pod, self._pod):
+                    self._closed.count(key, labels[key], sign)
+
+    def _of(self, pod: Pod) -> dict[str, list[PodAffinityTerm]]:
+        """Return the terms of a pod; those of one template share them."""
+        terms = anti_affinity_terms(pod)
+        known = self._terms.get(id(terms))
+        if known is None:
+            known = self._terms[id(terms)] = terms, _by_key(terms)  # with itself, so that its id stays its own
+        return known[1]
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
         """Return why not."""
-        closed = self._closed
-        if len(closed) <= len(labels):
-            return EXISTING_ANTI_AFFINITY if any(labels.get(key) == value for key, value in closed) else None
-        return EXISTING_ANTI_AFFINITY if any(label in closed for label in labels.items()) else None
+        return EXISTING_ANTI_AFFINITY if self._closed.have(labels) else None
 
 
 class _AffinityTerms:

@@ -67,6 +67,7 @@ class Intake:
     """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
 
     ``services`` are those of the cluster, as far as they matter, and ``autoscalers`` its HorizontalPodAutoscalers.
+    ``suggest`` asks of unknown fields which ones are meant.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -75,6 +76,7 @@ class Intake:
     ignore_unknown: bool = False
     services: Sequence[ListedService] = ()
     autoscalers: Sequence[Manifest] = ()
+    suggest: bool = True
 
     def knows(self, manifest: Manifest) -> bool:
         """Return whether the object is of one of Kubernetes' own kinds, or of one of the table."""
@@ -118,7 +120,7 @@ class Intake:
             ManifestError: the API server would refuse it; each mistake is a line.
         """
         type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
-        self._refuse(manifest, broken_fields(type_name, manifest.nulls or manifest.body), notes)
+        self._refuse(manifest, broken_fields(type_name, manifest.nulls or manifest.body, suggest=self.suggest), notes)
         if manifest.judged:
             self._refuse(manifest, self._broken_values(manifest), notes)
 
@@ -154,7 +156,7 @@ class Intake:
             self._refuse(manifest, list(broken_group(manifest, group, owner)), notes)
 
     def _check_template(self, manifest: Manifest, path: str, template: Json, notes: list[Note]) -> None:
-        self._refuse(manifest, broken_fields(POD_TEMPLATE, template, path), notes)
+        self._refuse(manifest, broken_fields(POD_TEMPLATE, template, path, suggest=self.suggest), notes)
         self._refuse(manifest, list(broken_template(path, template)), notes)
 
     def _check_beside(self, manifest: Manifest, type_name: str, notes: list[Note]) -> None:
@@ -167,7 +169,7 @@ class Intake:
             notes.append(Note(_NO_MACHINE, manifest.origin))
         judged = values_are_judged(manifest.kind)
         if type_name:
-            broken = broken_fields(type_name, manifest.nulls or manifest.body)
+            broken = broken_fields(type_name, manifest.nulls or manifest.body, suggest=self.suggest)
             self._refuse(manifest, broken if judged else [each for each in broken if each[1] != MISSING], notes)
         else:
             self._check_metadata(manifest, notes)
@@ -201,7 +203,8 @@ class Intake:
 
     def _check_metadata(self, manifest: Manifest, notes: list[Note]) -> None:
         written = (manifest.nulls or manifest.body).get("metadata")
-        self._refuse(manifest, broken_fields(_METADATA, {} if written is None else written, "metadata"), notes)
+        broken = broken_fields(_METADATA, {} if written is None else written, "metadata", suggest=self.suggest)
+        self._refuse(manifest, broken, notes)
 
     def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[Note]) -> None:
         unknown = [each for each in broken if each[1].startswith("unknown field")]

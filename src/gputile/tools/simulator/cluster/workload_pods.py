@@ -50,6 +50,7 @@ from gputile.tools.simulator.rules.workloads.template_reference import (
 
 MOST_PODS = 200_000
 _MOST_SHOWN = 50
+_MOST_SUGGESTED = 1_000  # notes: to find which fields are meant takes time
 _LONGEST_NAME = 253
 
 
@@ -93,6 +94,8 @@ def expand(
     expander.expansion.notes += [*order_notes(manifests), *printed_notes(manifests)]
     wrong: list[str] = []
     for manifest in manifests:
+        if len(wrong) >= _MOST_SHOWN or len(expander.expansion.notes) >= _MOST_SUGGESTED:
+            expander.suggest_no_more()
         try:
             expander.take(manifest)
         except ManifestError as error:
@@ -121,6 +124,10 @@ class _Expander:
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
         self._bounds = written_bounds([*intake.autoscalers, *manifests])
+
+    def suggest_no_more(self) -> None:
+        """Tell of unknown fields without which ones are meant."""
+        self._intake = replace(self._intake, suggest=False)
 
     def take(self, manifest: Manifest) -> None:
         """Add the object's pods.

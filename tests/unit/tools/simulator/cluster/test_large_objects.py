@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputile.core.kube_predicates.predicates import Predicates
@@ -95,6 +96,13 @@ def bodies_of(name: str) -> list[Json]:
         case "LimitRanges":
             ranges = [of_kind("v1", "LimitRange", f"l{i}", spec=LIMITED) for i in range(1_000)]
             return [*ranges, *(changed(PLAIN, "metadata.name", f"p{i}") for i in range(100))]
+        case "a path of variables without an end":
+            mount = {"name": "v", "mountPath": "/x", "subPathExpr": "$(" * 300_000}
+            volumes = [{"name": "v", "emptyDir": {}}]
+            return [changed(changed(PLAIN, "spec.volumes", volumes), "spec.containers.0.volumeMounts", [mount])]
+        case "unknown fields":
+            spec = {**PLAIN["spec"], **{f"conteiner{i}": 1 for i in range(19)}}
+            return [{**PLAIN, "metadata": {"name": f"p{i}"}, "spec": spec} for i in range(4_000)]
         case "Rollouts":
             deployments = [
                 changed(changed(DEPLOYMENT, "metadata.name", f"d{i}"), "spec.replicas", 0) for i in range(600)
@@ -123,6 +131,8 @@ def bodies_of(name: str) -> list[Json]:
         ("scopes", "unsupported scope applied to"),
         ("LimitRanges", ""),
         ("Rollouts", ""),
+        ("a path of variables without an end", ""),
+        ("unknown fields", "unknown field; did you mean containers?"),
     ],
 )
 def test_large_objects_are_judged_in_seconds(tmp_path: Path, name: str, said: str) -> None:
@@ -186,3 +196,19 @@ def test_percentages_beyond_all_bounds(tmp_path: Path, field: str, number: str) 
 def test_a_number_of_json_beyond_all_bounds() -> None:
     with pytest.raises(DocumentError, match=r"the number 1+\.\.\. has 5,000 digits, more than any field takes"):
         list(load_documents('{"a": ' + BIG + "}"))
+
+
+def test_terms_about_topologies_that_no_node_has_are_looked_up() -> None:
+    """A pod may have thousands of terms, and a node has few labels."""
+    terms = [{"topologyKey": f"k{i}", "labelSelector": {"matchLabels": {"a": "b"}}} for i in range(4_000)]
+    affinity: Any = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    nodes = [node(f"n{i}", {"zone": "a"}) for i in range(10)]
+    asking = pod(json.dumps({"affinity": affinity}))
+    predicates = Predicates(nodes)
+    started = time.process_time()
+    for number in range(100):
+        metadata = msgspec.structs.replace(asking.metadata, name=f"p{number}", uid=f"p{number}")
+        alike = msgspec.structs.replace(asking, metadata=metadata)
+        assert set(predicates.reasons(alike).values()) == {None}
+        predicates.place(alike, f"n{number % 10}")
+    assert time.process_time() - started < MOST_S

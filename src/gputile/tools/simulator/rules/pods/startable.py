@@ -126,9 +126,10 @@ def _paths(path: str, container: Json) -> Iterator[Broken]:
         return
     known = {each["name"] for each in container.get("env", ())}
     for i, mount in enumerate(container.get("volumeMounts", ())):
-        for _, name in _VARIABLE.findall(mount.get("subPathExpr", "")):
+        text = mount.get("subPathExpr", "")
+        for _, name in _VARIABLE.findall(text[: text.rfind(")") + 1]):  # what never ends is searched once
             if name and name not in known and not _OF_SERVICES.search(name):
-                said = f"Invalid value: {shown(mount['subPathExpr'])}: the container has no variable {shown(name)}"
+                said = f"Invalid value: {shown(text)}: the container has no variable {shown(name)}"
                 yield f"{path}.volumeMounts[{i}].subPathExpr", said
 
 

@@ -48,12 +48,12 @@ _NEVER_EMPTY = frozenset(
 )
 
 
-def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
+def broken_fields(type_name: str, value: Any, path: str = "", *, suggest: bool = True) -> list[Broken]:
     """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes of each sort.
 
     Unknown fields, values that must be there and are not, and values of the wrong type or outside of what is defined:
     some objects are pardoned for one sort, and not for the others. What the server writes itself (``status``) need not
-    be complete.
+    be complete. ``suggest`` asks which field is meant by an unknown one.
     """
     found: list[Broken] = []
     counts: Counter[str] = Counter()
@@ -61,7 +61,7 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
         sort = "unknown" if isinstance(rule, _Unknown) else rule if rule == MISSING else ""
         counts[sort] += 1
         if counts[sort] <= _MOST_FOUND:
-            found.append((where, rule.text() if isinstance(rule, _Unknown) else rule))
+            found.append((where, rule.text(suggest) if isinstance(rule, _Unknown) else rule))
         elif not sort:
             break
     return found
@@ -73,9 +73,9 @@ class _Unknown(NamedTuple):
     name: str
     valid: Iterable[str]
 
-    def text(self) -> str:
-        """Return the rule that it breaks."""
-        return f"unknown field{nearest(self.name, self.valid)}"
+    def text(self, suggest: bool) -> str:
+        """Return the rule that it breaks, and which field is meant."""
+        return f"unknown field{nearest(self.name, self.valid) if suggest else ''}"
 
 
 _Found = tuple[str, "str | _Unknown"]
