@@ -5,6 +5,7 @@ interpreter has in it or has loaded already: ``signal``, ``typing`` and ``contex
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # what the module signal wraps
+import codecs
 import errno
 import os
 import sys
@@ -18,6 +19,7 @@ INTERRUPTED = 128 + signal.SIGINT
 NOT_WRITTEN = 1  # ExitCode.FAILED, whose module loads enum
 _COMPLETING = "_GPUTILE_COMPLETE"
 _SETTING_UP = ("--install-completion", "--show-completion")
+_USUAL = ("utf-8", "ascii", "iso8859-1")
 _KEY_LOG = "SSLKEYLOGFILE"
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF)
 
@@ -154,9 +156,18 @@ def _fill_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # it is there until the end
 
 
+def _write_at_once() -> None:
+    """Have a standard stream write UTF-8 where its encoding, as ``idna``, keeps to itself what it is given."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        name = stream.encoding.lower()
+        if name not in _USUAL and not codecs.getincrementalencoder(name)().encode("a\n"):
+            stream.reconfigure(encoding="utf-8")
+
+
 def _run(program: "Callable[[], Any]") -> None:
     """Run a program; where its output cannot be written, or memory is short, say so in a line."""
     _fill_streams()
+    _write_at_once()
     try:
         _without_broken_key_log()
         program()

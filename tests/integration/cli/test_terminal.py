@@ -68,6 +68,17 @@ def test_colours_are_for_terminals(tmp_path: Path, terminal: bool, environment: 
     assert ("\x1b[" in simulated(tmp_path, environment, terminal=terminal)) == there
 
 
+@pytest.mark.parametrize("encoding", ["idna", "utf-16", "latin-1", "utf-7"])
+def test_what_is_printed_is_written(tmp_path: Path, encoding: str) -> None:
+    """Some encodings wait for the end of a name, which a text has not."""
+    (tmp_path / "c.yaml").write_text(CLUSTER, encoding="utf-8")
+    command = arguments("main", "simulate", "--cluster", str(tmp_path / "c.yaml"), "-o", "json")
+    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=True)
+    written = "utf-8" if encoding == "idna" else encoding
+    assert '"nodes": [' in done.stdout.decode(written)
+    assert "there is nothing to place" in done.stderr.decode(written)
+
+
 @pytest.mark.parametrize(("environment", "there"), [({"TERM": "xterm"}, True), ({"NO_COLOR": "1"}, False)])
 def test_colours_of_errors_are_for_terminals_too(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], environment: dict[str, str], there: bool

@@ -74,6 +74,7 @@ def inspect(options: InspectOptions) -> None:
     """
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.drawing import bars, draw
+    from gputile.cli.output.terminal import columns
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)
@@ -99,9 +100,9 @@ def inspect(options: InspectOptions) -> None:
             drawn = bars(nodes, unit, found.pods)
             draw(drawn, unit, groups_of(drawn), plain=options.plain)
         elif options.details:
-            write(tables.details(nodes, unit))
+            write(tables.details(nodes, unit, columns()))
         else:
-            write(tables.summary(nodes, unit))
+            write(tables.summary(nodes, unit, columns()))
 
         for name in found.missing:
             note(f"{_nowhere(name)} any more")

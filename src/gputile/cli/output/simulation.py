@@ -9,7 +9,7 @@ from gputile.api.wording import first_of
 from gputile.cli.output.drawing import bars, draw
 from gputile.cli.output.remedies import write_remedies
 from gputile.cli.output.streams import write, write_json, write_yaml
-from gputile.cli.output.terminal import write_table, write_text
+from gputile.cli.output.terminal import columns, write_table, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def write_result(
         if result.count is not None:
             _write_count(result.count)
             write("\n")
-    write(inspect.summary(nodes, unit))
+    write(inspect.summary(nodes, unit, columns()))
     if other is not None and output is DecisionFormat.WIDE:
         write("\n")
         _write_comparison(result, other)

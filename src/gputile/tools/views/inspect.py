@@ -27,11 +27,12 @@ def unit_name(unit_mib: int) -> str:
     return f"{unit_mib // 1024}GiB" if unit_mib % 1024 == 0 else f"{unit_mib}MiB"
 
 
-def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
+def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
     """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong.
 
-    A GPU that is unhealthy is named at the end, and marked with an asterisk in the tables that are gputile's own:
-    other programs read the cells of the first one, which is the documents'.
+    The tables but the first one are no wider than ``width``, where it is given. A GPU that is unhealthy is named at
+    the end, and marked with an asterisk in the tables that are gputile's own: other programs read the cells of the
+    first one, which is the documents'.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
@@ -40,19 +41,19 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
     if whole:
         rows = [("NAME", "IPADDRESS", "MODE", "GPUs(Allocated/Total)")]
         rows += [(node.name, node.address or "-", node.mode or "-", node.problem or _whole(node)) for node in whole]
-        lines += ["", "Whole GPUs:", *aligned(rows)]
+        lines += ["", "Whole GPUs:", *aligned(rows, width)]
     sliced = [node for node in nodes if node.replicas]
     if sliced:
-        lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced))]
+        lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced), width)]
     told = [node for node in nodes if node.shared or node.gpus]  # what serves nothing said so above
     troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
-        lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled])]
+        lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled], width)]
     return "".join(f"{inert(line)}\n" for line in lines)
 
 
-def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
-    """Return the pods of each node (``-d``)."""
+def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
+    """Return the pods of each node (``-d``), in tables that are no wider than ``width``, where it is given."""
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
@@ -62,7 +63,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         heading = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
         rows = [tuple([*heading, "PENDING(Allocated)"] if unplaced else heading)]
         rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
-        lines += aligned(rows)
+        lines += aligned(rows, width)
         if node.shared:
             lines += [f"Allocated : {_units_up(node.booked_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
@@ -72,7 +73,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         else:
             held = sum(gpu.pods > 0 for gpu in node.gpus)
             lines += [f"Allocated : {held} GPUs", f"Total :     {len(node.gpus)} GPUs"]
-        lines += [_RULE]
+        lines += [_RULE[:width]]
     shared = [node for node in nodes if node.shared]
     lines += ["Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
     return "".join(f"{inert(line)}\n" for line in lines)

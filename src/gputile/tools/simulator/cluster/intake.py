@@ -17,7 +17,7 @@ from gputile.tools.simulator.rules.objects.kinds import values_are_judged
 from gputile.tools.simulator.rules.objects.pod_groups import broken_pod_group, unknown_fields
 from gputile.tools.simulator.rules.objects.security_levels import enforced_level
 from gputile.tools.simulator.rules.values.fields import MISSING, POD_TEMPLATE, Broken, broken_fields
-from gputile.tools.simulator.rules.values.object_size import broken_size
+from gputile.tools.simulator.rules.values.object_size import broken_size, doubted_size
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.custom_kinds import broken_custom, broken_group
 from gputile.tools.simulator.rules.workloads.dependencies import awaits_completion
@@ -92,6 +92,8 @@ class Intake:
         kind, version = manifest.kind, manifest.api_version
         if manifest.judged and (why := broken_size(kind, manifest.body)):
             raise manifest.origin.error("", why)
+        if not manifest.described:
+            notes += (Note(each, manifest.origin) for each in doubted_size(kind, manifest.body))
         own = kubernetes_kinds().kinds.get(version, {})
         if kind in own:
             if kind not in MAKERS:

@@ -541,6 +541,33 @@ def test_an_object_that_cannot_be_stored_is_refused(tmp_path: Path, kind: str, s
     assert re.search(said, found) if said else found == ""
 
 
+def configuration(size: int, **annotations: str) -> Json:
+    metadata = {"name": "c", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "x" * size}}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (configuration(261_000), []),
+        (configuration(262_144), ["--server-side"]),
+        (configuration(200_000), []),
+        (configuration(60_000, a="x" * 110_000), ["--server-side"]),
+        (
+            changed(POD, "metadata.labels", {f"label-number-{i}": "v" for i in range(60_000)}),
+            ["--server-side", "is not judged"],
+        ),
+        (changed(POD, "spec.containers.0.args", ["x" * 1_500_000]), ["--server-side"]),
+    ],
+    ids=range(6),
+)
+def test_an_object_that_may_be_too_large_is_told(tmp_path: Path, body: Json, told: list[str]) -> None:
+    """An API server was asked about the first two, and about more labels: it stores who wrote each of them."""
+    notes = [note.text for note in expand(load_text(tmp_path, json.dumps(body)).manifests, []).notes]
+    large = [note for note in notes if "bytes" in note]
+    assert [each in note for each, note in zip(told, large, strict=True)] == [True] * len(told), large
+
+
 @pytest.mark.parametrize("body", [POD, DEPLOYMENT], ids=lambda body: body["kind"])
 @pytest.mark.parametrize(("priority", "said"), [(10, ""), (0, "has 10"), (11, "has 10")])
 def test_a_priority_may_be_that_of_the_default_class(tmp_path: Path, body: Json, priority: int, said: str) -> None:
