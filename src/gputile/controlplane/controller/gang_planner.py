@@ -181,6 +181,10 @@ class GangPlanner:
         found = self._searches.without_room()
         return [pod for pod in found if (gang := gang_of(pod)) is None or self.preemption.plan_of(gang) is None]
 
+    def nodes_with_room(self, gang: GangName) -> set[str]:
+        """Return the nodes on which a gang that lacks room has room for some of its pods, as the last search found."""
+        return self._searches.nodes_with_room(gang)
+
     def abandon(self) -> Steps[None]:
         """Take back, in steps, what was expected of a round that was given up: nothing of it is written."""
         for write in [write for gang in self._round.reservations for write in gang]:

@@ -156,6 +156,11 @@ class GangSearches:
             found += sorted(pods, key=in_line)[: max(0, tried.needed - len(tried.room.places))]
         return found
 
+    def nodes_with_room(self, name: GangName) -> set[str]:
+        """Return the nodes on which a gang without room for all its pods has room for some of them."""
+        tried = self._tried.get(name)
+        return {place.node for place in tried.room.places.values()} if tried is not None else set()
+
     def _known(self, gang: Gang, beside: ReachableNodes | None, *, starved: bool) -> GangPlan | None:
         """Return the plan of a search that need not be made again."""
         tried, cluster_state = self._tried.get(gang.name), self._cluster_state

@@ -24,16 +24,17 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 class TypeNodes:
     """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
 
-    ``joined`` is how many have come since the last look. ``idle`` is on how many an autoscaler would put a placeholder:
-    no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that is described;
-    for Karpenter a node is starting until it does.
+    ``joined`` is how many have come since the last look. ``idle`` are those on which an autoscaler would put a
+    placeholder: no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that
+    is described; for Karpenter a node is ``starting_for_karpenter`` until it does.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
     ``given_up`` are the values of the label ``kubernetes.io/hostname`` of those that still are.
     """
 
     starting: int = 0
     joined: int = 0
-    idle: int = 0
+    idle: set[str] = field(default_factory=set)
+    starting_for_karpenter: set[str] = field(default_factory=set)
     usable: list[str] = field(default_factory=list)
     failures: list[NodeTypeRefusal] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
@@ -111,7 +112,8 @@ class NodeArrivals:
         usable = info is not None and not bare and _usable(node, kind, info)
         if usable:
             nodes.usable.append(name)
-            nodes.idle += self._is_vacant(name) and _offers(node, kind)
+            if self._is_vacant(name) and _offers(node, kind):
+                nodes.idle.add(name)
         if not bare and (not is_awaited or self._has_pods(name)):
             return
         arrival = _Arrival(kind.name, before.since_ns if before is not None else now_ns, bare)
@@ -127,9 +129,13 @@ class NodeArrivals:
             nodes.failures.append(NodeTypeRefusal(rule, name))
         if name not in self._given_up:
             nodes.starting += 1
-        elif not _is_starting_for_karpenter(node):
+        if not self._is_vacant(name):
             return
-        nodes.idle += self._is_vacant(name)
+        if _is_starting_for_karpenter(node):
+            nodes.starting_for_karpenter.add(name)
+        elif name in self._given_up:
+            return
+        nodes.idle.add(name)
 
     def _info(self, node: Node) -> NodeInfo | None:
         ledger = self._cluster_state.ledger

@@ -11,18 +11,11 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.gang_planner import GangEvent
 from gputile.controlplane.controller.node_orders import NodeOrders, Order
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
+from gputile.core.devices.node_type_refusal import NodeTypeRefusal, worded
 from gputile.core.scheduling.new_nodes import NewNodes
 
 _SECOND: Final = 10**9
 _TOLD_AGAIN_SECONDS: Final = 1800  # the API server forgets an event after an hour
-_PAUSES: Final = (
-    NodeTypeRule.PAUSED,
-    NodeTypeRule.NO_PLACEHOLDER,
-    NodeTypeRule.NO_INVENTORY,
-    NodeTypeRule.NOT_USABLE,
-    NodeTypeRule.WENT_AWAY,
-)
 _LEFT: Final = (
     EventReason.NODE_NOT_ADDED,
     "no node has as much in sum as is asked for, which the autoscaler sees by itself: its own events and log say why "
@@ -107,7 +100,7 @@ class NodeRequestEvents:
 
 
 def _refused(why: Mapping[str, NodeTypeRefusal]) -> tuple[EventReason, str]:
-    paused = any(refusal.rule in _PAUSES for refusal in why.values())
+    paused = any(refusal.passes for refusal in why.values())
     reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
     return reason, f"no node is asked for that could take the pod: {worded(why)}"
 

@@ -8,7 +8,7 @@ adds nodes for those that do not fit the sums of any node, as soon as it can; pl
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
 MOST_PODS: Final = 256  # single pods, and as many of gangs, that are looked at in one round
 _MOST_IDLE: Final = 100  # idle nodes of a type that placeholders stand on
+_MOST_FAILURES: Final = 4  # of a type in a row, until idle nodes are no longer kept for the rest of a gang's to come
 
 
 @dataclass(slots=True)
@@ -294,21 +295,38 @@ class NodeRequestPlanner:
                 result.created += jobs
                 self._orders.note(ready, name, [job["metadata"]["name"] for job in jobs], now_ns)
                 self._events.happened_again(EventReason.NODE_REQUESTED, ready)
-        self._stand_on_idle(nodes, now_ns, result)
+        self._stand_on_idle(nodes, self._kept(found), now_ns, result)
         there = (pod for idle in (False, True) for pod in self._requests.alive(idle=idle))
         result.unmarked = [pod for pod in there if not pod.status.conditions]
 
-    def _stand_on_idle(self, nodes: Mapping[str, TypeNodes], now_ns: int, result: NodeRequestRound) -> None:
-        """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none."""
+    def _stand_on_idle(
+        self, nodes: Mapping[str, TypeNodes], kept: Set[str], now_ns: int, result: NodeRequestRound
+    ) -> None:
+        """Have a placeholder for each idle node of the types that are asked for: else an autoscaler adds none.
+
+        Else there is one for each of the nodes ``kept``, and for those that Karpenter would put it on instead.
+        """
         asked, there = self._requests.counts(), self._requests.counts(idle=True)
-        for kind in self._types:
-            wanted = min(nodes[kind.name].idle, _MOST_IDLE) if asked[kind.name] else 0
-            more = range(wanted - there[kind.name])
-            result.created += [self._requests.create(kind, now_ns, idle=True) for _ in more]
-        for name, count in there.items():
-            wanted = min(nodes[name].idle, _MOST_IDLE) if name in nodes and asked[name] else 0
-            spare = self._requests.alive(name, idle=True)[: max(0, count - wanted)]
+        kinds = {kind.name: kind for kind in self._types}
+        for name in kinds.keys() | there.keys():
+            of_type = nodes.get(name, TypeNodes())
+            waiting = of_type.idle & kept
+            taken = of_type.idle if asked[name] else waiting | of_type.starting_for_karpenter if waiting else set()
+            wanted = min(len(taken), _MOST_IDLE)
+            more = range(wanted - there[name])
+            result.created += [self._requests.create(kinds[name], now_ns, idle=True) for _ in more]
+            spare = self._requests.alive(name, idle=True)[: max(0, there[name] - wanted)]
             result.deleted += [self._requests.delete(pod) for pod in spare]
+
+    def _kept(self, found: NewNodes) -> set[str]:
+        """Return the nodes with room for a part of a gang, as long as its types have not failed too often."""
+        hopeful = set[GangName | None]()
+        for pod in self._gangs.without_room():
+            refused, chosen = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid)
+            hoped = [name for name, refusal in refused.items() if refusal.passes] if chosen is None else [chosen]
+            if any(self._failures.times(name) < _MOST_FAILURES for name in hoped):
+                hopeful.add(gang_of(pod))
+        return {node for gang in hopeful if gang is not None for node in self._gangs.nodes_with_room(gang)}
 
     def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
         """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 
 class NodeTypeRule(Enum):
@@ -28,6 +29,15 @@ class NodeTypeRule(Enum):
     TOO_LITTLE = "node {offered} has this label, and could not take the pod if empty: {requested}"
 
 
+_PAUSES: Final = (
+    NodeTypeRule.PAUSED,
+    NodeTypeRule.NO_PLACEHOLDER,
+    NodeTypeRule.NO_INVENTORY,
+    NodeTypeRule.NOT_USABLE,
+    NodeTypeRule.WENT_AWAY,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeTypeRefusal:
     """A rule that a type breaks for a pod: what is ``offered``, which may be a node's name, and what is requested."""
@@ -40,6 +50,11 @@ class NodeTypeRefusal:
     def text(self) -> str:
         """The refusal in words."""
         return self.rule.value.format(offered=self.offered, requested=self.requested)
+
+    @property
+    def passes(self) -> bool:
+        """Whether a node of the type is asked for later, though none of use has come lately."""
+        return self.rule in _PAUSES
 
 
 def worded(refusals: Mapping[str, NodeTypeRefusal]) -> str:

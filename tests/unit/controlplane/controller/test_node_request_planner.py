@@ -10,7 +10,14 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, NODE_TYPE_ANNOTATION
+from gputile.api.well_known import (
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    IDLE_NODE_ANNOTATION,
+    KARPENTER_POOL_LABEL,
+    NODE_TYPE_ANNOTATION,
+)
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
@@ -571,7 +578,11 @@ def test_a_gang_beside_an_empty_node_brings_the_other_one() -> None:
     assert Summing(bench).add(idle=1) == ["new-0"]
     bench.join(node("new-0", type_=TYPE, gpus=0))
     bench.round(20)
-    assert bench.waiting.placeholders == {}, "none stays on an idle node without one that asks"
+    assert on_idle(bench) == len(bench.waiting.placeholders) == 1, "it is kept until the other one has GPUs"
+    bench.join(node("new-0", type_=TYPE))
+    for after in (30, 31):
+        bench.round(after)
+    assert bench.waiting.placeholders == {}, "the gang has its places"
 
 
 def test_a_gang_of_more_nodes_than_are_asked_for_at_once_gets_them_all() -> None:
@@ -793,3 +804,59 @@ def test_pods_that_pause_keep_no_other_from_a_node() -> None:
     bench.put(msgspec.structs.replace(waits("q", mem=10), metadata=later))
     bench.round(2 * 3600)
     assert asked(bench) == 1
+
+
+def on_idle(bench: Bench) -> int:
+    """Return on how many nodes that are there placeholders stand."""
+    return sum(IDLE_NODE_ANNOTATION in each.metadata.annotations for each in bench.waiting.placeholders.values())
+
+
+def half_there(**labels: str) -> Bench:
+    """A gang of two nodes from zero: one has come as described, and the other one, with ``labels``, gets no GPUs."""
+    bench, bare = Bench(gangs=True), node("bare", type_=TYPE, gpus=0)
+    bench.put(*(tolerant_member(number, 4) for number in range(4)))
+    bench.round(10)
+    meta = msgspec.structs.replace(bare.metadata, labels=bare.metadata.labels | labels)
+    bench.join(node("good", type_=TYPE, gpus=0), msgspec.structs.replace(bare, metadata=meta))
+    bench.round(60)
+    bench.join(node("good", type_=TYPE))
+    bench.round(70)
+    return bench
+
+
+@pytest.mark.parametrize(("labels", "taken"), [({}, 1), ({KARPENTER_POOL_LABEL: "gpu"}, 2)])
+def test_the_nodes_of_a_gang_are_kept_until_the_others_have_come(labels: dict[str, str], taken: int) -> None:
+    """One of two stays without GPUs, and the type pauses: an autoscaler would remove the other one meanwhile.
+
+    Karpenter would put a placeholder on the bare one as well as on the good one: there have to be two.
+    """
+    bench = half_there(**labels)
+    times = iter(range(80, 3 * WAIT, 10))
+    for after in times:
+        bench.round(after)
+        assert on_idle(bench) == taken
+        if asked(bench):
+            break
+    bench.join(node("new", type_=TYPE))
+    bench.round(next(times))
+    assert all(reservation_of(each) for each in bench.state.members.pods(GangName("default", "g", by_object=False)))
+    bench.round(next(times))
+    assert bench.waiting.placeholders == {}
+
+
+def test_the_nodes_of_a_gang_are_not_kept_for_ever() -> None:
+    """No further node ever comes."""
+    bench = half_there()
+    kept = {}
+    for after in range(80, 24 * 3600, 60):
+        bench.round(after)
+        kept[after] = on_idle(bench) > 0
+    let_go = min(after for after, is_kept in kept.items() if not is_kept)
+    assert 2 * 3600 < let_go < 4 * 3600
+
+
+def test_the_nodes_of_a_gang_are_not_kept_for_one_that_is_gone() -> None:
+    bench = half_there()
+    bench.drop(*(tolerant_member(number, 4) for number in range(4)))
+    bench.round(80)
+    assert bench.waiting.placeholders == {}
