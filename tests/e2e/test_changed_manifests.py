@@ -14,7 +14,7 @@ from gputile.tools.simulator.cluster.workload_pods import expand
 from gputile.tools.simulator.documents.manifests import ManifestError, load_manifests
 from gputile.tools.simulator.updates.immutable_fields import broken_changes
 from tests.e2e.conftest import own_namespace
-from tests.immutable_changes import CHANGES, STORED, Change
+from tests.immutable_changes import CHANGES, GATED, GATED_CHANGES, STORED, Change
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.dry_run import answer, where
@@ -67,22 +67,23 @@ def stored(control_plane: ControlPlane) -> Iterator[dict[str, Json]]:
     """Objects of ``STORED`` as an API server has them, by their kinds; neither they nor their pods stay."""
     with own_namespace(control_plane, STORED_IN):
         found = {kind: created(control_plane, body) for kind, body in STORED.items()}
+        found["gated"] = created(control_plane, GATED, "gated")
         yield found
         for place in (place_of(control_plane, body) for body in found.values()):
             if STORED_IN not in place:  # it is of the cluster, and does not go with the namespace
                 control_plane.api.delete(place)
 
 
-def created(plane: ControlPlane, body: Json) -> Json:
+def created(plane: ControlPlane, body: Json, name: str = "immutable") -> Json:
     """Create an object under a name that no other test has, and return how it is stored."""
-    named = changed(body, "metadata", {"name": "immutable", "labels": body["metadata"].get("labels", {})})
+    named = changed(body, "metadata", {"name": name, "labels": body["metadata"].get("labels", {})})
     found: Json = plane.api.request("POST", where(plane.api, STORED_IN, body), named)
     return found
 
 
 def place_of(plane: ControlPlane, body: Json) -> str:
     """Return the path of an object that ``created`` has created."""
-    return f"{where(plane.api, STORED_IN, body)}/immutable"
+    return f"{where(plane.api, STORED_IN, body)}/{body['metadata']['name']}"
 
 
 @pytest.mark.requirement("B4")
@@ -90,9 +91,13 @@ def place_of(plane: ControlPlane, body: Json) -> str:
 def test_a_change_is_judged_as_an_api_server_judges_it(
     control_plane: ControlPlane, stored: dict[str, Json], change: Change
 ) -> None:
-    body = stored[change.kind]
-    written = changed(STORED[change.kind], change.path, change.value)
-    written = changed(written, "metadata", {**written["metadata"], "name": "immutable"})
+    compare(control_plane, STORED[change.kind], stored[change.kind], change)
+
+
+def compare(control_plane: ControlPlane, before: Json, body: Json, change: Change) -> None:
+    """Have a ``change`` of what was written ``before``, and is stored as ``body``, judged by both."""
+    written = changed(before, change.path, change.value)
+    written = changed(written, "metadata", {**written["metadata"], "name": body["metadata"]["name"]})
     merged = "application/strategic-merge-patch+json"
     place = place_of(control_plane, body)
     try:
@@ -102,3 +107,11 @@ def test_a_change_is_judged_as_an_api_server_judges_it(
         said = str(error)
     own = list(broken_changes(change.kind, written, body))
     assert (bool(said), bool(own)) == (change.refused, change.refused), (said, own)
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("change", GATED_CHANGES, ids=str)
+def test_a_change_of_a_gated_pod_is_judged_as_an_api_server_judges_it(
+    control_plane: ControlPlane, stored: dict[str, Json], change: Change
+) -> None:
+    compare(control_plane, GATED, stored["gated"], change)
