@@ -38,6 +38,12 @@ class NamedSource(WireObject):
     """A source of a core/v1 Volume, or a core/v1 PodResourceClaim, of which only matters that it is there."""
 
 
+class ClaimSource(WireObject):
+    """core/v1 PersistentVolumeClaimVolumeSource: the claim that it names."""
+
+    claim_name: str = ""
+
+
 class DiskVolume(WireObject):
     """core/v1 Volume: the sources that two pods of a node cannot always share."""
 
@@ -45,7 +51,7 @@ class DiskVolume(WireObject):
     aws_elastic_block_store: AWSDisk | None = None
     iscsi: ISCSIDisk | None = None
     rbd: RBDDisk | None = None
-    persistent_volume_claim: NamedSource | None = None
+    persistent_volume_claim: ClaimSource | None = None
     ephemeral: NamedSource | None = None
     csi: NamedSource | None = None
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Container, ContainerPort, Pod
-from gputile.api.disks import DiskVolume, NamedSource
+from gputile.api.disks import ClaimSource, DiskVolume, NamedSource
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
@@ -225,7 +225,7 @@ def test_of_proposed_pods_on_two_gpus_one_stays_if_another_frees_as_much_b5(
     [
         {"containers": (Container(ports=(ContainerPort(host_port=80),)),)},
         {"resource_claims": (NamedSource(),)},
-        {"volumes": (DiskVolume(persistent_volume_claim=NamedSource()),)},
+        {"volumes": (DiskVolume(persistent_volume_claim=ClaimSource()),)},
     ],
 )
 def test_who_may_be_in_the_way_for_other_reasons_leaves_b5(spec: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are tho
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "only what is in the files is counted"
 _OF_CONTAINERS_ONLY: Final = "of what it bounds, only single containers are judged, without ratios"
-_ONE_POD_ONLY: Final = "ReadWriteOncePod: whether only one pod has it at a time is not judged"
+_ONE_POD_ONLY: Final = "ReadWriteOncePod: whether another pod of the cluster has it is not judged"
 _AT_ONCE: Final = "Jobs that start when others are complete are placed beside these, as if all ran at once"
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
 

@@ -33,6 +33,7 @@ from gputile.tools.simulator.cluster.order import order_notes
 from gputile.tools.simulator.cluster.owners import Owner
 from gputile.tools.simulator.cluster.pod_maker import PodMaker
 from gputile.tools.simulator.cluster.printed_objects import printed_notes
+from gputile.tools.simulator.cluster.single_pod_claims import claimed_twice
 from gputile.tools.simulator.cluster.workload_controllers import ControllerInput, controlled_pods, workload_of
 from gputile.tools.simulator.documents.generated_names import generated_name, make_uid, suffixes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
@@ -104,7 +105,10 @@ def expand(
         everything, pods = [*there.manifests, *manifests], [*there.pods, *expander.expansion.pods]
         made = [*there.made, *expander.expansion.made]
         twice = allocated_twice(everything, taken.services)
-        wrong += map(str, (*twice, *exceeded(everything, pods, made), *unnamed(everything, pods)))
+        shared = list(claimed_twice(everything, pods))
+        expander.expansion.notes += (each for each in shared if isinstance(each, Note))
+        refused = (each for each in shared if isinstance(each, ManifestError))
+        wrong += map(str, (*twice, *exceeded(everything, pods, made), *unnamed(everything, pods), *refused))
     if wrong:
         more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
