@@ -13,7 +13,8 @@ refused are not chosen again for a while (``refused_evictions``).
 import logging
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 import msgspec
 
@@ -152,7 +153,7 @@ class PreemptionReservations:
         uid, now_ns = pod.metadata.uid, self._clock.unix_ns()
         if info is None or self._ledger.booking(uid) is not None:
             return False
-        lasts = self._lasts(place.node, {gpu.uuid for gpu in place.gpus}, place.evicted)
+        lasts = self._lasts(self._waits_for(pod, request, place), place.evicted)
         reservation = Reservation(
             plan=f"preemption-{secrets.token_hex(6)}",
             size=1,
@@ -200,12 +201,29 @@ class PreemptionReservations:
         if found is not None:
             self._ledger.apply(PodApplied(found))
 
-    def _lasts(self, node: str, uuids: Collection[str], evicted: Sequence[str] = ()) -> int:
+    def _lasts(self, leaving_s: int, evicted: Sequence[str] = ()) -> int:
         """Return how many seconds a reservation lasts: the configured time, and what pods may take to leave it."""
-        facts, now_s = self._sources.bound_pods.facts, self._clock.unix_ns() / _SECOND
+        facts = self._sources.bound_pods.facts
         graces = [facts[uid].grace_s for uid in evicted if uid in facts]
-        leaving = [int(each - now_s) for each in self.leaving_at(node, uuids) if each - now_s <= MOST_GRACE_S]
-        return self._ledger.configuration.preemption.keep_seconds + max([0, *graces, *leaving])
+        return self._ledger.configuration.preemption.keep_seconds + max([leaving_s, *graces])
+
+    def _waits_for(self, pod: Pod, request: Request, place: VictimChoice) -> int:
+        """Return in how many seconds those are to be gone that leave a place by themselves, and that it needs to."""
+        gpus, preemptor = frozenset(gpu.uuid for gpu in place.gpus), self.preemptor(pod, request)
+        gone = self._evicted.keys() | set(place.evicted)
+        times = self._leaving_s(place.node, gpus)
+        for seconds in times:
+            rules = replace(self.rules(soon_s=seconds), evicted=gone)
+            found = at_once(choose_victims(self._engine, preemptor, (place.node,), rules, gpus, 0))
+            if found is not None and not found.evicted and not found.withdrawn:
+                return seconds
+        return times[-1]
+
+    def _leaving_s(self, node: str, uuids: Collection[str]) -> list[int]:
+        """Return in how many seconds pods are to be gone that leave GPUs of a node, 0 and the soonest first."""
+        now_s = self._clock.unix_ns() / _SECOND
+        leaving = (ceil(each - now_s) for each in self.leaving_at(node, uuids) if each - now_s <= MOST_GRACE_S)
+        return sorted({0, *(max(0, each) for each in leaving)})
 
     # -- reservations that were written
 
@@ -230,7 +248,8 @@ class PreemptionReservations:
         known = self._latest.get(booking.plan)
         if known is not None:
             return known
-        return self._clock.monotonic() + self._lasts(booking.node, {share.uuid for share in booking.gpus})
+        leaving_s = self._leaving_s(booking.node, {share.uuid for share in booking.gpus})
+        return self._clock.monotonic() + self._lasts(leaving_s[-1])
 
     def _is_reserved(self, uid: str) -> bool:
         booking = self._ledger.booking(uid)
