@@ -12,8 +12,8 @@ from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
 from gputile.api.field_mistake import RULE
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.quantity import MemorySize, QuantityError, parse_mib
-from gputile.api.well_known import LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
+from gputile.api.quantity import MemorySize, QuantityError, parse_mib, parse_quantity
+from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -167,6 +167,15 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
     taints: Annotated[
         tuple[NodeTaint, ...], Meta(description="Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")
     ] = ()
+    resources: Annotated[
+        dict[str, str | int],
+        Meta(
+            description=(
+                "What else one node offers to pods, by resource: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. "
+                "CPU, memory and ephemeral storage are taken to be enough unless they are named."
+            )
+        ),
+    ] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -365,6 +374,7 @@ class Configuration(Section, frozen=True):
                     f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB at most"
                 )
             _check_labels(where, each)
+            _check_resources(where, each)
 
     @property
     def unit_mib(self) -> int:
@@ -385,6 +395,18 @@ class Configuration(Section, frozen=True):
     def trust_group(self, pod: Pod) -> str:
         """Return the trust group of a pod: see ``trust_groups``."""
         return self.trust.group_of(pod.metadata.namespace)
+
+
+def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
+    for resource, amount in described.resources.items():
+        if resource in GPU_RESOURCES:
+            raise ConfigurationError(
+                f"{where}.resources has {resource}: what the GPUs offer follows from gpus and mode"
+            )
+        try:
+            parse_quantity(amount)
+        except QuantityError as error:
+            raise ConfigurationError(f"{where}.resources.{resource}: {error}") from error
 
 
 def load_configuration(data: Any) -> Configuration:

@@ -21,14 +21,17 @@ from gputile.core.devices.request import Request, RequestKind
 
 PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"  # the schedulerName of placeholders; no scheduler has that name
 
-# The configuration says nothing of them, so they decide nothing.
+# Where the configuration says nothing of them, they decide nothing.
 _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
 _SERVES = {Mode.EXCLUSIVE: RequestKind.WHOLE, Mode.TOPOLOGY: RequestKind.TOPOLOGY}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node. ``name`` is its label as KEY=VALUE; nodes with this label, and no others, are of the type."""
+    """A type of node. ``name`` is its label as KEY=VALUE; nodes with this label, and no others, are of the type.
+
+    ``other_resources`` are what a node offers beside GPUs, as far as somebody has said so.
+    """
 
     key: str
     value: str
@@ -37,6 +40,7 @@ class NodeType:
     unit_mib: int
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
+    other_resources: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -72,7 +76,11 @@ class NodeType:
 
     def node(self, name: str) -> Node:
         """Return an empty node of the type, as the cluster sees it once its agent has reported its GPUs."""
-        resources: ResourceList = {**_AMPLE, **{each: str(count) for each, count in self.resources.items()}}
+        resources: ResourceList = {
+            **_AMPLE,
+            **self.other_resources,
+            **{each: str(count) for each, count in self.resources.items()},
+        }
         gpus = tuple(Gpu(gpu.index, f"{name}/{gpu.index}", gpu.mib) for gpu in self.gpus)
         inventory = Inventory(gpus=gpus, mode=self.mode.value, unit_mib=self.unit_mib)
         labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name, MODE_LABEL: self.mode.value}
@@ -108,4 +116,5 @@ def _node_type(described: NodeTypeConfiguration, unit_mib: int) -> NodeType:
         unit_mib,
         described.labels,
         tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints),
+        {resource: str(amount) for resource, amount in described.resources.items()},
     )

@@ -16,6 +16,9 @@ class NodeTypeRule(Enum):
     TOO_FEW = "it has {offered} GPUs; the pod needs {requested}"
     TOO_SMALL = "its GPUs have {offered}; the pod needs {requested} MiB on one GPU"
     LABELS = "its labels or taints are not those that the pod asks for"
+    TOO_FEW_RESOURCES = (
+        "a node as it is described in autoscaling.nodeTypes could not take the pod if empty: {requested}"
+    )
     OTHER_PODS = "the pod wants, or does not want, other pods on its node"
     NO_INVENTORY = "node {offered} has this label, and its agent has reported no GPU; another one is asked for later"
     NOT_USABLE = "node {offered} has this label, and its GPUs cannot all be used; another one is asked for later"

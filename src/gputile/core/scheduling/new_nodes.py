@@ -8,6 +8,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.node_fit import static_reason
+from gputile.core.kube_predicates.pod_requests import insufficient, node_allocatable, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
@@ -128,6 +129,7 @@ class _Site:
         self._barred, self._by_sums = barred, by_sums
         self._nodes: dict[str, NodeType] = {}
         self._new = {kind.name: kind.node("new") for kind in types}
+        self._offered = {name: node_allocatable(node) for name, node in self._new.items()}
 
     def add(self, kind: NodeType) -> str:
         """Add an empty node, and return its name."""
@@ -186,6 +188,9 @@ class _Site:
                 return refusal
         if static_reason(each.pod.spec, self._new[kind.name]) is not None:
             return NodeTypeRefusal(NodeTypeRule.LABELS)
+        lacking = insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name])
+        if lacking is not None:
+            return NodeTypeRefusal(NodeTypeRule.TOO_FEW_RESOURCES, requested=lacking.text)
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:

@@ -860,3 +860,37 @@ def test_the_nodes_of_a_gang_are_not_kept_for_one_that_is_gone() -> None:
     bench.drop(*(tolerant_member(number, 4) for number in range(4)))
     bench.round(80)
     assert bench.waiting.placeholders == {}
+
+
+EFA = "vpc.amazonaws.com/efa"
+
+
+def with_adapters(**more: Any) -> Bench:
+    """A fragmented node with plenty of network adapters; new ones have the resources in ``more``."""
+    there = node("n")
+    status = msgspec.structs.replace(there.status, allocatable={**there.status.allocatable, EFA: "32"})
+    there = msgspec.structs.replace(there, status=status)
+    bench = Bench(there, configuration=configured(described(count=2) | {"resources": more}))
+    bench.put(runs("a", "n", 0, 7), runs("b", "n", 1, 7))
+    return bench
+
+
+def test_what_a_type_is_not_said_to_offer_is_told() -> None:
+    bench = with_adapters()
+    bench.put(waits("p", mem=10, asks={EFA: 1}))
+    result = bench.round()
+    assert (result.created, said(result)) == ([], {"p": "NoNodeTypeFits"})
+    assert f"could not take the pod if empty: Insufficient {EFA}" in result.events[0].message
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(4, "NodeRequested"), (5, "NoNodeTypeFits")])
+def test_what_a_type_is_said_to_offer_counts(wanted: int, told: str) -> None:
+    bench = with_adapters(**{EFA: 4})
+    bench.put(waits("p", mem=10, asks={EFA: wanted}))
+    assert said(bench.round()) == {"p": told}
+
+
+def test_more_cpus_than_a_type_is_said_to_have_bring_none() -> None:
+    bench = with_adapters(cpu="8")
+    bench.put(waits("p", mem=10, asks={"cpu": "9"}))
+    assert said(bench.round()) == {"p": "NoNodeTypeFits"}

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
@@ -103,3 +104,16 @@ def test_only_who_names_the_scheduler_of_placeholders_is_one() -> None:
     labelled.metadata.labels["gputile.io/placeholder"] = "true"
     assert not is_placeholder(labelled)
     assert is_placeholder(Pod(metadata=labelled.metadata, spec=PodSpec(scheduler_name="gputile-placeholder")))
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ({"aliyun.com/gpu-mem": 8}, "what the GPUs offer follows from gpus and mode"),
+        ({"hugepages-2Mi": "many"}, "many"),
+    ],
+)
+def test_resources_that_are_no_further_ones_are_refused(resources: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"autoscaling.nodeTypes\[0\].resources") as error:
+        configured(described() | {"resources": resources})
+    assert told in str(error.value)
