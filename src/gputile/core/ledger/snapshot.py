@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import Gpu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
+from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -75,14 +77,24 @@ def overallocated_gpus(ledger: Ledger) -> int:
 def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset[str] = frozenset()) -> NodeState:
     """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
     arrays = ledger.node_arrays
-    gone = [b for b in ledger.on_node(node_info.name) if b.uid in without] if without else []
+    gone: list[Booking] = []
+    shares: dict[str, list[tuple[Booking, GpuShare]]] = {}  # of those that are gone, by GPU
+    staying: dict[str, set[str]] = {}  # the trust groups of the others, by GPU
+    for booking in ledger.on_node(node_info.name) if without else ():
+        if booking.uid in without:
+            gone.append(booking)
+        for share in booking.gpus:
+            if booking.uid in without:
+                shares.setdefault(share.uuid, []).append((booking, share))
+            else:
+                staying.setdefault(share.uuid, set()).add(booking.trust_group)
     gpus = []
     for i, gpu in enumerate(node_info.inventory.gpus):
         total = int(arrays.total[row, i])
-        freed = [b.takes(share, total, node_info.replicas) for b in gone for share in b.gpus if share.uuid == gpu.uuid]
+        freed = [booking.takes(share, total, node_info.replicas) for booking, share in shares.get(gpu.uuid, ())]
         pods, group = int(arrays.pods[row, i]) - len(freed), int(arrays.group[row, i])
         if freed:
-            left = {b.trust_group for b in ledger.on_gpu(node_info.name, gpu.uuid) if b.uid not in without}
+            left = staying.get(gpu.uuid, set())
             group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
         gpus.append(
             GpuState(
