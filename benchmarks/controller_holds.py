@@ -1,7 +1,7 @@
 """The controller's handlers: news of pods and nodes, whole lists, and rounds of planning."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import httpx2 as httpx
@@ -10,27 +10,43 @@ import msgspec
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.affinity import Affinity
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, Pod, SchedulingGate
+from gputile.api.config.v1alpha1 import (
+    AdmissionConfiguration,
+    AutoscalingConfiguration,
+    Configuration,
+    NodeTypeConfiguration,
+    NodeTypeGpus,
+)
+from gputile.api.core import Node, Pod, PodCondition, SchedulingGate, Toleration
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
+    GPU_COUNT_LABEL,
     GPU_MEMORY,
     RESERVATION_ANNOTATION,
+    WHOLE_GPU,
+    Mode,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
+from gputile.controlplane.controller.node_requester import NodeRequester
+from gputile.controlplane.controller.taints import JsonPatch
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.devices.allocation import encode_allocation
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import Steps, at_once
+from gputile.kube.errors import Conflict
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 
-NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
+NODES, PODS, GANGS, LARGE, WAITING = 5_000, 50_000, 1_000, 2_000, 10_000
 ALL_UNITS = 8 * 15
 NOW = 1_900_000_000 * 10**9
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
@@ -55,6 +71,10 @@ def cases() -> Iterator[Case]:
     yield case(f"a gang of {LARGE} pods that repel each other", _one_large_that_repels)
     yield case(f"{GANGS} gangs that fit", _many_that_fit)
     yield case(f"{GANGS} gangs without room", _many_without_room)
+    yield case(f"a gang of {LARGE} whose first write meets a conflict", _one_large_in_conflict)
+    yield case(f"a gang of {LARGE} that others leave for", _one_large_that_preempts)
+    yield case(f"{NODES} nodes are looked at by a new leader", _reconsidered)
+    yield case(f"{WAITING} waiting pods ask for nodes", _node_requests)
     yield case("/metrics is read", _scrape)
 
 
@@ -65,10 +85,11 @@ class Bench:
         self.nodes, self.pods = nodes, pods
         self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self._plans = 0
-        planner = GangPlanner(self.view, self._new_plan)
-        self.keeper = GangWriter(self.view, planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
+        self.planner = GangPlanner(self.view, self.new_plan)
+        self.keeper = GangWriter(self.view, self.planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
 
-    def _new_plan(self) -> str:
+    def new_plan(self) -> str:
+        """Return the name of another plan."""
         self._plans += 1
         return str(self._plans)
 
@@ -80,7 +101,22 @@ class Bench:
 
 
 class _Server:
-    """The API server: it stores everything."""
+    """The API server: it stores everything, and has no placeholders."""
+
+    async def patch_node(self, name: str, patch: JsonPatch) -> None:
+        pass
+
+    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
+        pass
+
+    async def create_placeholder(self, job: Mapping[str, Any]) -> None:
+        pass
+
+    async def delete_placeholder(self, job: str) -> None:
+        pass
+
+    async def mark_unschedulable(self, pod: Pod, message: str) -> None:
+        pass
 
     async def reserve(self, pod: Pod, text: str | None) -> Pod:
         annotations = {key: value for key, value in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
@@ -94,7 +130,7 @@ class _Server:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        raise AssertionError(f"{namespace}/{name} is in nobody's way")
+        pass
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass
@@ -150,6 +186,88 @@ async def _one_large_that_repels(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     _gang(bench, "large", LARGE, 1, affinity=_REPELS)
     await _rounds(bench, meter)
+
+
+async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    _gang(bench, "large", LARGE, 1)
+    known = {pod.metadata.name: pod for pod in bench.view.members.pods(GangName("bench", "large", False))}
+    bench.keeper = GangWriter(
+        bench.view, bench.planner, _ConflictingServer(known), lambda: True, lambda: NOW, UpdateQueue()
+    )
+    with meter.watching():
+        await _begun(bench.keeper.run_round)
+
+
+class _ConflictingServer(_Server):
+    """An API server on which somebody else writes to each pod just before."""
+
+    def __init__(self, pods: Mapping[str, Pod]) -> None:
+        self._pods = pods
+
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        raise Conflict(409, "Conflict", f"{pod.key} has changed")
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        return _newer(self._pods[name])
+
+
+async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
+    """Each of its pods takes all GPUs of a node, and no node is empty."""
+    await bench.list()
+    at_once(bench.view.budget_event(Replaced([])))
+    _gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
+    await _rounds(bench, meter)
+
+
+async def _reconsidered(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    active, configuration = (lambda: True), bench.view.ledger.configuration
+    nodes = NodeReconciler(_Server(), configuration, bench.view.nodes.get, active, lambda: 0.0)
+    working = asyncio.create_task(nodes.queue.run())
+    await asyncio.sleep(0)
+
+    async def take_over() -> None:
+        for name in bench.view.nodes:
+            nodes.queue.add(name)
+        while nodes.tainted < NODES:
+            await asyncio.sleep(0)
+
+    with meter.watching():
+        await _begun(take_over)
+    working.cancel()
+
+
+async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
+    kinds = tuple(
+        NodeTypeConfiguration(label=f"pool=p{number}", gpus=NodeTypeGpus(count=8, memory="15Gi"), mode=Mode.CGPU)
+        for number in range(20)
+    )
+    configuration = Configuration(autoscaling=AutoscalingConfiguration(enabled=True, node_types=kinds))
+    bench.view = ClusterState(configuration)
+    bench.planner = GangPlanner(bench.view, bench.new_plan)
+    await in_slices(bench.view.node_event(Replaced(bench.nodes)))
+    await in_slices(bench.view.pod_event(Replaced(bench.pods)))
+    waiting, updates = WaitingPods(configuration, "gputile"), UpdateQueue()
+    planner = NodeRequestPlanner(bench.view, waiting, bench.planner, bench.new_plan)
+    requester = NodeRequester(planner, _Server(), lambda: True, lambda: NOW, updates)
+
+    async def ask() -> None:
+        assert (await requester.run_round()).events
+
+    with meter.watching():
+        await _begun(lambda: in_slices(waiting.pod_event(Replaced([_refused(n) for n in range(WAITING)]))))
+        await _begun(ask)
+
+
+def _refused(number: int) -> Pod:
+    """Return a pod that asks for all GPUs of a node, and for which nobody has added one for long."""
+    pod = gpu_pod(PODS + number, ALL_UNITS)
+    labels, born = {GPU_COUNT_LABEL: "8"}, "2030-03-17T17:00:00Z"
+    meta = msgspec.structs.replace(pod.metadata, labels=labels, creation_timestamp=born)
+    status = msgspec.structs.replace(pod.status, conditions=(PodCondition(type="PodScheduled", status="False"),))
+    spec = msgspec.structs.replace(pod.spec, tolerations=(Toleration(key=WHOLE_GPU, operator="Exists"),))
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec, status=status)
 
 
 async def _many_that_fit(bench: Bench, meter: LoopMeter) -> None:
@@ -209,11 +327,11 @@ _REPELS = msgspec.convert(
 
 
 def _gang(
-    bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, affinity: Affinity | None = None
+    bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, gpus: int = 1, **spec: object
 ) -> None:
     for number in range(size):
         pod = gpu_pod(number, units)
-        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size)}
+        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size), GPU_COUNT_LABEL: str(gpus)}
         labels |= {"index": str(number)} if numbered else {}
         meta = msgspec.structs.replace(
             pod.metadata,
@@ -223,8 +341,9 @@ def _gang(
             resource_version="1",
             creation_timestamp="2030-03-17T17:46:40Z",
         )
-        spec = msgspec.structs.replace(pod.spec, scheduling_gates=(SchedulingGate(name=GANG_GATE),), affinity=affinity)
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=spec))))
+        gates = (SchedulingGate(name=GANG_GATE),)
+        changed = msgspec.structs.replace(pod.spec, scheduling_gates=gates, **spec)
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=changed))))
 
 
 def _node(number: int) -> Node:

@@ -7,10 +7,15 @@ from typing import Any
 
 from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
-from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    RESERVATION_ANNOTATION,
+)
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
@@ -20,11 +25,13 @@ from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced
 
-NODES, PODS = 5_000, 50_000
+NODES, PODS, LARGE = 5_000, 50_000, 2_000
+_ENDS_NS = 10**18
 _UNITS = 16  # of each GPU of a node where a pod preempts others
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
@@ -41,10 +48,12 @@ def cases() -> Iterator[Case]:
         return Case(f"extender: {what}", run)
 
     yield case(f"a list of {NODES} nodes and {PODS} pods", _lists)
+    yield case("a list without any of these pods", _all_gone)
     yield case("a pod is bound, ends, and is gone", _pod_events)
     yield case(f"filter, prioritize and bind, {NODES} nodes", _verbs)
     yield case("preempt, 100 nodes of 128 pods, one GPU", _preempt)
     yield case("preempt, 100 nodes of 128 pods, eight GPUs", _preempt_all)
+    yield case(f"a gang of {LARGE} is filtered, and its reservations end", _gang)
     yield case("packing: prices come, and the next filter", _reprice, "packing")
 
 
@@ -53,17 +62,20 @@ class Bench:
 
     def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
         self.nodes, self.pods = nodes, pods
-        self.ledger = Ledger(Configuration(placement=placement))  # type: ignore[arg-type]
+        gangs = AdmissionConfiguration(gangs=True)
+        self.ledger = Ledger(Configuration(placement=placement, admission=gangs))  # type: ignore[arg-type]
         self.engine = PlacementEngine(self.ledger, prices_later=True)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
         self.feed = Informer(self.ledger, lambda _: None, (budgets, bound_pods))
         server: Any = _Server()
-        clock = BinderClock(lambda: 0.0, lambda: 1)
+        self.unix_ns = 1
+        clock = BinderClock(lambda: 0.0, lambda: self.unix_ns)
         sources = EvictionSources(bound_pods, budgets)
+        self.binder = Binder(self.engine, server, clock)
         self.verbs = ExtenderHandlers(
             self.engine,
-            Binder(self.engine, server, clock),
+            self.binder,
             lambda _: None,
             lambda: None,
             preemption=Preemption(self.engine, server, sources, clock, lambda _: None),
@@ -110,6 +122,41 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
 
     with meter.watching():
         await asyncio.create_task(news())
+
+
+async def _all_gone(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    with meter.watching():
+        await asyncio.create_task(bench.feed.listed_pods(Replaced([])))
+
+
+async def _gang(bench: Bench, meter: LoopMeter) -> None:
+    """None of its pods may begin before the last one, so each is judged with all others."""
+    await bench.list()
+    pods = list(_reserved_pods(bench))
+    for pod in pods:
+        bench.feed.pods(Applied(pod))
+
+    async def ask() -> None:
+        for pod in pods[-10:]:
+            assert bench.verbs.filter(ExtenderArgs(pod=pod, node_names=bench.names)).node_names
+            await asyncio.sleep(0)
+        bench.unix_ns = _ENDS_NS
+        await bench.binder.resolve_unconfirmed()
+
+    with meter.watching():
+        await asyncio.create_task(ask())
+
+
+def _reserved_pods(bench: Bench) -> Iterator[Pod]:
+    for number in range(LARGE):
+        pod, node = gpu_pod(PODS + number, 1), bench.names[number % NODES]
+        booking = booking_for(bench.engine, PODS + number, 1, node)
+        assert booking is not None
+        reservation = Reservation("g/1", LARGE, LARGE, node, _ENDS_NS, booking.allocation, first=number == LARGE - 1)
+        pod.metadata.labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: str(LARGE)}
+        pod.metadata.annotations = {RESERVATION_ANNOTATION: encode_reservation(reservation)}
+        yield pod
 
 
 async def _verbs(bench: Bench, meter: LoopMeter) -> None:

@@ -1,6 +1,6 @@
 """Keeps what evictions depend on, for every pod that holds GPUs."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, KeysView
 
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import GangName
@@ -34,9 +34,6 @@ class BoundPods:
         if not members:
             del self.gangs[facts.gang]
 
-    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
-        """Take in a complete list of pods; of those that cannot be read the last word stands."""
-        for uid in self.facts.keys() - unreadable:
-            self.pod_deleted(uid)
-        for pod in pods:
-            self.pod_applied(pod)
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of these pods."""
+        return self.facts.keys()

@@ -4,7 +4,7 @@ kube-scheduler prefers nodes with the fewest violations. What ``preempt`` adds t
 gputile's own evictions it counts what the API server refuses.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 
 import msgspec
 
@@ -50,11 +50,9 @@ class Budgets:
         """Forget a pod."""
         self._pods.pop(uid, None)
 
-    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
-        """Take in a complete list of pods; of those that cannot be read the last word stands."""
-        self._pods = {uid: held for uid, held in self._pods.items() if uid in unreadable}
-        for pod in pods:
-            self.pod_applied(pod)
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of the pods that hold GPUs."""
+        return self._pods.keys()
 
     def budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         """Take an event of the budgets' watch."""

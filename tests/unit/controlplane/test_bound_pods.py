@@ -23,8 +23,9 @@ def test_bound_pods_with_gpus_are_known_by_their_gang_until_they_are_gone() -> N
     assert pods.gangs == {gang: {"uid-a", "uid-b"}}
     pods.pod_applied(member("a", "h"))
     assert pods.gangs[gang] == {"uid-b"}
-    pods.pods_replaced([member("c")], {"uid-b"})
-    assert pods.facts.keys() == {"uid-b", "uid-c"}
+    pods.pod_applied(member("c"))
+    pods.pod_deleted("uid-a")
+    assert pods.uids() == {"uid-b", "uid-c"}
     assert pods.gangs == {gang: {"uid-b", "uid-c"}}
     for uid in ("uid-b", "uid-c", "uid-c"):
         pods.pod_deleted(uid)

@@ -46,7 +46,8 @@ def budget(
 def budgets_of(*found: PodDisruptionBudget, pods: int = 5, **labels: dict[str, str]) -> Budgets:
     budgets = Budgets(lambda _: True)
     budgets.budgets(Replaced(list(found), []))
-    budgets.pods_replaced([held(f"p{i}", labels.get(f"p{i}")) for i in range(pods)], ())
+    for i in range(pods):
+        budgets.pod_applied(held(f"p{i}", labels.get(f"p{i}")))
     return budgets
 
 

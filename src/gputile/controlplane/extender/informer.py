@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, KeysView, Sequence
+from typing import Protocol, TypeVar
 
 from gputile.api.core import Node, Pod
 from gputile.core.ledger.booking import frees
@@ -18,9 +18,11 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps, at_once
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, T, UnreadableObject, WatchEvent
+from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 
 _PIECE = 50  # objects: some milliseconds, of nodes the most
@@ -35,8 +37,8 @@ class PodObserver(Protocol):
     def pod_deleted(self, uid: str) -> None:
         """Forget a pod."""
 
-    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
-        """Take in a complete list of pods; of those that cannot be read the last word stands."""
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of the pods that it keeps."""
 
 
 class Informer:
@@ -102,8 +104,10 @@ class Informer:
         yield
         yield from self._ledger.release_gone(there)
         for observer in self._observers:
-            yield
-            observer.pods_replaced((), there)
+            for uids in _pieces(list(observer.uids() - there)):
+                yield
+                for uid in uids:
+                    observer.pod_deleted(uid)
         for pods in _pieces(event.objects):
             yield
             for pod in pods:
@@ -143,5 +147,5 @@ class Informer:
                 pass  # logged by the reflector; the last word on the node stands
 
 
-def _pieces(objects: Sequence[T]) -> Iterator[Sequence[T]]:
+def _pieces(objects: Sequence[Item]) -> Iterator[Sequence[Item]]:
     return (objects[start : start + _PIECE] for start in range(0, len(objects), _PIECE))

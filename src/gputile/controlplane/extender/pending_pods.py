@@ -1,7 +1,7 @@
 """Counts the pods that ask for GPUs and have no node yet, by what they wait for."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, KeysView
 from enum import StrEnum
 from typing import Final
 
@@ -60,12 +60,9 @@ class PendingPods:
         """Forget a pod."""
         self._waits.pop(uid, None)
 
-    def pods_replaced(self, pods: Sequence[Pod], unreadable: Collection[str]) -> None:
-        """Take in a complete list of pods; of those that cannot be read the last word stands."""
-        there = {pod.metadata.uid for pod in pods}.union(unreadable)
-        self._waits = {uid: wait for uid, wait in self._waits.items() if uid in there}
-        for pod in pods:
-            self.pod_applied(pod)
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of these pods."""
+        return self._waits.keys()
 
     def event_recorded(self, uid: str, event: EventReason) -> None:
         """Take note that an event of this reason was recorded for a pod."""

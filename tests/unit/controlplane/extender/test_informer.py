@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
@@ -63,7 +64,8 @@ async def test_piece_by_piece_is_the_same_as_at_once(
 @pytest.mark.anyio
 async def test_others_get_their_turn_between_pieces() -> None:
     ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
-    feed, turns = Informer(ledger, lambda _: None), 0
+    bound_pods, turns = BoundPods(lambda uid: ledger.booking(uid) is not None), 0
+    feed = Informer(ledger, lambda _: None, [bound_pods])
 
     async def other() -> None:
         nonlocal turns
@@ -81,8 +83,9 @@ async def test_others_get_their_turn_between_pieces() -> None:
     assert sum(1 for _ in ledger.bookings()) == 5000
     await feed.listed_pods(Replaced([], []))
     task.cancel()
-    assert turns - at_pods >= 25, "thousands may have gone while the watch was cut off"
+    assert turns - at_pods >= 125, "thousands may have gone while the watch was cut off"
     assert not list(ledger.bookings())
+    assert not bound_pods.facts
 
 
 def test_what_is_assumed_while_those_that_are_gone_are_released_stays() -> None:
