@@ -1,6 +1,7 @@
 """The controller's handlers: news of pods and nodes, whole lists, and rounds of planning."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -97,6 +98,7 @@ class Bench:
         """Take the lists that a service begins with, and make one round on them."""
         await in_slices(self.view.node_event(Replaced(self.nodes)))
         await in_slices(self.view.pod_event(Replaced(self.pods)))
+        gc.freeze()  # as the controller does
         await self.keeper.run_round()
 
 

@@ -237,7 +237,7 @@ class GangPreemption:
         if not preempting.evicted and (yield from rules.over_budget_in_steps(preempting.victims)):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
-        if (yield from self.due(gang.name, preempting)) and not (
+        if (yield from self._is_any_due(preempting)) and not (
             yield from is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns)
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
@@ -255,18 +255,27 @@ class GangPreemption:
 
     def due(self, name: GangName, preempting: PreemptionPlan) -> Steps[list[Eviction]]:
         """Return, in steps, the evictions to ask for now."""
-        now_ns, facts = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts
+        facts, why = self._cluster_state.bound_pods.facts, f"preempted by gang {name}"
         due: list[Eviction] = []
-        if 0 < preempting.retry_ns - now_ns <= _RETRY_NS:
-            return due
         for uid in self._refused.first(preempting.victims):
+            if self._is_due(uid, preempting):
+                due.append(Eviction(name, uid, facts[uid].namespace, facts[uid].name, why))
             yield
-            known = facts.get(uid)
-            if known is None or known.leaves_at:
-                continue
-            if not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS:
-                due.append(Eviction(name, uid, known.namespace, known.name, f"preempted by gang {name}"))
         return due
+
+    def _is_any_due(self, preempting: PreemptionPlan) -> Steps[bool]:
+        for uid in preempting.victims:
+            if self._is_due(uid, preempting):
+                return True
+            yield
+        return False
+
+    def _is_due(self, uid: str, preempting: PreemptionPlan) -> bool:
+        """Return whether the eviction of a pod is to be asked for now."""
+        now_ns, known = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts.get(uid)
+        if 0 < preempting.retry_ns - now_ns <= _RETRY_NS or known is None or known.leaves_at:
+            return False
+        return not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     def ends_soon(self, preempting: PreemptionPlan, margin_ns: int) -> bool:
         """Return whether reservations of a plan end within ``margin_ns``."""
