@@ -20,6 +20,7 @@ from benchmarks import (
     start,
     throughput,
     turns,
+    what_if,
 )
 from benchmarks.report import Result, as_json, as_table
 
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     start.NAME: start.run,
     throughput.NAME: throughput.run,
     turns.NAME: turns.run,
+    what_if.NAME: what_if.run,
 }
 
 
