@@ -125,6 +125,8 @@ class NodeCovering:
         of_cover = [gpus[i] for i in chosen]
         for group in _to_spare(of_cover, gone) if len(of_cover) > 1 else ():
             del gone[group]
+        if len(of_cover) > 1:
+            of_cover = _exchanged(of_cover, left.values(), gone)
         return Cover(tuple(gpu.gpu for gpu in of_cover), tuple(gone))
 
     def _cover(self, gpu: GpuCovering, level: int, gone: Collection[VictimGroup]) -> Sequence[VictimGroup] | None:
@@ -149,6 +151,28 @@ class NodeCovering:
         return search.best
 
 
+def _exchanged(
+    chosen: Sequence[GpuCovering], others: Iterable[GpuCovering], gone: dict[VictimGroup, None]
+) -> list[GpuCovering]:
+    """Return the GPUs to take: one of the others instead of a chosen one, where ``gone`` frees it and fewer can leave.
+
+    Those that need not leave then are taken out of ``gone``.
+    """
+    found = list(chosen)
+    for gpu in others:
+        if not gpu.missing_after(gone).nothing:
+            continue
+        for i in range(len(found)):
+            instead = [*found[:i], gpu, *found[i + 1 :]]
+            spared = _to_spare(instead, gone)
+            if spared:
+                found = instead
+                for group in spared:
+                    del gone[group]
+                break
+    return found
+
+
 def _to_spare(gpus: Sequence[GpuCovering], gone: Collection[VictimGroup]) -> list[VictimGroup]:
     """Return groups that need not leave because others, chosen for the sake of another GPU, free enough."""
     missing = {gpu.gpu.uuid: gpu.missing_after(gone) for gpu in gpus}
@@ -158,8 +182,9 @@ def _to_spare(gpus: Sequence[GpuCovering], gone: Collection[VictimGroup]) -> lis
             amounts.setdefault(freed.group, []).append((gpu.gpu.uuid, freed))
     spared = []
     for group in sorted(gone, key=lambda each: each.loss, reverse=True):
-        if all(missing[uuid].allow_back(freed) for uuid, freed in amounts[group]):
-            missing |= {uuid: missing[uuid].with_back(freed) for uuid, freed in amounts[group]}
+        on_gpus = amounts.get(group, ())
+        if all(missing[uuid].allow_back(freed) for uuid, freed in on_gpus):
+            missing |= {uuid: missing[uuid].with_back(freed) for uuid, freed in on_gpus}
             spared.append(group)
     return spared
 

@@ -263,6 +263,20 @@ def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
     assert covers[0] == covers[1]
 
 
+def test_nobody_leaves_a_gpu_that_another_victim_has_made_needless() -> None:
+    """The pod on one GPU goes first as the cheapest; the one on the two others makes these free at once."""
+    cluster = Cluster([gpu_node("n", mode="cgpu", sizes=[15 * GIB] * 3)])
+    cluster.add("small", "n", [0], 1)
+    cluster.add("full0", "n", [0], 13, priority=20)
+    cluster.add("both", "n", [1, 2], 2)
+    for gpu in (1, 2):
+        cluster.add(f"full{gpu}", "n", [gpu], 12, priority=20)
+    choice = cluster.choose(pod("high", mem=4, count=2))
+    assert choice is not None
+    assert choice.evicted == ("both",)
+    assert sorted(gpu.index for gpu in choice.gpus) == [1, 2]
+
+
 def test_four_gpus_of_which_none_has_room_free_one() -> None:
     """Enough in sum is what kube-scheduler sees, and evicts nobody for."""
     cluster = Cluster([gpu_node("n", mode="cgpu", sizes=[15 * GIB] * 4)])
