@@ -16,13 +16,18 @@ from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Work
 from gputile.tools.views.remedies import remedy_of
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-_NO_IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
+# The kubelet's reasons why a container waits: for its image, for what only somebody can mend, and for its turn.
+_NO_IMAGE: Final = (
+    *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"),
+    *("ImageInspectError", "SignatureValidationFailed"),
+)
 _HOPELESS: Final = frozenset(
     (
         *_NO_IMAGE,
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
     )
 )
+_STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
 _PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: a Secret of the pod is not there
 
 
@@ -127,14 +132,15 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
         )
     for container in (*status.init_container_statuses, *status.container_statuses):
         waiting = container.state.waiting
-        if waiting is not None and waiting.reason in _HOPELESS:
+        if waiting is not None and waiting.reason not in _STARTS:
+            state = RolloutState.FAILED if waiting.reason in _HOPELESS else RolloutState.DEPLOYING
             ended = container.last_state.terminated
             more = f"; it ended with exit code {ended.exit_code}" if ended else ""
             text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
             lacking = _latest(events, name, _PULLS_WITHOUT) if waiting.reason in _NO_IMAGE else None
             if lacking is not None:
                 more += f"; {lacking.reason}: {lacking.message}"
-            return RolloutState.FAILED, f"pod {name}: container {container.name}: {text}{more}"
+            return state, f"pod {name}: container {container.name}: {text}{more}"
     conditions = {condition.type: condition for condition in status.conditions}
     scheduled = conditions.get("PodScheduled", WorkloadCondition())
     if scheduled.status == "False":

@@ -238,6 +238,23 @@ def test_what_is_in_the_way_is_told_in_the_clusters_own_words(
     assert installation.phase is (RolloutPhase.FAILED if state is RolloutState.FAILED else RolloutPhase.DEPLOYING)
 
 
+@pytest.mark.parametrize(
+    ("why", "state"),
+    [
+        ("SignatureValidationFailed", RolloutState.FAILED),
+        ("ImageInspectError", RolloutState.FAILED),
+        ("ReasonOfALaterKubelet", RolloutState.DEPLOYING),
+    ],
+)
+def test_whatever_a_container_waits_for_is_told(why: str, state: RolloutState) -> None:
+    """Of the kubelet's reasons only those that go with every start say nothing."""
+    waiting = {"name": "webhook", "state": {"waiting": {"reason": why, "message": "the kubelet's words"}}}
+    unready = [condition("Ready", "False", "ContainersNotReady", "containers with unready status: [webhook]")]
+    one = pod(containerStatuses=[waiting], conditions=unready)
+    installation = assess([deployment(availableReplicas=0)], [one], [], [], 1024)
+    assert the_only(installation) == (state, f"pod p: container webhook: {why}: the kubelet's words")
+
+
 def test_what_a_pod_says_itself_goes_before_the_event_of_its_probe() -> None:
     events = [event("p", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")]
     said = {"p": "there is no certificate yet"}
