@@ -22,6 +22,10 @@ COPY --from=build /image/gputile/ /
 ENV PATH=/opt/gputile/bin:/usr/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.title="gputile" \
+      org.opencontainers.image.description="Sharing the GPUs of a Kubernetes cluster" \
+      org.opencontainers.image.version="0.2.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # Nobody's number. The agent alone runs as root, as its DaemonSet says: the kubelet's sockets are root's.
 USER 65532:65532
 ENTRYPOINT ["gputile"]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES: Mapping[str, tuple[str, ...]] = {
     "src/gputile/version.py": ('VERSION = "{}"',),
     "charts/gputile/Chart.yaml": ("\nversion: {}\n", "\nappVersion: {}\n"),
-    "Dockerfile": ("/gputile:{} ",),
+    "Dockerfile": ("/gputile:{} ", 'image.version="{}"'),
     "examples/agent/daemonset.yaml": ("/gputile:{}\n",),
     "docs/guides/install.md": ("/gputile:{} ",),
     "docs/guides/getting-started.md": ("/gputile:{}\n", "/gputile:{} ", "dist/gputile-{}-"),

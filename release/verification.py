@@ -66,14 +66,18 @@ def _sources(_: Release, output: Path) -> str:
     return f"{sdist.name}: builds the wheel"
 
 
-def _chart(_: Release, output: Path) -> str:
-    chart = output / f"gputile-{VERSION}.tgz"
+def _chart(release: Release, output: Path) -> str:
+    """Compare the archive with the chart that the tests install."""
+    chart, tested = output / f"gputile-{VERSION}.tgz", release.project / "charts" / "gputile"
     with tempfile.TemporaryDirectory() as directory:
         _unpack(chart, Path(directory))
+        packed, sources = _contents(Path(directory, "gputile")), _contents(tested)
+        if other := sorted(name for name in packed.keys() | sources.keys() if packed.get(name) != sources.get(name)):
+            raise NotAsPromised(f"{chart.name}: {', '.join(other[:3])} is missing, added, or other than in {tested}")
         told = yaml.safe_load(Path(directory, "gputile", "Chart.yaml").read_text())
     if (told["version"], told["appVersion"]) != (VERSION, VERSION):
         raise NotAsPromised(f"{chart.name}: Chart.yaml says {told['version']} and {told['appVersion']}, not {VERSION}")
-    return f"{chart.name}: a chart of {VERSION}"
+    return f"{chart.name}: the chart of {VERSION}, {len(sources)} files"
 
 
 def _plugins(release: Release, output: Path) -> str:
@@ -116,6 +120,11 @@ def _demo(release: Release, wheel: Path) -> None:
             json.loads(printed)
         except ValueError as error:
             raise NotAsPromised(f"{wheel.name}: -o json prints other than JSON: {printed[:200]!r}") from error
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
 
 
 def _unpack(archive: Path, directory: Path) -> None:

@@ -121,6 +121,15 @@ def test_pods_without_gpus_are_ranked_where_that_is_asked_for() -> None:
     assert not {"managedResources", "filterVerb", "bindVerb", "preemptVerb"} & set(others)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "image"),
+    [("v1.36.2", "v1.36.2"), ("1.30", "v1.30.0"), ("v1.33.5-gke.1200", "v1.33.5"), ("v1.34.1+k3s1", "v1.34.1")],
+)
+def test_kube_scheduler_is_of_the_clusters_version_however_that_is_written(cluster: str, image: str) -> None:
+    containers = pod_specs(render({}, f"--kube-version={cluster}"))["gputile-scheduler"]["containers"]
+    assert f"registry.k8s.io/kube-scheduler:{image}" in [each["image"] for each in containers]
+
+
 @pytest.mark.requirement("B5")
 def test_refused_pods_wait_longer_where_kube_scheduler_tries_them_whenever_nobody_else_waits() -> None:
     """kube-scheduler does so from 1.33 on; the chart and the example have the same backoff."""

@@ -10,6 +10,7 @@ from shutil import copy, copytree
 
 import pytest
 import yaml
+from release.archives import pack
 from release.artefacts import SUMS, Release, build_chart, build_notes, build_plugins, build_python
 from release.verification import NotAsPromised, verify_release
 
@@ -107,6 +108,16 @@ def test_a_file_that_was_changed_or_added_is_noticed(dist: Path, name: str, why:
     with (dist / name).open("ab") as file:
         file.write(b"more")
     with pytest.raises(NotAsPromised, match=why):
+        list(verify_release(RELEASE, dist))
+
+
+def test_a_chart_that_is_not_the_tested_one_is_noticed(dist: Path, tmp_path: Path) -> None:
+    archive = dist / f"gputile-{VERSION}.tgz"
+    chart = Path(copytree(CHART, tmp_path / "chart"))
+    (chart / "templates" / "agent.yaml").unlink()
+    archive.write_bytes(pack({"gputile": chart}, RELEASE.epoch))
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match=r"templates/agent\.yaml is missing"):
         list(verify_release(RELEASE, dist))
 
 

@@ -1,5 +1,7 @@
 """The container image's build file: what it copies is there, and the files of its context make a wheel that runs."""
 
+import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -7,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from release.image import CONFIG
 from release.root_filesystem import SUITE
 
 from tests.chart.helmcli import pod_specs, render
@@ -21,7 +24,7 @@ def context() -> list[str]:
 
 
 def test_every_instruction_is_one_that_docker_knows() -> None:
-    known = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "USER", "ENTRYPOINT", "CMD"}
+    known = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD"}
     assert {name for name, _ in instructions()} <= known
     stages = [rest for name, rest in instructions() if name == "FROM"]
     assert stages == [f"debian:{SUITE}-slim AS build", "scratch"], "what builds is not what runs"
@@ -36,6 +39,17 @@ def test_the_image_runs_as_nobody_like_the_charts_pods() -> None:
     for name, found in contexts.items():
         assert found["runAsUser"] == (0 if name == "gputile-agent" else 65532)
     assert instructions()[-2:] == [("ENTRYPOINT", '["gputile"]'), ("CMD", '["--help"]')]
+
+
+def test_the_image_is_configured_as_that_of_make_image() -> None:
+    last = dict(instructions())
+    assert dict(re.findall(r"([A-Z]+)=(\S+)", last["ENV"])) == CONFIG.environment
+    assert dict(re.findall(r'(\S+)="([^"]*)"', last["LABEL"])) == CONFIG.labels
+    assert (last["USER"], json.loads(last["ENTRYPOINT"]), json.loads(last["CMD"])) == (
+        CONFIG.user,
+        list(CONFIG.entrypoint),
+        list(CONFIG.command),
+    )
 
 
 def test_everything_that_is_copied_is_in_the_context() -> None:

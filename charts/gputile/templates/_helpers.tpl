@@ -27,7 +27,8 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "gputile.schedulerImage" -}}
 {{- $image := .Values.scheduler.image -}}
-{{- $cluster := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- $version := semver .Capabilities.KubeVersion.Version -}}
+{{- $cluster := printf "v%d.%d.%d" $version.Major $version.Minor $version.Patch -}}
 {{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $cluster }}{{ end }}
 {{- end }}
 
