@@ -28,6 +28,7 @@ _HOPELESS: Final = frozenset(
     )
 )
 _STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
+_TO_SECONDS: Final = len("2026-01-01T00:00:00")
 _PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: a Secret of the pod is not there
 
 
@@ -102,15 +103,30 @@ def _trouble(
 ) -> tuple[RolloutState, str]:
     """Return the worst that is known, with its reason; "" where nothing is."""
     found = [_pod_trouble(pod, events, said) for pod in pods if not pod.ready and not _replaced(workload, pod)]
-    for wanted in (RolloutState.FAILED, RolloutState.DEPLOYING):
-        for state, reason in found:
-            if state is wanted and reason:
-                return state, reason
-    for condition in workload.status.conditions:
-        if (condition.type, condition.status) in (("ReplicaFailure", "True"), ("Progressing", "False")):
-            return RolloutState.FAILED, f"{condition.reason}: {condition.message}"
-    refused = _latest(events, workload.metadata.name, "FailedCreate")
-    return (RolloutState.FAILED, f"FailedCreate: {refused.message}") if refused else (RolloutState.DEPLOYING, "")
+    failed = [reason for state, reason in found if state is RolloutState.FAILED]
+    starting = next((reason for state, reason in found if state is RolloutState.DEPLOYING and reason), "")
+    conditions = {(each.type, each.status): each for each in workload.status.conditions}
+    refused = conditions.get(("ReplicaFailure", "True")) or _refusal(workload, pods, events)
+    late = conditions.get(("Progressing", "False"))
+    if failed:
+        return RolloutState.FAILED, failed[0]
+    if refused is not None:
+        return RolloutState.FAILED, f"{refused.reason}: {refused.message}"
+    if late is not None:
+        # What keeps it from making progress, its pods know.
+        return RolloutState.FAILED, f"{late.reason}: {late.message}{'; ' if starting else ''}{starting}"
+    return RolloutState.DEPLOYING, starting
+
+
+def _refusal(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Event | None:
+    """Return why pods cannot be created: an Event, which stays for an hour, of pods that are not there since then."""
+    latest = _latest(events, workload.metadata.name, "FailedCreate")
+    wanted, updated, _, _ = _counts(workload)
+    if latest is None or (updated >= wanted and len(pods) >= wanted):
+        return None
+    newest = max((pod.metadata.creation_timestamp or "" for pod in pods), default="")
+    # An Event may tell its time in microseconds, and a pod in seconds only.
+    return latest if newest[:_TO_SECONDS] <= latest.when[:_TO_SECONDS] else None
 
 
 def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:

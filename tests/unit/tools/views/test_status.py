@@ -310,6 +310,56 @@ def test_an_agent_that_may_not_be_created_names_the_rule() -> None:
     assert the_only(installation)[1].startswith("FailedCreate: pods")
 
 
+SLOW = pod("agent", "slow", conditions=[condition("Ready", "False", "ContainersNotReady", "its node is lost")])
+FORBIDDEN = event(
+    "gputile-agent", "FailedCreate", 'pods "gputile-agent-x" is forbidden: violates PodSecurity', "2026-01-01T00:09:00Z"
+)
+
+
+def test_a_pod_that_is_not_ready_hides_no_pods_that_must_not_be_created() -> None:
+    (component,) = assess(
+        [daemon_set(numberAvailable=0, updatedNumberScheduled=1)], [SLOW], [FORBIDDEN], [], 1024
+    ).components
+    assert component.state is RolloutState.FAILED
+    assert "violates PodSecurity" in component.reason
+    assert "enforce=privileged" in component.remedy
+
+
+def test_pods_that_could_not_be_created_once_and_are_there_now_are_no_failure() -> None:
+    """An Event stays for an hour, as after somebody has labelled the namespace or raised the quota."""
+    workload = daemon_set(1, numberAvailable=0)
+    assert the_only(assess([workload], [SLOW], [FORBIDDEN], [], 1024))[1].startswith("pod slow: ContainersNotReady")
+    upgraded = daemon_set(3, updatedNumberScheduled=1)
+    since = msgspec.convert(
+        {"metadata": {"name": "s", "labels": labels("agent"), "creationTimestamp": "2026-01-01T00:10:00Z"}}, RunningPod
+    )
+    assert the_only(assess([upgraded], [SLOW, since], [FORBIDDEN], [], 1024))[0] is RolloutState.DEPLOYING
+
+
+@pytest.mark.parametrize(
+    ("failed", "reason", "remedy"),
+    [
+        (
+            condition("ReplicaFailure", "True", "FailedCreate", 'violates PodSecurity "restricted"'),
+            'FailedCreate: violates PodSecurity "restricted"',
+            "enforce=privileged",
+        ),
+        (
+            condition("Progressing", "False", "ProgressDeadlineExceeded", "has timed out"),
+            "ProgressDeadlineExceeded: has timed out; pod p: Unschedulable: 0/3 nodes are available",
+            "make room for the pod",
+        ),
+    ],
+    ids=["creation", "deadline"],
+)
+def test_a_starting_pod_hides_no_failure_of_its_deployment(failed: dict[str, str], reason: str, remedy: str) -> None:
+    """Why a Deployment makes no progress, its pods know best."""
+    waiting = pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])
+    (component,) = assess([deployment(availableReplicas=0, conditions=[failed])], [waiting], [], [], 1024).components
+    assert (component.state, component.reason) == (RolloutState.FAILED, reason)
+    assert remedy in component.remedy
+
+
 def node(name: str, inventory: Inventory | None = None, *conditions: dict[str, str]) -> Node:
     annotations = {"gputile.io/inventory": encode_inventory(inventory)} if inventory else {}
     body = {"metadata": {"name": name, "annotations": annotations}, "status": {"conditions": list(conditions)}}
