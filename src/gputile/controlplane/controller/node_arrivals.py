@@ -26,7 +26,7 @@ class TypeNodes:
 
     ``joined`` is how many have come since the last look. ``idle`` are those on which an autoscaler would put a
     placeholder: no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that
-    is described; for Karpenter a node is ``starting_for_karpenter`` until it does.
+    is described. Karpenter takes those for starting that are ``starting_for_karpenter``, however long they do not.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
     ``given_up`` are the values of the label ``kubernetes.io/hostname`` of those that still are.
     """
@@ -110,6 +110,8 @@ class NodeArrivals:
         name, info = node.metadata.name, self._info(node)
         bare = info is None or not info.inventory.gpus
         usable = info is not None and not bare and _usable(node, kind, info)
+        if _is_starting_for_karpenter(node):
+            nodes.starting_for_karpenter.add(name)
         if usable:
             nodes.usable.append(name)
             if self._is_vacant(name) and _offers(node, kind):
@@ -129,13 +131,8 @@ class NodeArrivals:
             nodes.failures.append(NodeTypeRefusal(rule, name))
         if name not in self._given_up:
             nodes.starting += 1
-        if not self._is_vacant(name):
-            return
-        if _is_starting_for_karpenter(node):
-            nodes.starting_for_karpenter.add(name)
-        elif name in self._given_up:
-            return
-        nodes.idle.add(name)
+        if self._is_vacant(name) and (name not in self._given_up or name in nodes.starting_for_karpenter):
+            nodes.idle.add(name)
 
     def _info(self, node: Node) -> NodeInfo | None:
         ledger = self._cluster_state.ledger

@@ -31,7 +31,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
-from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, likeness
+from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described, likeness
 
 _SECOND: Final = 10**9
 SETTLING_SECONDS: Final = 5.0  # so long kube-scheduler and preemption may take to find a place
@@ -108,7 +108,11 @@ class NodeRequestPlanner:
         self._take_timeouts(now_ns, result)
         pods = yield from self._in_line(now_ns)
         barred = yield from self._barred(pods, nodes, now_ns)
-        left, found, wanted = yield from self._plan(pods, nodes, barred, now_ns)
+        unasked = self._unasked(nodes, barred)
+        left, found, wanted = yield from self._plan(pods, unasked, nodes, barred, now_ns)
+        in_use = yield from unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
+        for of_type in nodes.values():
+            of_type.idle -= in_use
         self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
         waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
@@ -190,8 +194,24 @@ class NodeRequestPlanner:
 
     # -- how many nodes are wanted
 
+    def _unasked(self, nodes: Mapping[str, TypeNodes], barred: BarredTypes) -> UnaskedNodes:
+        """Return how an autoscaler sees the nodes that there are."""
+        state = self._cluster_state
+        starting = {
+            name: as_described(state.nodes[name], kind)
+            for kind in self._types
+            for name in sorted(nodes[kind.name].starting_for_karpenter)
+        }
+        in_sum = NodesInSum(state.placement.predicates, state.reserved_pods(), starting)
+        return UnaskedNodes(in_sum, self._types, self._configuration, barred)
+
     def _plan(
-        self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], barred: BarredTypes, now_ns: int
+        self,
+        pods: Sequence[GangCandidate],
+        unasked: UnaskedNodes,
+        nodes: Mapping[str, TypeNodes],
+        barred: BarredTypes,
+        now_ns: int,
     ) -> Steps[tuple[set[str], NewNodes, Counter[str]]]:
         """Return who is left to the autoscaler, where the others go, and how many nodes of each type are wanted.
 
@@ -200,9 +220,6 @@ class NodeRequestPlanner:
         many again. What it is about to add for fresh ones is subtracted, but not from what pods need that have waited
         for as long.
         """
-        state = self._cluster_state
-        in_sum = NodesInSum(state.placement.predicates, state.reserved_pods())
-        unasked = UnaskedNodes(in_sum, self._types, self._configuration, barred)
         seen = {each.pod.metadata.uid: likeness(each) for each in pods if not each.pod.spec.scheduling_gates}
         late_kinds = {
             seen[each.pod.metadata.uid]
@@ -311,7 +328,8 @@ class NodeRequestPlanner:
         for name in kinds.keys() | there.keys():
             of_type = nodes.get(name, TypeNodes())
             waiting = of_type.idle & kept
-            taken = of_type.idle if asked[name] else waiting | of_type.starting_for_karpenter if waiting else set()
+            beside = of_type.idle & of_type.starting_for_karpenter if waiting else set()
+            taken = of_type.idle if asked[name] else waiting | beside
             wanted = min(len(taken), _MOST_IDLE)
             more = range(wanted - there[name])
             result.created += [self._requests.create(kinds[name], now_ns, idle=True) for _ in more]

@@ -137,16 +137,18 @@ class Predicates:
 
     # -- facts
 
-    def put_node(self, node: Node) -> None:
-        """Count a node, in place of the one of its name; pods that were placed on it count there."""
+    def put_node(self, node: Node) -> Node | None:
+        """Count a node; pods that were placed on it count there. Return the one of its name in whose place it is."""
         name = node.metadata.name
-        if name not in self._nodes:
+        before = self._nodes.get(name)
+        if before is None:
             self._spare = None
         self._nodes[name] = node
         load = self._loads[name] = _Load(node, node_allocatable(node))
         for guest in self._on_node.get(name, {}).values():
             load.count(guest.needs, 1)
         self._node_changed(name)
+        return before
 
     def drop_node(self, name: str) -> None:
         """Count a node no longer; its pods count again when it comes back."""

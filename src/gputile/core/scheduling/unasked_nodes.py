@@ -5,17 +5,18 @@ enough free in sum, and adds nodes for the pods that fit none.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.api.core import Node, NodeStatus, Pod
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import NodeTypeRule
+from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -29,19 +30,25 @@ class NodesInSum:
     """The nodes that there are, in the eyes of an autoscaler.
 
     ``predicates`` is as before after each question. ``reserved`` are pods that are counted there by their
-    reservations: an autoscaler does not know these.
+    reservations: an autoscaler does not know these. ``starting`` are nodes that it expects to offer more than they do
+    (``as_described``), by their names.
     """
 
     predicates: Predicates
     reserved: Sequence[Pod]
+    starting: Mapping[str, Node] = field(default_factory=dict)
 
     @contextmanager
     def looked_at(self) -> Iterator[Predicates]:
-        """Return the nodes for as long as the context lasts, without the pods that are not there."""
+        """Return the nodes as it sees them for as long as the context lasts, without the pods that are not there."""
         nodes = [(pod, self.predicates.remove(pod.metadata.uid)) for pod in self.reserved]
+        as_they_are = [self.predicates.put_node(node) for node in self.starting.values()]
         try:
             yield self.predicates
         finally:
+            for known in as_they_are:
+                if known is not None:
+                    self.predicates.put_node(known)
             for pod, node in nodes:
                 if node:
                     self.predicates.place(pod, node)
@@ -66,8 +73,9 @@ class UnaskedNodes:
         for each in sorted(pods, key=by_age):
             groups.setdefault(likeness(each), []).append(each)
         found = set[str]()
-        for group in groups.values():
-            homeless = len(group) - (yield from self._room(group[0]))
+        rooms = yield from self._rooms([group[0] for group in groups.values()])
+        for group, room in zip(groups.values(), rooms, strict=True):
+            homeless = len(group) - room
             in_sum = {kind.name: _most_in_sum(group[0].pod, kind) for kind in self._types}
             first = group[: max(in_sum.values(), default=0)]
             one = yield from new_nodes(first, self._types, {}, self._configuration, self._barred, most=1)
@@ -76,31 +84,63 @@ class UnaskedNodes:
                 found.update(each.pod.metadata.uid for each in group[: nodes * len(one.types)])
         return found
 
-    def _room(self, each: GangCandidate) -> Steps[int]:
-        """Return how many pods like one all nodes have room for in sum, if no other comes."""
+    def _rooms(self, pods: Iterable[GangCandidate]) -> Steps[list[int]]:
+        """Return for each of ``pods`` how many like it all nodes have room for in sum, if no other comes."""
+        rooms: list[int] = []
         with self._nodes.looked_at() as predicates:
-            yield from predicates.prepare(each.pod)
-            names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
-            return sum(predicates.capacity_bound(each.pod, name) for name in names)
+            for each in pods:
+                yield from predicates.prepare(each.pod)
+                names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+                rooms.append(sum(predicates.capacity_bound(each.pod, name) for name in names))
+        return rooms
 
     def counts(self, pods: Collection[GangCandidate]) -> Steps[Counter[str]]:
         """Return, in steps, how many nodes of each type an autoscaler is about to add for ``pods``."""
-        placed: list[str] = []
-        homeless: list[GangCandidate] = []
+        places = yield from self._places(pods)
+        homeless = [each for each in sorted(pods, key=by_age) if each.pod.metadata.uid not in places]
+        return (yield from nodes_by_sums(homeless, self._types, self._configuration, self._unfit))
+
+    def starting_in_use(self, pods: Collection[GangCandidate]) -> Steps[set[str]]:
+        """Return, in steps, the names of the starting nodes that an autoscaler takes for those where ``pods`` will go.
+
+        It puts no placeholder there.
+        """
+        if not self._nodes.starting:
+            return set()
+        places = yield from self._places(pods)
+        return set(places.values()) & self._nodes.starting.keys()
+
+    def _places(self, pods: Collection[GangCandidate]) -> Steps[dict[str, str]]:
+        """Return to which nodes an autoscaler believes that ``pods`` will go, by UID; starting ones come last."""
+        places: dict[str, str] = {}
         with self._nodes.looked_at() as predicates:
             try:
                 for each in sorted(pods, key=by_age):
                     yield from predicates.prepare(each.pod)
-                    name = next((name for name, reason in predicates.reasons(each.pod).items() if reason is None), None)
-                    if name is None:
-                        homeless.append(each)
-                        continue
-                    predicates.place(each.pod, name)
-                    placed.append(each.pod.metadata.uid)
+                    names = [name for name, reason in predicates.reasons(each.pod).items() if reason is None]
+                    if names:
+                        places[each.pod.metadata.uid] = min(names, key=self._nodes.starting.__contains__)
+                        predicates.place(each.pod, places[each.pod.metadata.uid])
             finally:
-                for uid in placed:
+                for uid in places:
                     predicates.remove(uid)
-        return (yield from nodes_by_sums(homeless, self._types, self._configuration, self._unfit))
+        return places
+
+
+def as_described(node: Node, kind: NodeType) -> Node:
+    """Return a node of a type as it will be if all comes that is described and is not there yet.
+
+    Taints that are not described are gone then; a node that is closed stays closed.
+    """
+    whole, there = kind.node(node.metadata.name), node_allocatable(node)
+    offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
+    resources = {**whole.status.allocatable, **offered}
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, labels={**whole.metadata.labels, **node.metadata.labels}),
+        spec=msgspec.structs.replace(node.spec, taints=whole.spec.taints),
+        status=NodeStatus(capacity=resources, allocatable=resources),
+    )
 
 
 def _most_in_sum(pod: Pod, kind: NodeType) -> int:

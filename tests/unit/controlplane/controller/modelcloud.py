@@ -2,16 +2,18 @@
 
 It goes by what users of all of these see: the autoscaler knows pods that kube-scheduler refused and placeholders, puts
 them on nodes that are there or on their way, and buys a node for those that fit none. It gives nothing up that it has
-bought, and takes no node away.
+bought, and takes no node away. As Karpenter does, it expects of each node all that is described, however long it
+has not come, and puts pods first on those where it has.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, KARPENTER_POOL_LABEL
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.reservation import reservation_of
 from tests.corebuilders import allocation_text, share
@@ -37,11 +39,15 @@ class Machine:
 
 @dataclass
 class Weather:
-    """When the cloud has no nodes, from and until in seconds, and how long one takes to join, and then to report."""
+    """When the cloud has no nodes, from and until in seconds, and how long one takes to join, and then to report.
+
+    The first ``bare`` nodes never report, and stay.
+    """
 
     outages: Sequence[tuple[float, float]] = ()
     joins_in: float = 60
     reports_in: float = 30
+    bare: int = 0
 
     def sells(self, now: float) -> bool:
         return not any(begin <= now < end for begin, end in self.outages)
@@ -90,7 +96,9 @@ class ModelCloud:
         for machine in self.machines.values():
             if not machine.joined and machine.joins <= self.now:
                 machine.joined = True
-                self.bench.join(node(machine.name, type_=TYPE, gpus=0))
+                joining = node(machine.name, type_=TYPE, gpus=0)
+                joining.metadata.labels[KARPENTER_POOL_LABEL] = "gpu"
+                self.bench.join(joining)
                 self.bench.round(self.now)  # a node that joins wakes the controller
             if machine.joined and not machine.reported and machine.reports <= self.now:
                 machine.reported = True
@@ -140,7 +148,8 @@ class ModelCloud:
 
     def _scale(self) -> None:
         """Buy a node for what fits none of those that are there or bought, the largest pods first."""
-        free = {machine.name: (sum(machine.free), machine.empty) for machine in self.machines.values()}
+        machines = sorted(self.machines.values(), key=lambda each: not each.reported)
+        free = {machine.name: (sum(machine.free), machine.empty) for machine in machines}
         new: list[tuple[int, bool]] = []
         seen = [*self.bench.waiting.waiting.values(), *self.bench.waiting.placeholders.values()]
         for pod in sorted(seen, key=_age if self._oldest_first else lambda each: (-units(each), *_age(each))):
@@ -159,7 +168,8 @@ class ModelCloud:
                 self.bought += 1
                 joins = self.now + self.weather.joins_in
                 name = f"new-{self.bought}"
-                self.machines[name] = Machine(name, joins, joins + self.weather.reports_in)
+                reports = joins + self.weather.reports_in if self.bought > self.weather.bare else math.inf
+                self.machines[name] = Machine(name, joins, reports)
 
 
 def _takes(free: tuple[int, bool], pod: Pod) -> bool:

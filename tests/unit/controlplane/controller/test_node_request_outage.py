@@ -46,3 +46,29 @@ def test_pods_of_one_size_bring_as_many_nodes_as_they_need(
         for reason, message, after in times:
             again = [other for *said, other in times if said == [reason, message] and 0 < other - after < 600]
             assert len(again) <= 1, (reason, message)
+
+
+@settings(max_examples=12, deadline=None)
+@example(free=[], count=1, units=10, bare=1, joins_in=60, oldest_first=False)
+@example(free=[], count=3, units=10, bare=1, joins_in=60, oldest_first=True)
+@example(free=[8, 8], count=2, units=10, bare=2, joins_in=600, oldest_first=False)
+@given(
+    free=st.lists(st.integers(0, 8), min_size=0, max_size=4).filter(lambda each: len(each) % GPUS == 0),
+    count=st.integers(1, 7),
+    units=st.integers(9, 15),
+    bare=st.integers(1, 3),
+    joins_in=st.sampled_from([0, 30, 120, 600]),
+    oldest_first=st.booleans(),
+)
+def test_nodes_that_stay_without_gpus_keep_nobody_from_the_next_ones(
+    free: list[int], count: int, units: int, bare: int, joins_in: float, oldest_first: bool
+) -> None:
+    """The first nodes are of no use, and Karpenter takes them for starting ones, for ever."""
+    cloud = ModelCloud(Bench(), Weather(joins_in=joins_in, bare=bare), oldest_first=oldest_first)
+    for i in range(0, len(free), GPUS):
+        cloud.has(f"old-{i}", free[i : i + GPUS])
+    cloud.bench.put(*like(count, units))
+    cloud.run((bare + 1) * LONGEST)
+    assert cloud.unplaced() == []
+    assert cloud.bought == bare + -(-count // (GPUS * (UNITS // units)))
+    assert cloud.bench.waiting.placeholders == {}, "nothing is kept"

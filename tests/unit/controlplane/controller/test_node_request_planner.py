@@ -431,6 +431,27 @@ def test_a_node_that_was_given_up_has_a_placeholder_where_karpenter_would_put_on
     assert bench.waiting.placeholders == {}
 
 
+@pytest.mark.parametrize(
+    ("labels", "placeholders"), [({}, 0), ({KARPENTER_POOL_LABEL: "gpu"}, 1)], ids=["counts-what-is-there", "karpenter"]
+)
+def test_a_pod_whose_own_node_stays_bare_is_asked_for_where_karpenter_adds_no_other(
+    labels: dict[str, str], placeholders: int
+) -> None:
+    """The autoscaler adds the first node by itself. Karpenter takes the pod for one that will run there, for ever."""
+    bench, bare = Bench(), node("bare", type_=TYPE, gpus=0)
+    bench.put(waits("p", mem=10))
+    bench.round()
+    bare.metadata.labels.update(labels)
+    bench.join(bare)
+    results = [bench.round(after) for after in range(60, 60 + 2 * WAIT, 60)]
+    assert not any(result.created for result in results)
+    bench.round(60 + 2 * WAIT + 1)
+    assert (asked(bench), len(bench.waiting.placeholders)) == (placeholders, placeholders), "the pod has the bare node"
+    bench.join(node("new", type_=TYPE))
+    bench.round(60 + 2 * WAIT + 60)
+    assert bench.waiting.placeholders == {}
+
+
 def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
     bench = Bench(node("n", gpus=1))
     broken = gpu_node("broken", mode="cgpu", sizes=[GIB15] * 2, unhealthy=[1], allocatable={"cpu": "99", "pods": "99"})

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
 from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
@@ -19,7 +19,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
-from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes
+from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described
 from tests.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
@@ -168,6 +168,61 @@ def test_an_autoscaler_does_not_know_what_is_reserved() -> None:
 def test_who_is_left_to_the_autoscaler(free: Sequence[int], units: Sequence[int], left: int) -> None:
     existing = Predicates([node(f"n{i}", each) for i, each in enumerate(free)])
     assert len(at_once(autoscaler(existing, described(count=2)).left(sizes(*units)))) == left
+
+
+def bare(name: str, *taints: Taint, cpus: str = "0") -> Node:
+    """A node of the type that has joined, and offers no GPUs."""
+    found = gpu_node(name, mode="cgpu", sizes=[], allocatable={"cpu": cpus, "pods": "99"}, inventory="")
+    meta = msgspec.structs.replace(found.metadata, labels={"kubernetes.io/hostname": name, "pool": "gpu"})
+    spec = msgspec.structs.replace(found.spec, taints=taints)
+    return msgspec.structs.replace(found, metadata=meta, spec=spec)
+
+
+def expecting(existing: Predicates, *starting: Node) -> UnaskedNodes:
+    """An autoscaler that expects those nodes to offer what is described: two GPUs of 15 units."""
+    configuration = configured(described(count=2))
+    (kind,) = types = node_types_of(configuration)
+    expected = {each.metadata.name: as_described(each, kind) for each in starting}
+    return UnaskedNodes(NodesInSum(existing, (), expected), types, configuration, {})
+
+
+def test_nobody_is_left_to_an_autoscaler_that_expects_a_node_to_offer_more_than_it_does() -> None:
+    """It adds a node for the fourth pod of 10: three fit the sum of the node that has no GPUs."""
+    there = bare("there", Taint(key="startup", effect="NoSchedule"))
+    existing = Predicates([there])
+    before = dict(existing.alone(sizes(10)[0].pod))
+    view = expecting(existing, there)
+    assert at_once(view.left(sizes(10))) == set()
+    assert len(at_once(view.left(sizes(10, 10, 10, 10)))) == 2, "as many as the GPUs of its node take"
+    assert at_once(view.counts(sizes(10, 10, 10))) == {}
+    assert at_once(view.counts(sizes(10, 10, 10, 10))) == {"pool=gpu": 1}
+    assert at_once(view.starting_in_use(sizes(10))) == {"there"}
+    assert existing.alone(sizes(10)[0].pod) == before, "it is as it was"
+    assert GPU_MEMORY not in existing.spare("there")
+
+
+def test_a_node_is_not_expected_to_offer_more_than_its_kubelet_says_of_what_it_has() -> None:
+    asking = tolerant(pod("p", mem=10, asks={"cpu": "8"}))
+    each = GangCandidate(asking, request_of(asking))
+    for cpus, left in (("0", 0), ("4", 1), ("16", 0)):
+        there = bare("there", cpus=cpus)
+        assert len(at_once(expecting(Predicates([there]), there).left([each]))) == left, cpus
+
+
+def test_pods_are_expected_on_starting_nodes_only_where_others_have_no_room() -> None:
+    there = bare("there")
+    view = expecting(Predicates([there, node("n", 16)]), there)
+    assert at_once(view.starting_in_use(sizes(10))) == set()
+    assert at_once(view.starting_in_use(sizes(10, 10))) == {"there"}
+
+
+def test_what_a_starting_node_is_expected_to_offer_is_forgotten_when_steps_are_given_up() -> None:
+    there = bare("there")
+    existing = Predicates([there])
+    steps = expecting(existing, there).left(sizes(10))
+    next(steps)
+    steps.close()
+    assert GPU_MEMORY not in existing.spare("there")
 
 
 def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:
