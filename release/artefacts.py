@@ -31,7 +31,10 @@ from {module} import {function}
 
 sys.exit({function}())
 """
-_CAVEATS: Final = "It needs Python 3.11 on PATH, as python3.11."
+_CAVEATS: Final = (
+    "It needs Python 3.11 on PATH, as python3.11. krew writes a dash of a plugin's name as an underscore: what is "
+    "`kubectl inspect cgpu` elsewhere is `kubectl inspect-cgpu` by krew."
+)
 
 
 @dataclass(frozen=True)
