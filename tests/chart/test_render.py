@@ -13,6 +13,7 @@ import yaml
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
+from gputile.tools.views.installation_problem import OWN_CONTAINERS
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
@@ -48,6 +49,14 @@ def test_a_policy_of_gpu_time_is_set_by_name_or_number(flag: str, policy: str) -
     """helm makes a number of 2, and text of it with ``--set-string``; values.yaml promises both."""
     objects = render({}, flag, f"gpuTime.{policy}")
     assert parse_policy(configuration(objects).gpu_time.policy) is GpuTimePolicy.WEIGHTED
+
+
+@pytest.mark.requirement("U11")
+def test_status_knows_the_containers_of_gputiles_own_image_by_their_names() -> None:
+    specs = [spec for values in (FULL, {"scheduler.mode": "own"}) for spec in pod_specs(render(values)).values()]
+    containers = [each for spec in specs for each in (*spec.get("initContainers", ()), *spec["containers"])]
+    assert {each["name"] for each in containers if each["image"].startswith(f"{IMAGE}:")} == OWN_CONTAINERS
+    assert OWN_CONTAINERS.isdisjoint(each["name"] for each in containers if not each["image"].startswith(f"{IMAGE}:"))
 
 
 def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:

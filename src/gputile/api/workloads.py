@@ -24,6 +24,7 @@ class WorkloadCondition(WireObject):
 class TemplateContainer(WireObject):
     """core/v1 Container: what it runs."""
 
+    name: str = ""
     image: str = ""
 
 

@@ -87,7 +87,9 @@ _REVISION = msgspec.convert(
     {"metadata": {"labels": {"name": "gputile", "version": "2", "status": "failed"}}}, HelmRevision
 )
 _TWO_IMAGES = [
-    msgspec.convert({"spec": {"template": {"spec": {"containers": [{"image": f"gputile:{tag}"}]}}}}, Deployment)
+    msgspec.convert(
+        {"spec": {"template": {"spec": {"containers": [{"name": "webhook", "image": f"gputile:{tag}"}]}}}}, Deployment
+    )
     for tag in ("0.1.0", "0.2.0")
 ]
 _OTHER = msgspec.convert({"metadata": {"name": "x"}, "status": {"phase": "Running"}}, RunningPod)

@@ -17,6 +17,8 @@ OLDEST_KUBERNETES: Final = (1, 30)  # as the chart's kubeVersion
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 # Labels of the pods of gpushare's manifest and of HAMi's chart: both write to pods which GPU they get.
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
+# The chart's containers that run gputile's own image: others are kube-scheduler, and what somebody has added.
+OWN_CONTAINERS: Final = frozenset(("agent", "mounts", "controller", "webhook", "web", "extender"))
 _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
 
 
@@ -77,13 +79,14 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
 
 
 def mixed_images(workloads: Iterable[Deployment | DaemonSet]) -> list[InstallationProblem]:
-    """Return the problems of components that are told to run different images of one repository."""
-    by_repository: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    """Return the problem of components that are told to run different images of gputile, if they are."""
+    images: dict[str, set[str]] = defaultdict(set)
     for workload in workloads:
         spec = workload.spec.template.spec
         for container in (*spec.init_containers, *spec.containers):
-            by_repository[_repository(container.image)][container.image].add(name_of(workload))
-    return [_mixed(images) for _, images in sorted(by_repository.items()) if len(images) > 1]
+            if container.name in OWN_CONTAINERS:
+                images[container.image].add(name_of(workload))
+    return [_mixed(images)] if len(images) > 1 else []
 
 
 def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
@@ -95,13 +98,6 @@ def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
         "conflict; neighbouring minor versions work together",
         RolloutState.DEPLOYING,
     )
-
-
-def _repository(image: str) -> str:
-    """Return an image's name without tag and digest; a colon before the last slash is a port's."""
-    name = image.partition("@")[0]
-    before, colon, tag = name.rpartition(":")
-    return before if colon and "/" not in tag else name
 
 
 def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:

@@ -28,6 +28,11 @@ READY = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availabl
 
 
 def deployment(component: str, *images: str) -> Deployment:
+    """Return a Deployment whose last container is gputile's own, and the others are others'."""
+    names = {"scheduler": ("kube-scheduler", "extender")}.get(component, ("proxy", component))
+    containers = [
+        {"name": name, "image": image} for name, image in zip(names[len(names) - len(images) :], images, strict=True)
+    ]
     body = {
         "metadata": {
             "name": f"gputile-{component}",
@@ -35,14 +40,14 @@ def deployment(component: str, *images: str) -> Deployment:
             "labels": {"app.kubernetes.io/component": component},
             "generation": 1,
         },
-        "spec": {"template": {"spec": {"containers": [{"image": image} for image in images]}}},
+        "spec": {"template": {"spec": {"containers": containers}}},
         "status": READY,
     }
     return msgspec.convert(body, Deployment)
 
 
 def daemon_set(component: str, init: str, image: str) -> DaemonSet:
-    spec = {"initContainers": [{"image": init}], "containers": [{"image": image}]}
+    spec = {"initContainers": [{"name": "mounts", "image": init}], "containers": [{"name": "agent", "image": image}]}
     body = {
         "metadata": {"name": component, "labels": {"app.kubernetes.io/component": component}},
         "spec": {"template": {"spec": spec}},
@@ -134,7 +139,7 @@ def test_only_the_latest_revision_of_our_own_release_counts(revisions: list[Helm
 
 
 def test_half_an_upgrade_is_named_by_components_and_images() -> None:
-    """A registry with a port, and a digest, are no tags; kube-scheduler's image is another repository."""
+    """kube-scheduler's image is another program's."""
     old, new = "registry:5000/gputile:0.1.0", "registry:5000/gputile@sha256:00"
     scheduler = "registry.k8s.io/kube-scheduler:v1.36.2"
     workloads: list[Deployment | DaemonSet] = [
@@ -154,12 +159,16 @@ def test_half_an_upgrade_is_named_by_components_and_images() -> None:
         ("gputile", "gputile:0.2.0", True),
         ("gputile:0.1.0", "gputile:0.1.0@sha256:00", True),
         ("a:5000/gputile", "a:5000/gputile", False),
-        ("a:5000/gputile:1", "b:5000/gputile:2", False),
+        ("a.example.com/gputile:0.1.0", "b.example.com/gputile:0.2.0", True),
         ("", "", False),
     ],
 )
-def test_images_are_compared_within_a_repository(first: str, second: str, mixed: bool) -> None:
+def test_images_are_compared_whatever_registry_they_come_from(first: str, second: str, mixed: bool) -> None:
     assert bool(mixed_images([deployment("webhook", first), deployment("controller", second)])) is mixed
+
+
+def test_a_container_that_somebody_has_added_is_no_half_upgrade() -> None:
+    assert mixed_images([deployment("webhook", "proxy:1", "gputile:1"), deployment("controller", "gputile:1")]) == []
 
 
 def test_another_extender_is_named_and_hinders_no_component() -> None:
