@@ -31,14 +31,14 @@ _BEYOND_MOST: Final = (
 class NodeRequestOutlook:
     """How things stand with the pods that were looked at, by their UIDs.
 
-    ``wanted`` are the types of which nodes are to be asked for. ``pausing`` are pods that wait until the next node may
-    be, ``left`` those that are left to the autoscaler, since it sees them itself, and ``late`` those that have waited
-    for as long as a node may take to come.
+    ``wanted`` are the types of which nodes are to be asked for. ``pausing`` names the types of pods that wait until the
+    next node may be; ``left`` are pods that are left to the autoscaler, since it sees them itself, and ``late`` those
+    that have waited for as long as a node may take to come.
     """
 
     found: NewNodes
     wanted: Collection[str]
-    pausing: Collection[str]
+    pausing: Mapping[str, str]
     left: Collection[str]
     late: Collection[str]
 
@@ -80,14 +80,14 @@ class NodeRequestEvents:
             return _refused(why)
         if uid in outlook.left:
             return _LEFT
+        if type_name is not None and type_name not in outlook.wanted:
+            return None
+        pausing = outlook.pausing.get(uid, "")
+        if (order := self._orders.order(uid, pausing)) is not None:
+            return _pauses(pausing, order)
         if type_name is None:
             return _BEYOND_MOST if uid in outlook.late else None
-        if type_name not in outlook.wanted:
-            return None
-        order = self._orders.order(uid, type_name)
-        if uid in outlook.pausing and order is not None:
-            return _pauses(type_name, order)
-        return _requested(type_name, order)
+        return _requested(type_name, self._orders.order(uid, type_name))
 
     def _is_new(self, uid: str, reason: EventReason, text: str, now_ns: int) -> bool:
         """Return whether it was not the last that was said for this reason, not long ago; it is from now on."""

@@ -108,6 +108,8 @@ class NodeRequestPlanner:
         self._take_timeouts(now_ns, result)
         pods = yield from self._in_line(now_ns)
         barred = yield from self._barred(pods, nodes, now_ns)
+        resting = self._resting(pods, barred, now_ns)
+        pods.sort(key=lambda each: each.pod.metadata.uid in resting)  # no node is asked for these now, whoever they are
         unasked = self._unasked(nodes, barred)
         left, found, wanted = yield from self._plan(pods, unasked, nodes, barred, now_ns)
         in_use = yield from unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
@@ -116,11 +118,13 @@ class NodeRequestPlanner:
         self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
         waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
-        self._line.note(found.types, found.refused.keys() | left, waiting)
-        self._events.keep(waiting)
         pausing = {
-            uid for name in wanted for uid in self._without_order(name, found) if self._orders.pauses(uid, name, now_ns)
+            uid: name
+            for uid, name in resting.items()
+            if found.types.get(uid, name) == name and uid not in found.on_starting
         }
+        self._line.note(found.types.keys() - pausing.keys(), found.refused.keys() | left | pausing.keys(), waiting)
+        self._events.keep(waiting)
         late = {each.pod.metadata.uid for each in pods if self._is_late(each.pod, now_ns)}
         outlook = NodeRequestOutlook(found, wanted, pausing, left, late)
         result.events += self._events.tell([each.pod for each in pods], outlook, now_ns)
@@ -345,6 +349,19 @@ class NodeRequestPlanner:
             if any(self._failures.times(name) < _MOST_FAILURES for name in hoped):
                 hopeful.add(gang_of(pod))
         return {node for gang in hopeful if gang is not None for node in self._gangs.nodes_with_room(gang)}
+
+    def _resting(self, pods: Sequence[GangCandidate], barred: BarredTypes, now_ns: int) -> dict[str, str]:
+        """Return by UID the types of which the next node for a pod is asked for later only."""
+        jobs = self._requests.jobs()
+        found: dict[str, str] = {}
+        for each in pods:
+            uid = each.pod.metadata.uid
+            for name in (kind.name for kind in reversed(self._types)):
+                order = self._orders.order(uid, name)
+                is_open = order is not None and order.jobs.isdisjoint(jobs) and (uid, name) not in barred
+                if is_open and self._orders.pauses(uid, name, now_ns):
+                    found[uid] = name
+        return found
 
     def _without_order(self, kind_name: str, found: NewNodes) -> list[str]:
         """Return the UIDs of the pods that want a node of a type and for which no placeholder is there."""

@@ -827,6 +827,41 @@ def test_pods_that_pause_keep_no_other_from_a_node() -> None:
     assert asked(bench) == 1
 
 
+def test_pods_that_pause_do_not_use_up_the_most_nodes() -> None:
+    """Small pods take each node of a crowd, whose pods need two, and wait ever longer for the next one."""
+    first, second = described(count=2, label="pool=x"), described(count=2, label="pool=y")
+    there = [node(name, type_=f"pool={name[0]}") for name in ("x0", "x1", "x2", "y0")]
+    bench = Bench(*there, configuration=configured(first, second), most_nodes=1)
+    bench.put(*(runs(f"{each.metadata.name}-{gpu}", each.metadata.name, gpu, 7) for each in there for gpu in range(2)))
+
+    def wanting(name: str, pool: str, **more: Any) -> Pod:
+        asking = waits(name, mem=more.pop("units"))
+        spec = msgspec.structs.replace(asking.spec, node_selector={"pool": pool}, priority=more.pop("priority", 0))
+        meta = msgspec.structs.replace(asking.metadata, **more)
+        return msgspec.structs.replace(asking, metadata=meta, spec=spec)
+
+    bench.put(*(wanting(f"c{i}", "x", units=15, namespace="crowd") for i in range(3)))
+    pausing_since, told = 0, set[str]()
+    for after in range(10, 4 * 3600, 20):
+        told |= {event.message for event in bench.round(after).events}
+        if bench.planner.requested()["pool=x"]:
+            pausing_since = after
+            bench.join(node(f"x-{after}", type_="pool=x", gpus=0))
+            bench.round(after + 3)
+            bench.join(node(f"x-{after}", type_="pool=x"))
+            bench.put(*(runs(f"x-{after}-{gpu}", f"x-{after}", gpu, 7) for gpu in range(2)))
+            bench.round(after + 6)
+        elif after - pausing_since > 600:
+            break
+    assert pausing_since
+    assert not bench.waiting.placeholders
+    born = datetime.fromtimestamp(NOW + after, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    bench.put(wanting("q", "y", units=10, namespace="other", priority=1000, creation_timestamp=born))
+    bench.round(after + 10)
+    assert bench.planner.requested() == {"pool=y": 1}
+    assert not any("autoscaling.mostNodes" in text for text in told), "nobody is before those that pause"
+
+
 def on_idle(bench: Bench) -> int:
     """Return on how many nodes that are there placeholders stand."""
     return sum(IDLE_NODE_ANNOTATION in each.metadata.annotations for each in bench.waiting.placeholders.values())
