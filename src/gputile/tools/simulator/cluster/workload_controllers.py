@@ -14,6 +14,7 @@ from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
 
 MOST_REPLICAS: Final = 100_000
+_JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 
 _Replicas = Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)]
 
@@ -33,6 +34,7 @@ class WorkloadSpec(msgspec.Struct, rename="camel"):
     paused: bool = False
     pod_management_policy: str = ""
     manual_selector: bool = False
+    managed_by: str = _JOB_CONTROLLER
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
 
 
@@ -126,6 +128,10 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
     if spec.suspend:
         workload.note("is suspended and makes no pods")
         return
+    if spec.managed_by != _JOB_CONTROLLER:
+        workload.note(
+            f"managedBy: {spec.managed_by[:80]} makes its pods, if any, and is believed to do it as Kubernetes does"
+        )
     count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
     if spec.completions is not None and spec.completions > count:
         workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")

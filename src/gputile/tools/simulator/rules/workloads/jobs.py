@@ -64,6 +64,8 @@ def broken_job_labels(path: str, spec: Json, name: str = "") -> Iterator[Broken]
 def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
     """Yield what is wrong with the numbers and policies of the Job spec at ``path``."""
     yield from broken_least(path, spec, 0, *_NUMBERS)
+    if spec.get("activeDeadlineSeconds") == 0:
+        yield f"{path}.activeDeadlineSeconds", "Invalid value: 0: the Job fails at once, before it has a pod"
     indexed = spec.get("completionMode") == "Indexed"
     for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
         if field in spec and not indexed:

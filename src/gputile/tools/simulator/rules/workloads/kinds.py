@@ -248,6 +248,7 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
         where, name = f"spec.volumeClaimTemplates[{i}]", claim.get("metadata", {}).get("name", "")
         if why := broken_label_name(name) if name else "Required value":
             yield f"{where}.metadata.name", why
+        yield from broken_metadata(f"{where}.metadata", claim.get("metadata", {}))  # the claims have a copy of it
         yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
     yield from _template_of("spec", _as_its_controller_makes(spec))
 
