@@ -55,6 +55,11 @@ class Server(uvicorn.Server):
         self._work: set[asyncio.Task[None]] = set()
         self._accepted: set[socket.socket] = set()  # and not attended yet
 
+    def listen(self) -> None:
+        """Let clients connect to the port that is held; they wait for ``answer``."""
+        for each in self.held:
+            each.listen(self.config.backlog)
+
     async def answer(self) -> None:
         """Answer on the port that is held, until ``stop``; where this is cancelled, connections end at once."""
         try:
@@ -74,8 +79,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections: here, as uvicorn does not count those whose handshake is not over."""
         await super().startup(sockets)
+        self.listen()
         for each in self.held:
-            each.listen(self.config.backlog)
             each.setblocking(False)
             self._begin(self._accept(each))
         self._begin(self._close_idle())

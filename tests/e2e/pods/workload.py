@@ -17,13 +17,18 @@ def share_of(mib: int) -> tuple[int, ...]:
 
 
 def said_by(cluster: PodCluster, pod: str) -> tuple[int, ...]:
-    """Return what the documents' sample said: errors, GPUs, MiB; it waits until it has spoken."""
+    """Return what the documents' sample said: errors, GPUs, MiB.
+
+    It waits until the sample has spoken, and the kubelet has told the API server of its container.
+    """
     found: list[tuple[int, ...]] = []
 
     def spoken() -> bool:
         match = _SAID.search(cluster.logs("default", pod))
         found.extend([tuple(map(int, match.groups()))] if match else [])
-        return bool(found)
+        (there,) = (each for each in cluster.pods("default") if each["metadata"]["name"] == pod)
+        told = there["status"].get("containerStatuses", [])
+        return bool(found and told) and all("containerID" in each for each in told)
 
     try:
         cluster.wait(spoken, f"{pod} to say what it got")

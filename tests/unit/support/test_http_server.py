@@ -1,4 +1,4 @@
-"""A server that is cancelled leaves no connection behind."""
+"""A server that is cancelled leaves no connection behind, and one that listens turns nobody away."""
 
 import asyncio
 import socket
@@ -75,4 +75,21 @@ async def test_a_connection_that_was_just_accepted_is_closed_too() -> None:
         reader, writer = await asyncio.open_connection(*server.held[0].getsockname())
         await asyncio.gather(task, return_exceptions=True)
         assert await ended(reader)
+        writer.close()
+
+
+async def test_who_comes_before_the_server_answers_waits_once_it_listens() -> None:
+    server = Server(endless, "--port", "127.0.0.1", 0)
+    with holding(server):
+        address = server.held[0].getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        server.listen()
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        task = asyncio.create_task(server.answer())
+        async with asyncio.timeout(HANG_S):
+            await reader.readuntil(b"first")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         writer.close()

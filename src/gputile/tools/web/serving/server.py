@@ -107,6 +107,7 @@ async def serve(
         page.prepare()
         served = _served(page.app(drop), viewers, settings)
         with holding(*served.servers):
+            served.page.listen()
             settings.ready(served.address())
             async with asyncio.TaskGroup() as group:
                 work = [feed.run(), usage.run(), *served.work]
