@@ -1,8 +1,8 @@
 """Tells whether the pods of the files ask for more than the ResourceQuotas in the files allow.
 
-What else is in the cluster is not known, so this is what is exceeded in any case. A quota with scopes, the storage of a
-class, and objects that are not Kubernetes' own are left out. Where a quota counts CPU or memory, each container of a
-new pod has to name it.
+What else is in the cluster is not known, so this is what is exceeded in any case. A quota with scopes, the class of a
+claim that names none, and objects that are not Kubernetes' own are left out. Where a quota counts CPU or memory, each
+container of a new pod has to name it.
 """
 
 import math
@@ -24,6 +24,7 @@ _ALONE: Final = (CPU, "memory", "ephemeral-storage", "hugepages-")  # the same a
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
 _NOT_OF_PODS: Final = ("requests.storage",)
+_OF_CLASS: Final = ".storageclass.storage.k8s.io/"
 _PER_CORE: Final = 1000
 _NAMED: Final = frozenset(f"{kind}{name}" for kind in ("", _REQUESTS, _LIMITS) for name in (CPU, "memory"))
 _MOST_NAMED: Final = 5
@@ -170,7 +171,11 @@ def _objects(there: Iterable[tuple[Manifest, int]]) -> dict[str, Counter[str]]:
                 used[name] += times + (always is not None and name not in used)
         if each.kind == "PersistentVolumeClaim":
             storage = spec.get("resources", {}).get("requests", {}).get("storage", 0)
-            used["requests.storage"] += times * math.ceil(parse_quantity(storage))
+            amounts = {"requests.storage": times * math.ceil(parse_quantity(storage)), "persistentvolumeclaims": times}
+            used["requests.storage"] += amounts["requests.storage"]
+            used.update(
+                {f"{spec.get('storageClassName', '')}{_OF_CLASS}{name}": each for name, each in amounts.items()}
+            )
         elif each.kind == "Service":
             balanced = spec.get("type") == "LoadBalancer"
             used["services.loadbalancers"] += balanced
@@ -198,6 +203,6 @@ def _counted(name: str) -> str:
         return PODS
     if name.startswith(_LIMITS):
         return name
-    if name in _NOT_OF_PODS:
+    if name in _NOT_OF_PODS or _OF_CLASS in name:
         return ""
     return name.removeprefix(_REQUESTS) if name.startswith((_REQUESTS, *_ALONE)) else ""

@@ -27,6 +27,9 @@ CLAIM: Json = {
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
 }
 
+OF_GOLD = "gold.storageclass.storage.k8s.io/"
+GOLD = changed(CLAIM, "spec.storageClassName", "gold")
+TEMPLATE = "spec.volumeClaimTemplates.0.spec"
 
 EPHEMERAL: Json = {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": CLAIM["spec"]}}}
 WITH_CLAIM = changed(
@@ -178,6 +181,8 @@ def test_a_limit_range_may_say_it(tmp_path: Path) -> None:
         ({"services.nodeports": 1}, SERVICE, "is 2"),
         ({"services.loadbalancers": 0}, SERVICE, "is 1"),
         ({"requests.storage": "1Gi"}, CLAIM, "is 2147483648, and 1Gi may be"),
+        ({f"{OF_GOLD}persistentvolumeclaims": 0}, GOLD, "is 1, and 0 may be"),
+        ({f"{OF_GOLD}requests.storage": "1Gi"}, GOLD, "is 2147483648, and 1Gi may be"),
     ],
     ids=str,
 )
@@ -203,6 +208,8 @@ def test_a_pod_that_is_resized_counts_with_what_it_has(tmp_path: Path) -> None:
         ({"persistentvolumeclaims": None}, WITH_CLAIM, 3),
         ({"count/persistentvolumeclaims": None}, changed(POD, "spec.volumes", [EPHEMERAL]), 1),
         ({"requests.storage": None}, WITH_CLAIM, 3 * 2**31),
+        ({f"{OF_GOLD}persistentvolumeclaims": None}, changed(WITH_CLAIM, f"{TEMPLATE}.storageClassName", "gold"), 3),
+        ({f"{OF_GOLD}persistentvolumeclaims": None}, WITH_CLAIM, 0),
         ({"persistentvolumeclaims": None}, changed(DEPLOYMENT, "spec.template.spec.volumes", [EPHEMERAL]), 2),
         ({"count/replicasets.apps": None}, DEPLOYMENT, 1),
         ({"count/controllerrevisions.apps": None}, STATEFUL_SET, 1),
