@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
+from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 
 Json = Mapping[str, Any]
 Made = tuple[Manifest, int]  # an object of a kind, and how many there are of it
@@ -72,6 +73,21 @@ def taken_claims(
             if other is not None:
                 why = f"the pod {pod.key} waits for ever, since the claim {name} of {other.origin} is not its own"
                 yield owner.origin.error(f"{path}.volumes[{i}].name", f"{why}: rename the volume or the claim")
+
+
+def claims_used_otherwise(
+    owner: Manifest, path: str, spec: Json, pods: Sequence[Pod], claims: Places
+) -> Iterator[ManifestError]:
+    """Yield where pods of the spec at ``path`` mount claims of blocks, or have files as devices."""
+    namespace = pods[0].metadata.namespace if pods else ""
+    templates = owner.body.get("spec", {}).get("volumeClaimTemplates", ()) if owner.kind == "StatefulSet" else ()
+    replaced = {each.get("metadata", {}).get("name", "") for each in templates}
+    blocks: dict[str, bool] = {}
+    for each in spec.get("volumes", ()) if claims else ():
+        claim = claims.get((namespace, each.get("persistentVolumeClaim", {}).get("claimName", "")))
+        if claim is not None and each["name"] not in replaced:
+            blocks[each["name"]] = is_block(claim.body.get("spec"))
+    yield from (owner.origin.error(*each) for each in used_otherwise(path, spec, blocks))
 
 
 def _made(owner: Manifest, api_version: str, kind: str, namespace: str, spec: Json | None = None) -> Manifest:

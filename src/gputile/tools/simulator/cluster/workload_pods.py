@@ -22,6 +22,7 @@ from gputile.tools.simulator.cluster.controller_labels import common_labels
 from gputile.tools.simulator.cluster.intake import Intake
 from gputile.tools.simulator.cluster.made_objects import (
     Made,
+    claims_used_otherwise,
     ephemeral_claims,
     made_claims,
     made_jobs,
@@ -198,12 +199,13 @@ class _Expander:
         """Take notice of the claims of ephemeral volumes; ``spec``, which stands at ``path``, is that of the pods.
 
         Raises:
-            ManifestError: there is a claim of such a name that is another one.
+            ManifestError: there is a claim of such a name that is another one, or the pods cannot use a claim.
         """
         if manifest.stored:
             return
-        if taken := list(islice(taken_claims(manifest, path, spec, pods, self._claims), _MOST_SHOWN)):
-            raise ManifestError("\n".join(map(str, taken)))
+        given = manifest, path, spec, pods, self._claims
+        if wrong := list(islice(chain(taken_claims(*given), claims_used_otherwise(*given)), _MOST_SHOWN)):
+            raise ManifestError("\n".join(map(str, wrong)))
         self.expansion.made += ephemeral_claims(manifest, spec, pods)
 
     def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
+from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.values.fields import Broken
 
 Json = Mapping[str, Any]
@@ -48,6 +49,9 @@ def unstartable(path: str, spec: Json) -> Iterator[Broken]:
             yield from _root(where, container, spec)
             yield from _paths(where, container)
     yield from _other_containers(path, spec)
+    made = {each["name"]: each["ephemeral"] for each in spec.get("volumes", ()) if "ephemeral" in each}
+    blocks = {name: is_block(each.get("volumeClaimTemplate", {}).get("spec")) for name, each in made.items()}
+    yield from used_otherwise(path, spec, blocks)
     asked = {name for kind in _KINDS for each in spec.get(kind, ()) for name in _asked(each)}
     for i, volume in enumerate(spec.get("volumes", ())):
         medium = volume.get("emptyDir", {}).get("medium", "")

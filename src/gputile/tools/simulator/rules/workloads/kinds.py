@@ -12,6 +12,7 @@ from gputile.tools.simulator.rules.pods.affinity import broken_label_selector, b
 from gputile.tools.simulator.rules.pods.annotations import broken_pod_annotations
 from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.pods.pod import broken_metadata, broken_pod_spec
+from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
 from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.rules.values.fields import Broken
@@ -250,6 +251,9 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
             yield f"{where}.metadata.name", why
         yield from broken_metadata(f"{where}.metadata", claim.get("metadata", {}))  # the claims have a copy of it
         yield from broken_claim(f"{where}.spec", claim.get("spec", {}), template=True)
+    made = {each.get("metadata", {}).get("name", ""): each for each in spec.get("volumeClaimTemplates", ())}
+    blocks = {name: is_block(each.get("spec")) for name, each in made.items()}
+    yield from used_otherwise("spec.template.spec", (spec.get("template") or {}).get("spec", {}), blocks)
     yield from _template_of("spec", _as_its_controller_makes(spec))
 
 
