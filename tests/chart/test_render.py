@@ -13,7 +13,9 @@ import yaml
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL
-from gputile.tools.views.installation_problem import OWN_CONTAINERS
+from gputile.api.workloads import DaemonSet, Deployment, ServiceAccount
+from gputile.tools.views.installation_problem import OWN_CONTAINERS, missing_components
+from gputile.tools.views.rollout import name_of
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
@@ -57,6 +59,24 @@ def test_status_knows_the_containers_of_gputiles_own_image_by_their_names() -> N
     containers = [each for spec in specs for each in (*spec.get("initContainers", ()), *spec["containers"])]
     assert {each["name"] for each in containers if each["image"].startswith(f"{IMAGE}:")} == OWN_CONTAINERS
     assert OWN_CONTAINERS.isdisjoint(each["name"] for each in containers if not each["image"].startswith(f"{IMAGE}:"))
+
+
+@pytest.mark.requirement("U11")
+@pytest.mark.parametrize(
+    "values",
+    [{}, FULL, {"scheduler.mode": "own"}, {"agent.enabled": False, "scheduler.enabled": False}],
+    ids=["defaults", "full", "own", "parts"],
+)
+def test_status_finds_no_component_missing_in_what_the_chart_renders(values: dict[str, Any]) -> None:
+    objects = render(values)
+    kinds = [msgspec.convert(list(of_kind(objects, k.__name__).values()), list[k]) for k in (Deployment, DaemonSet)]  # type: ignore[valid-type]
+    workloads = [each for found in kinds for each in found]
+    accounts = msgspec.convert(list(of_kind(objects, "ServiceAccount").values()), list[ServiceAccount])
+    name = configuration(objects).scheduler_name
+    assert missing_components(workloads, accounts, name) == []
+    for each in workloads[1:]:
+        rest = [other for other in workloads if other is not each]
+        assert [problem.object for problem in missing_components(rest, accounts, name)] == [name_of(each)]
 
 
 def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:

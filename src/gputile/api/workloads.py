@@ -216,6 +216,12 @@ class ConfigMap(WireObject):
     data: dict[str, str] = {}
 
 
+class ServiceAccount(WireObject):
+    """core/v1 ServiceAccount."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
 class HelmRevision(WireObject):
     """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
 

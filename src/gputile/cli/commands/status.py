@@ -105,17 +105,16 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
                 list_all(connection, f"{core}/configmaps", ConfigMap, ours),
             )
             workloads: list[Deployment | DaemonSet] = [*deployments, *daemon_sets]
+            given = installed_configuration(maps)
+            known = given.configuration if isinstance(given, GivenConfiguration) else None
+            scheduler_name, unit_mib = (known.scheduler_name, known.unit_mib) if known is not None else ("", 0)
             said, problems = await asyncio.gather(
                 unready_reasons(connection, namespace, pods),
-                installation_problems(connection, namespace, workloads, release),
+                installation_problems(connection, namespace, workloads, release, selector, scheduler_name),
             )
-            found = assess(workloads, pods, events, nodes, _unit(maps), said)
+            found = assess(workloads, pods, events, nodes, unit_mib, said)
             found = with_problems(found, problems)
             return found if found.components else with_traces(found, await _traces(connection, namespace))
-
-    def _unit(maps: list[ConfigMap]) -> int:
-        found = installed_configuration(maps)
-        return found.configuration.unit_mib if isinstance(found, GivenConfiguration) else 0
 
     return read_or_leave(read())
 

@@ -1,11 +1,11 @@
-"""Reads what is wrong with an installation as a whole: API server, Helm release, other extenders."""
+"""Reads what is wrong with an installation as a whole: API server, Helm release, parts, extenders."""
 
 import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.cli.reads.bounded_reads import BoundedReads
 from gputile.kube.errors import ApiError, Forbidden, NotFound
 from gputile.kube.watching.decoding import T
@@ -14,6 +14,7 @@ from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,
+    missing_components,
     mixed_images,
     old_server,
     other_extenders,
@@ -26,24 +27,32 @@ _DEPLOYED = "owner=helm,status=deployed"
 
 
 async def installation_problems(
-    connection: BoundedReads, namespace: str, workloads: Sequence[Deployment | DaemonSet], release: str
+    connection: BoundedReads,
+    namespace: str,
+    workloads: Sequence[Deployment | DaemonSet],
+    release: str,
+    selector: str,
+    scheduler_name: str,
 ) -> list[InstallationProblem]:
     """Return what is wrong with the installation in ``namespace``, as far as the user may read it.
 
-    ``release`` is the Helm release that the user asked for, "" for those of the workloads.
+    ``release`` is the Helm release that the user asked for, "" for those of the workloads, and ``selector`` that of the
+    labels of its objects. ``scheduler_name`` is the scheduler that admission gives pods to, "" where it is not known.
 
     Raises:
         KubeError: the cluster cannot be read.
     """
     names = {release} if release else {each.metadata.labels.get(RELEASE_LABEL, "") for each in workloads}
-    version, revisions, others = await asyncio.gather(
+    version, revisions, accounts, others = await asyncio.gather(
         _version(connection),
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
+        _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
         asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
     )
     return [
         *old_server(version),
         *unfinished_releases(revisions, names, namespace),
+        *missing_components(workloads, accounts, scheduler_name),
         *mixed_images(workloads),
         *other_extenders(pod for pods in others for pod in pods),
     ]

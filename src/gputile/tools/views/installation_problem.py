@@ -1,17 +1,17 @@
 """Finds what is wrong with an installation as a whole, which no component's own state tells (U11).
 
-That is an API server that is too old, an upgrade that Helm has not brought to its end, components of two images, and
-another extender that gives the same GPUs away.
+That is an API server that is too old, an upgrade that Helm has not brought to its end, components of two images or that
+are not there, and another extender that gives the same GPUs away.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
-from gputile.tools.views.rollout import RolloutState, name_of
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
+from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
 OLDEST_KUBERNETES: Final = (1, 30)  # as the chart's kubeVersion
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
@@ -98,6 +98,34 @@ def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
         "conflict; neighbouring minor versions work together",
         RolloutState.DEPLOYING,
     )
+
+
+def missing_components(
+    workloads: Sequence[Deployment | DaemonSet], accounts: Iterable[ServiceAccount], scheduler_name: str
+) -> list[InstallationProblem]:
+    """Return the problems of components that are not there, though what belongs to them is.
+
+    The chart makes an account for each component that is to be there, and has admission give pods to the scheduler
+    ``scheduler_name`` where it installs one, "" elsewhere. Where nothing is installed, nothing is missing.
+    """
+    if not workloads:
+        return []
+    asking = {"scheduler": f"admission gives pods to the scheduler {scheduler_name}"} if scheduler_name else {}
+    for account in accounts:
+        component = account.metadata.labels.get(COMPONENT_LABEL)
+        if component and account.metadata.deletion_timestamp is None:
+            asking.setdefault(component, f"its ServiceAccount {account.metadata.name} is there")
+    there = {name_of(workload) for workload in workloads}
+    return [
+        InstallationProblem(
+            component,
+            f"it has neither a Deployment nor a DaemonSet, and {why}",
+            "put it back: helm upgrade writes what the chart has; if it is not to be there, disable it there",
+            RolloutState.DEPLOYING,
+        )
+        for component, why in sorted(asking.items())
+        if component not in there
+    ]
 
 
 def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:

@@ -73,6 +73,11 @@ _REMEDIES: Final[tuple[tuple[str, str], ...]] = (
         "kubectl logs --namespace {namespace} {workload} --all-containers --previous",
     ),
     ("Unschedulable", "make room for the pod, or set the component's tolerations, nodeSelector or resources"),
+    ("scaled to 0 pods", "kubectl scale --namespace {namespace} {workload} --replicas=2, or helm upgrade"),
+    (
+        "no node is for it",
+        "where one should be: correct the component's nodeSelector, nodeSelectorTerms or tolerations by helm upgrade",
+    ),
     ("FailedMount", "see that the volume is there: kubectl describe --namespace {namespace} {workload} lists them"),
     (
         "ProgressDeadlineExceeded",

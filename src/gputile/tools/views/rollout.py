@@ -69,14 +69,23 @@ def component_of(
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
     wanted, updated, available, total = _counts(workload)
     seen = workload.status.observed_generation >= workload.metadata.generation
-    if seen and updated >= wanted and available >= wanted and total <= updated:
+    done = seen and updated >= wanted and available >= wanted and total <= updated
+    if done and wanted:
         return Component(name, kind, RolloutState.READY, available, wanted)
-    state, reason = _trouble(workload, pods, events, said)
+    state, reason = _nothing_wanted(workload, name) if done else _trouble(workload, pods, events, said)
     if not reason:
         reason = f"{updated} of {wanted} pods are of the newest kind" if updated < wanted else "its pods are starting"
     meta = workload.metadata
     remedy = remedy_of(reason, meta.namespace, f"{kind.lower()}/{meta.name}")
     return Component(name, kind, state, min(available, wanted), wanted, reason, remedy)
+
+
+def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
+    """Return the state of a component of no pods: a cluster may well have no nodes for agents at the moment."""
+    if isinstance(workload, Deployment):
+        return RolloutState.DEPLOYING, "it is scaled to 0 pods"
+    state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
+    return state, "no node is for it: none has the labels that it asks for, with taints that it tolerates"
 
 
 def name_of(workload: Deployment | DaemonSet) -> str:

@@ -182,6 +182,23 @@ def test_an_upgrade_that_failed_is_named_though_every_component_is_ready(
     assert run.invoke(app, words).exit_code == 0, "who may not read Secrets is told what the components say"
 
 
+ACCOUNTS = "/api/v1/namespaces/gputile/serviceaccounts"
+
+
+def test_a_component_that_is_gone_is_named(server: FakeApiServer, kubeconfig: str) -> None:
+    labels = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "gputile"}
+    unit = "schedulerName: gputile-scheduler"
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    server.put(ACCOUNTS, {"metadata": {"name": "gputile-agent", "labels": labels}})
+    server.put(CONFIG_MAPS, {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": unit}})
+    words = ["status", "--kubeconfig", kubeconfig]
+    first = run.invoke(app, words)
+    assert (first.exit_code, first.stdout.splitlines()[0]) == (3, "gputile: Deploying: agent, scheduler")
+    server.refused[ACCOUNTS] = 403, "Forbidden"
+    second = run.invoke(app, words)
+    assert (second.exit_code, second.stdout.splitlines()[0]) == (3, "gputile: Deploying: scheduler")
+
+
 def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str) -> None:
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
     meta = {"name": "gpushare-schd-extender-0", "namespace": "kube-system"}

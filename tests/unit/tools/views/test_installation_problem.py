@@ -9,10 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.tools.views.installation_problem import (
     OLDEST_KUBERNETES,
     InstallationProblem,
+    missing_components,
     mixed_images,
     old_server,
     other_extenders,
@@ -169,6 +170,41 @@ def test_images_are_compared_whatever_registry_they_come_from(first: str, second
 
 def test_a_container_that_somebody_has_added_is_no_half_upgrade() -> None:
     assert mixed_images([deployment("webhook", "proxy:1", "gputile:1"), deployment("controller", "gputile:1")]) == []
+
+
+def account(component: str, **more: str) -> ServiceAccount:
+    meta = {"name": f"gputile-{component}", "labels": {"app.kubernetes.io/component": component}, **more}
+    return msgspec.convert({"metadata": meta}, ServiceAccount)
+
+
+def test_a_component_that_is_not_there_is_named_by_what_is_left_of_it() -> None:
+    problems = missing_components([deployment("webhook")], [account("agent"), account("webhook")], "")
+    assert [problem.object for problem in problems] == ["agent"]
+    assert phase_with(problems) is RolloutPhase.DEPLOYING
+    assert "helm upgrade" in problems[0].remedy
+
+
+@pytest.mark.parametrize("accounts", [[], [account("scheduler")]], ids=["pruned", "deleted"])
+def test_a_scheduler_that_admission_gives_pods_to_has_to_be_there(accounts: list[ServiceAccount]) -> None:
+    (problem,) = missing_components([deployment("webhook")], accounts, "gputile-scheduler")
+    assert problem.object == "scheduler"
+    assert missing_components([deployment("scheduler")], accounts, "gputile-scheduler") == []
+
+
+@pytest.mark.parametrize(
+    ("workloads", "accounts", "scheduler"),
+    [
+        ([deployment("webhook")], [], ""),
+        ([deployment("webhook")], [account("agent", deletionTimestamp="2026-01-01T00:00:00Z")], ""),
+        ([deployment("webhook")], [msgspec.convert({"metadata": {"name": "theirs"}}, ServiceAccount)], ""),
+        ([], [account("agent")], "gputile-scheduler"),
+    ],
+    ids=["not-readable", "being-removed", "without-label", "not-installed"],
+)
+def test_nothing_is_missing_that_nothing_asks_for(
+    workloads: list[Deployment], accounts: list[ServiceAccount], scheduler: str
+) -> None:
+    assert missing_components(workloads, accounts, scheduler) == []
 
 
 def test_another_extender_is_named_and_hinders_no_component() -> None:

@@ -86,6 +86,23 @@ def test_a_cluster_without_gpu_nodes_is_deployed() -> None:
     assert assess([daemon_set(0)], [], [], [], 1024).phase is RolloutPhase.DEPLOYED
 
 
+def test_a_deployment_that_is_scaled_to_nothing_is_not_deployed() -> None:
+    """As by kubectl: the chart has one pod at least of each. GPU pods are refused while no webhook answers."""
+    (component,) = assess([deployment(wanted=0)], [], [], [], 1024).components
+    assert (component.state, component.reason) == (RolloutState.DEPLOYING, "it is scaled to 0 pods")
+    assert "kubectl scale" in component.remedy
+
+
+def test_a_daemon_set_that_no_node_is_for_says_so() -> None:
+    """Without nodes for its agent a cluster can be as it should be, and without any for its scheduler it cannot."""
+    (agent,) = assess([daemon_set(0)], [], [], [], 1024).components
+    assert (agent.state, agent.reason.partition(":")[0]) == (RolloutState.READY, "no node is for it")
+    assert "nodeSelector" in agent.remedy
+    scheduler = daemon_set(0)
+    scheduler.metadata.labels.update(labels("scheduler"))
+    assert the_only(assess([scheduler], [], [], [], 1024))[0] is RolloutState.DEPLOYING
+
+
 def test_names_that_a_terminal_would_obey_are_printed_inert() -> None:
     text = table(assess([deployment("evil\x1b[31m\u202e", availableReplicas=0)], [], [], [], 1024))
     assert text.startswith("gputile: Deploying: ")
@@ -440,7 +457,7 @@ def test_deployed_means_that_all_wanted_pods_are_new_and_available(
     )
     phase = assess([workload], [], [], [], 0).phase
     assert (phase is RolloutPhase.DEPLOYED) == (
-        observed >= 1 and new >= wanted and available >= wanted and there <= new
+        wanted >= 1 and observed >= 1 and new >= wanted and available >= wanted and there <= new
     )
 
 
