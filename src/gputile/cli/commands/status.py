@@ -82,12 +82,18 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
 
     from gputile.api.core import Node
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
-    from gputile.cli.options.configuration import GivenConfiguration, installed_configuration
+    from gputile.cli.options.configuration import (
+        CONFIG_MAP_KEY,
+        GivenConfiguration,
+        UnknownConfiguration,
+        installed_configuration,
+    )
     from gputile.cli.reads.bounded_reads import read_or_leave, reads
     from gputile.cli.reads.installation_problems import installation_problems
     from gputile.cli.reads.live_cluster import INSTALLED
     from gputile.cli.reads.readiness import unready_reasons
     from gputile.kube.watching.listing import list_all
+    from gputile.tools.views.installation_problem import refused_configuration
     from gputile.tools.views.status import assess, with_problems, with_traces
 
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
@@ -113,6 +119,8 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
                 installation_problems(connection, namespace, workloads, release, selector, scheduler_name),
             )
             found = assess(workloads, pods, events, nodes, unit_mib, said)
+            if isinstance(given, UnknownConfiguration) and any(CONFIG_MAP_KEY in each.data for each in maps):
+                problems.append(refused_configuration(given.why))
             found = with_problems(found, problems)
             return found if found.components else with_traces(found, await _traces(connection, namespace))
 

@@ -1,7 +1,7 @@
 """Finds what is wrong with an installation as a whole, which no component's own state tells (U11).
 
-That is an API server that is too old, an upgrade that Helm has not brought to its end, components of two images or that
-are not there, and another extender that gives the same GPUs away.
+That is an API server that is too old, an upgrade that Helm has not brought to its end, a configuration that is refused,
+components of two images or that are not there, and another extender that gives the same GPUs away.
 """
 
 from collections import defaultdict
@@ -19,6 +19,7 @@ RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
 # The chart's containers that run gputile's own image: others are kube-scheduler, and what somebody has added.
 OWN_CONTAINERS: Final = frozenset(("agent", "mounts", "controller", "webhook", "web", "extender"))
+_LONGEST_LABEL: Final = 63  # characters of a label's value
 _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
 
 
@@ -35,8 +36,8 @@ class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
 
 def old_server(version: ServerVersion) -> list[InstallationProblem]:
     """Return the problem of an API server that is older than gputile needs, if it is, or does not say so."""
-    major, minor = version.major, "".join(filter(str.isdecimal, version.minor))
-    if not (major.isdecimal() and minor) or (int(major), int(minor)) >= OLDEST_KUBERNETES:
+    major, minor = _number(version.major), _number("".join(filter(str.isdecimal, version.minor)))
+    if major is None or minor is None or (major, minor) >= OLDEST_KUBERNETES:
         return []
     needed = ".".join(map(str, OLDEST_KUBERNETES))
     rule = f"Kubernetes {needed} or later is needed, and this is {version.git_version or f'{major}.{minor}'}"
@@ -50,11 +51,16 @@ def unfinished_releases(
     latest: dict[str, tuple[int, str]] = {}
     for revision in revisions:
         labels = revision.metadata.labels
-        name, number = labels.get("name", ""), labels.get("version", "")
-        if number.isdecimal():
-            latest[name] = max(latest.get(name, (0, "")), (int(number), labels.get("status", "")))
+        name, number = labels.get("name", ""), _number(labels.get("version", ""))
+        if number is not None:
+            latest[name] = max(latest.get(name, (0, "")), (number, labels.get("status", "")))
     found = (_unfinished(name, *latest[name], namespace) for name in sorted(set(names)) if name in latest)
     return [problem for problem in found if problem is not None]
+
+
+def _number(text: str) -> int | None:
+    """Return a number in decimal digits; None where it is none, or longer than a label can be."""
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_LABEL else None
 
 
 def _unfinished(name: str, number: int, status: str, namespace: str) -> InstallationProblem | None:
@@ -76,6 +82,16 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
             told, rule, f"wait for that helm; where none runs any more: {again}", RolloutState.DEPLOYING
         )
     return None
+
+
+def refused_configuration(why: str) -> InstallationProblem:
+    """Return the problem of a configuration that no component takes; ``why`` as its reader says it."""
+    return InstallationProblem(
+        "configuration",
+        f"{why}; components that run keep what they had, and one that starts anew does not run",
+        "correct the values by helm upgrade, or go back (helm rollback)",
+        RolloutState.FAILED,
+    )
 
 
 def mixed_images(workloads: Iterable[Deployment | DaemonSet]) -> list[InstallationProblem]:

@@ -55,12 +55,17 @@ def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None
 
 @pytest.mark.requirement("U11")
 @pytest.mark.parametrize("text", ["gpuMemoryUnit: 2026-13-01", "maxPodsPerGpu: !!int x", "[" * 100_000], ids=range(3))
-def test_a_configuration_that_cannot_be_read_tells_no_unit(server: FakeApiServer, kubeconfig: str, text: str) -> None:
-    """What is deployed is said all the same."""
+def test_a_configuration_that_is_refused_is_named(server: FakeApiServer, kubeconfig: str, text: str) -> None:
+    """What runs keeps its former settings, and a component that starts anew has none: the upgrade failed."""
     server.store[CONFIG_MAPS]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": text}}
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
-    assert (result.exit_code, json.loads(result.stdout)["unitMib"]) == (0, 0)
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["phase"], answer["unitMib"]) == (3, "Failed", 0)
+    assert [component["state"] for component in answer["components"]] == ["Ready"]
+    (problem,) = answer["problems"]
+    assert problem["object"] == "configuration"
+    assert "helm upgrade" in problem["remedy"]
 
 
 def test_programs_outside_of_pods_are_recognised(server: FakeApiServer, kubeconfig: str) -> None:

@@ -95,6 +95,14 @@ def test_whatever_a_server_calls_its_version_is_no_error(major: str, minor: str,
     assert all(problem.state is RolloutState.FAILED for problem in old_server(ServerVersion(major, minor, text)))
 
 
+def test_a_number_of_thousands_of_digits_is_no_version() -> None:
+    """A proxy may answer anything; Python makes no integer of more than 4,300 digits."""
+    assert old_server(ServerVersion("1", "9" * 5000)) == []
+    assert old_server(ServerVersion("9" * 5000, "1")) == []
+    labels = {"name": "gputile", "version": "9" * 5000, "status": "failed"}
+    assert unfinished_releases([msgspec.convert({"metadata": {"labels": labels}}, HelmRevision)], ["gputile"], "") == []
+
+
 def test_a_server_that_says_no_version_is_not_called_old() -> None:
     assert old_server(ServerVersion()) == []
 
