@@ -39,8 +39,8 @@ def test_the_pages_that_install_have_values() -> None:
 def test_a_secret_for_the_image_is_set_as_the_page_says() -> None:
     page = (GUIDES / "troubleshooting.md").read_text(encoding="utf-8")
     (value,) = re.findall(r"`(image\.pullSecrets\S+)`", page)
-    specs = pod_specs(render({}, "--set", value))
-    assert all(spec["imagePullSecrets"] == [{"name": "NAME"}] for spec in specs.values())
+    specs = pod_specs(render({}, "--set", value.replace("NAME", "registry-login")))
+    assert all(spec["imagePullSecrets"] == [{"name": "registry-login"}] for spec in specs.values())
 
 
 def test_an_older_kubernetes_is_refused_in_the_words_of_the_page() -> None:

@@ -287,20 +287,22 @@ def strings(schema: dict[str, Any], path: str = "") -> dict[str, str]:
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 STRINGS = strings(SCHEMA)
+DIRECTORIES = {name for name in STRINGS if name.startswith("agent.") and name.endswith("Dir")}
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def fitted(odd: str, pattern: str) -> str | None:
-    """Return the first of an odd string and a path of it that matches a pattern, None where neither does."""
-    return next((text for text in (odd, f"/{odd}") if re.search(pattern, text)), None)
+def fitted(odd: str, name: str) -> str | None:
+    """Return the first of an odd string and a path of it that a value takes, None where it takes neither."""
+    return next((text for text in (odd, f"/{odd}/{name}") if re.search(STRINGS[name], text)), None)
 
 
 @pytest.mark.requirement("U10")
 @pytest.mark.parametrize("odd", ODD)
 def test_a_string_stays_a_string_whatever_it_looks_like(odd: str) -> None:
     """Whatever the schema takes gives a configuration that the components take, and strings to Kubernetes."""
-    values = {name: fitted(odd, pattern) for name, pattern in STRINGS.items()}
+    fitting = {name: fitted(odd, name) for name in STRINGS}
     namespaces = [odd] if re.search(SCHEMA["definitions"]["namespace"]["pattern"], odd) else []
-    given = {name: text for name, text in values.items() if text is not None}
+    given = {name: text for name, text in fitting.items() if text is not None}
     objects = render(given | {"trust.groups": {odd: namespaces}})
     found = configuration(objects)
     assert found.trust.groups == {odd: namespaces}
@@ -308,14 +310,25 @@ def test_a_string_stays_a_string_whatever_it_looks_like(odd: str) -> None:
     (profile,) = scheduler_configuration(objects)["profiles"]
     assert profile["schedulerName"] == found.scheduler_name
     specs = pod_specs(objects)
-    assert {spec["priorityClassName"] for spec in specs.values()} == {odd}
+    for component in ("agent", "controller", "scheduler", "webhook"):
+        default = DEFAULTS[component]["priorityClassName"]
+        assert specs[f"gputile-{component}"]["priorityClassName"] == given.get(
+            f"{component}.priorityClassName", default
+        )
     agent = specs["gputile-agent"]
-    assert agent["runtimeClassName"] == odd
-    assert agent["containers"][0]["image"] == f"{odd}:{odd}"
-    assert {f"--state-dir=/{odd}", f"--cdi-dir=/{odd}", f"--usage-dir=/{odd}"} < set(agent["containers"][0]["args"])
+    assert agent.get("runtimeClassName") == given.get("agent.runtimeClassName")
+    repository, tag = given.get("image.repository", IMAGE), given.get("image.tag", VERSION)
+    assert agent["containers"][0]["image"] == f"{repository}:{tag}"
+    directories = {name: given.get(f"agent.{name}", DEFAULTS["agent"][name]) for name in ("stateDir", "usageDir")}
+    arguments = {f"--state-dir={directories['stateDir']}", f"--usage-dir={directories['usageDir']}"}
+    assert arguments < set(agent["containers"][0]["args"])
+    assert {name for name in DIRECTORIES if given.get(name) != f"/{odd}/{name}"} == (
+        DIRECTORIES if ":" in odd else set()
+    )
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in agent["volumes"]}
-    assert paths["pod-resources"] == f"/{odd}/pod-resources"
-    assert {paths[name] for name in ("state", "cdi", "driver")} == {f"/{odd}"}
+    assert paths["pod-resources"] == f"{given.get('agent.kubeletDir', '/var/lib/kubelet')}/pod-resources"
+    assert (paths["state"], paths["usage"]) == (directories["stateDir"], directories["usageDir"])
+    assert (paths.get("cdi"), paths.get("driver")) == (given.get("agent.cdiDir"), given.get("agent.driverDir"))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +355,7 @@ def names(values: dict[str, Any], path: str = "") -> list[str]:
 
 
 SECTIONS = {"extender", *(name for name, each in SCHEMA["properties"].items() if "properties" in each)}
-VALUES = names(yaml.safe_load((CHART / "values.yaml").read_text()))
+VALUES = names(DEFAULTS)
 
 
 MODES = [(name, mode) for name in VALUES for mode in ("second", "own")[: 1 + name.startswith("scheduler.")]]

@@ -1,5 +1,8 @@
+{{- /* What objects are called after. Names of Services begin with a letter and have no dots, those of releases may not. */ -}}
 {{- define "gputile.name" -}}
-{{- if contains "gputile" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-gputile" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- $release := .Release.Name | replace "." "-" -}}
+{{- if not (regexMatch "^[a-z]" $release) }}{{ $release = printf "gputile-%s" $release }}{{ end -}}
+{{- contains "gputile" $release | ternary $release (printf "%s-gputile" $release) | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
 {{- /* Labels of every object. Call with (dict "root" $ "component" "webhook"). */ -}}
@@ -27,6 +30,9 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "gputile.schedulerImage" -}}
 {{- $image := .Values.scheduler.image -}}
+{{- if not $image.repository }}
+{{- fail "scheduler.image.repository is empty: name kube-scheduler's image, as registry.k8s.io/kube-scheduler, or set scheduler.mode=own" }}
+{{- end -}}
 {{- $version := semver .Capabilities.KubeVersion.Version -}}
 {{- $cluster := printf "v%d.%d.%d" $version.Major $version.Minor $version.Patch -}}
 {{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $cluster }}{{ end }}

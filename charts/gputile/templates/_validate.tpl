@@ -1,13 +1,12 @@
 {{- /* Rules between values, which the schema cannot say. Every message names the value, the rule and the remedy. */ -}}
 {{- define "gputile.validate" -}}
-{{- $suffix := regexFind "[MGT]" .Values.gpuMemoryUnit -}}
-{{- $number := regexFind "^[0-9]+" .Values.gpuMemoryUnit | int64 -}}
-{{- $mib := mul $number (get (dict "M" 1 "G" 1024 "T" 1048576) $suffix) -}}
+{{- $mib := include "gputile.mib" .Values.gpuMemoryUnit | int64 -}}
+{{- $most := 16777216 -}}
 {{- if lt $mib 64 }}
 {{- fail (printf "gpuMemoryUnit is %s: the smallest valid unit is 64MiB" .Values.gpuMemoryUnit) }}
 {{- end }}
-{{- if gt $mib 16777216 }}
-{{- fail (printf "gpuMemoryUnit is %s: the largest valid unit is 16777216MiB" .Values.gpuMemoryUnit) }}
+{{- if gt $mib $most }}
+{{- fail (printf "gpuMemoryUnit is %s: the largest valid unit is %dMiB" .Values.gpuMemoryUnit $most) }}
 {{- end }}
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
@@ -17,6 +16,40 @@
 {{- end }}
 {{- if and .Values.autoscaling.enabled (not .Values.autoscaling.nodeTypes) }}
 {{- fail "autoscaling.nodeTypes is empty: no node would be asked for; describe the GPU nodes that the autoscaler can add, as `gputile nodepool` prints them, or set autoscaling.enabled=false" }}
+{{- end }}
+{{- $unit := .Values.gpuMemoryUnit -}}
+{{- $labels := list -}}
+{{- range $i, $type := .Values.autoscaling.nodeTypes }}
+{{- $where := printf "autoscaling.nodeTypes[%d]" $i }}
+{{- if has $type.label $labels }}
+{{- fail (printf "%s.label: %s is that of another node type: give each its own" $where $type.label) }}
+{{- end }}
+{{- $labels = append $labels $type.label }}
+{{- $memory := include "gputile.mib" $type.gpus.memory | int64 }}
+{{- if lt $memory $mib }}
+{{- fail (printf "%s.gpus.memory is %s: a GPU holds not one unit of %s" $where $type.gpus.memory $unit) }}
+{{- end }}
+{{- if gt $memory $most }}
+{{- fail (printf "%s.gpus.memory is %s: a GPU has %d MiB at most" $where $type.gpus.memory $most) }}
+{{- end }}
+{{- $pair := splitn "=" 2 $type.label }}
+{{- $mode := $type.mode | default "default" }}
+{{- range $key, $value := $type.labels }}
+{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $key) }}
+{{- fail (printf "%s.labels: %q is no key of a label" $where $key) }}
+{{- end }}
+{{- if and (eq $key $pair._0) (ne $value $pair._1) }}
+{{- fail (printf "%s.labels.%s is %s, and label says %s" $where $key $value $pair._1) }}
+{{- end }}
+{{- if and (eq $key "ack.node.gpu.schedule") (ne $value $mode) }}
+{{- fail (printf "%s.labels.%s is %s, and mode says %s" $where $key $value $mode) }}
+{{- end }}
+{{- end }}
+{{- range list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu" "nvidia.com/gpu" "alpha.kubernetes.io/nvidia-gpu" }}
+{{- if hasKey ($type.resources | default dict) . }}
+{{- fail (printf "%s.resources has %s: what the GPUs offer follows from gpus and mode" $where .) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if and .Values.web.enabled (not .Values.web.tlsSecret) }}
 {{- fail "web.tlsSecret is not set: viewers show tokens, so the page serves by HTTPS alone; name a Secret of the type kubernetes.io/tls, as cert-manager makes them" }}
@@ -32,6 +65,13 @@
 {{- include "gputile.distinctPorts" (dict "scheduler.extender.port" .port "scheduler.extender.healthPort" .healthPort "kube-scheduler's own port" 10259) }}
 {{- end }}
 {{- end }}
+{{- if .Values.agent.enabled }}{{ include "gputile.distinctDirectories" .Values.agent }}{{ end }}
+{{- /* Of a key that is not valid the schema's error does not say where it is. */}}
+{{- range $namespace, $_ := .Values.gpuTime.namespaceMaxWeight }}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$" $namespace) }}
+{{- fail (printf "gpuTime.namespaceMaxWeight: %q is not the name of a namespace" $namespace) }}
+{{- end }}
+{{- end }}
 {{- $group := dict -}}
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}
@@ -39,6 +79,39 @@
 {{- fail (printf "trust.groups: namespace %s is in %s and in %s: keep it in one" . (get $group .) $name) }}
 {{- end }}
 {{- $_ := set $group . $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The MiB of a memory size, which the schema has already checked. */ -}}
+{{- define "gputile.mib" -}}
+{{- /* A number that begins with 0 would be octal. */ -}}
+{{- $number := . | regexFind "[1-9][0-9]*" | default "0" | int64 -}}
+{{- mul $number (get (dict "M" 1 "G" 1024 "T" 1048576) (regexFind "[MGT]" .)) -}}
+{{- end }}
+
+{{- /* Refuse directories of the host that the agent's container cannot have beside each other and beside its own. */ -}}
+{{- define "gputile.distinctDirectories" -}}
+{{- $agent := . }}
+{{- range list "kubeletDir" "stateDir" "usageDir" "cdiDir" "driverDir" }}
+{{- if regexMatch "(^|/)[.][.]?(/|$)" (get $agent . | default "") }}
+{{- fail (printf "agent.%s is %s: name the directory without . and .." . (get $agent .)) }}
+{{- end }}
+{{- end }}
+{{- $taken := list }}
+{{- range list "/tmp" "/etc/gputile" "/proc" "/sys" "/host" "/usr/local/nvidia" "/var/lib/kubelet/device-plugins" (printf "%s/pod-resources" .kubeletDir) }}
+{{- $taken = append $taken (dict "path" (clean .) "said" (printf "the agent has a place of its own at %s" .)) }}
+{{- end }}
+{{- range $name := list "stateDir" "usageDir" "cdiDir" }}
+{{- with get $agent $name }}
+{{- $path := clean . | trimSuffix "/" }}
+{{- $said := printf "agent.%s is %s" $name . }}
+{{- range $taken }}
+{{- if or (hasPrefix (printf "%s/" .path) (printf "%s/" $path)) (hasPrefix (printf "%s/" $path) (printf "%s/" .path)) }}
+{{- fail (printf "%s, and %s: neither may be within the other" $said .said) }}
+{{- end }}
+{{- end }}
+{{- $taken = append $taken (dict "path" $path "said" $said) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -81,6 +81,31 @@ def parse_quantity(value: str | int | float) -> Fraction:
     return max(-_LARGEST, min(number * Fraction(10) ** max(-_FURTHEST, min(exponent, _FURTHEST)), _LARGEST))
 
 
+Amount = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "pattern": r"^\+?[0-9]*(\.[0-9]*)?([numkMGTPE]|[KMGTPE]i|[eE][+-]?0{0,13}[0-9]{1,5})?$",
+            "minLength": 1,
+            "maxLength": LONGEST_QUANTITY,
+        }
+    ),
+]
+"""What ``parse_amount`` reads; the pattern is for readers of schemas, ``parse_amount`` says better what is wrong."""
+
+
+def parse_amount(value: str | int | float) -> Fraction:
+    """Return a quantity that is zero or more.
+
+    Raises:
+        QuantityError: it is not a quantity, or negative.
+    """
+    amount = parse_quantity(value)
+    if amount < 0:
+        raise QuantityError(f"{value} is negative")
+    return amount
+
+
 def parse_count(value: str | int | float) -> int:
     """Return a quantity that must be a whole number, zero or more, as extended resources are.
 
@@ -89,9 +114,7 @@ def parse_count(value: str | int | float) -> int:
     """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)  # nearly all of them; a fraction takes ten times as long
-    amount = parse_quantity(value)
-    if amount < 0:
-        raise QuantityError(f"{value} is negative")
+    amount = parse_amount(value)
     if amount.denominator != 1:
         raise QuantityError(f"{_as_written(value, amount)} is not a whole number")
     if amount.numerator >= 2**63:

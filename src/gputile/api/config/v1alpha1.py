@@ -12,7 +12,7 @@ from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
 from gputile.api.field_mistake import RULE
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
-from gputile.api.quantity import MemorySize, QuantityError, parse_mib, parse_quantity
+from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
 from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
@@ -122,9 +122,10 @@ class PreemptionConfiguration(Section, frozen=True):
 
 
 # Kubernetes, "Labels and Selectors"
-_LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL_KEY = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}")
-_LABEL_VALUE = re.compile(rf"(?:{_LABEL_NAME})?")
+_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}"
+_LABEL_VALUE = rf"({_LABEL_NAME})?"
+_MOST_OFFERED = 2**53  # what every reader of JSON keeps exactly
 
 
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
@@ -151,7 +152,7 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
     label: Annotated[
         str,
         Meta(
-            pattern=r"^([a-z0-9][-a-z0-9.]*/)?[A-Za-z0-9][-A-Za-z0-9_.]*=[A-Za-z0-9][-A-Za-z0-9_.]*$",
+            pattern=f"^{_LABEL_KEY}={_LABEL_NAME}$",
             extra={RULE: "KEY=VALUE of a node label"},
             description=(
                 "The label, as `KEY=VALUE`, that the nodes of this type have and no others: the one by which the "
@@ -161,14 +162,18 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
     ]
     gpus: Annotated[NodeTypeGpus, Meta(description="The GPUs of one node.")]
     mode: Annotated[Mode, Meta(description="The mode that the nodes join with.")] = Mode.EXCLUSIVE
-    labels: Annotated[dict[str, str], Meta(description="Further labels of the nodes that pods may select by.")] = (
-        msgspec.field(default_factory=dict)
-    )
+    labels: Annotated[
+        dict[
+            Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
+            Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
+        ],
+        Meta(description="Further labels of the nodes that pods may select by."),
+    ] = msgspec.field(default_factory=dict)
     taints: Annotated[
         tuple[NodeTaint, ...], Meta(description="Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")
     ] = ()
     resources: Annotated[
-        dict[str, str | int],
+        dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         Meta(
             description=(
                 "What else one node offers to pods, by resource: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. "
@@ -404,7 +409,7 @@ def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
                 f"{where}.resources has {resource}: what the GPUs offer follows from gpus and mode"
             )
         try:
-            parse_quantity(amount)
+            parse_amount(amount)
         except QuantityError as error:
             raise ConfigurationError(f"{where}.resources.{resource}: {error}") from error
 
@@ -425,9 +430,9 @@ def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
     """Check the further labels of a node type: other fields decide some."""
     decided = {described.key: ("label", described.value), MODE_LABEL: ("mode", described.mode.value)}
     for key, value in described.labels.items():
-        if not _LABEL_KEY.fullmatch(key):
+        if not re.fullmatch(_LABEL_KEY, key):
             raise ConfigurationError(f"{where}.labels: {key[:63]!r} is no key of a label")
-        if not _LABEL_VALUE.fullmatch(value):
+        if not re.fullmatch(_LABEL_VALUE, value):
             raise ConfigurationError(f"{where}.labels.{key} is {value[:64]!r}, which is no value of a label")
         field, expected = decided.get(key, ("", value))
         if value != expected:
