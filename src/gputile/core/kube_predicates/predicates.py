@@ -18,6 +18,7 @@ from gputile.core.kube_predicates.disks import DISK_TAKEN, AttachedDisks, Disk, 
 from gputile.core.kube_predicates.host_ports import HOST_PORTS, HostPort, TakenPorts, host_ports
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
 from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
+from gputile.core.kube_predicates.node_refusals import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.pod_requests import (
     NEW_POD,
     PODS,
@@ -271,14 +272,14 @@ class Predicates:
         template.position = now
         return template.reasons
 
-    def open_alone(self, pod: Pod) -> npt.NDArray[np.bool_]:
-        """Return to which nodes the pod may go whatever other pods' labels are: shape [nodes], as ``node_names``."""
+    def refusals_alone(self, pod: Pod) -> NodeRefusals:
+        """Return what ``alone`` tells, as numbers and in the order of ``node_names``."""
         template = self._template(pod.spec)
-        lacking = self._first_lacking(template.needs)
-        if lacking is None:
-            reasons = self.alone(pod)
-            return np.fromiter((reasons[name] is None for name in self._nodes), np.bool_, len(self._nodes))
-        return self._answers(template).open & (lacking < 0)
+        lacking = self._lacking(template.needs)
+        if lacking is not None:
+            return self._answers(template).refusals.or_else(lacking)
+        reasons = self.alone(pod)
+        return node_refusals(reasons[name] for name in self._nodes)
 
     @property
     def node_names(self) -> Sequence[str]:
@@ -352,18 +353,14 @@ class Predicates:
 
     def _reasons(self, template: _Template) -> dict[str, PredicateRefusal | None]:
         """Judge all nodes anew."""
-        needs, reasons = template.needs, dict(self._answers(template).reasons)
-        lacking = self._first_lacking(needs)
+        needs, known = template.needs, self._answers(template)
+        lacking = self._lacking(needs)
         if lacking is None:
-            return {name: reason or self._loads[name].reason(needs) for name, reason in reasons.items()}
-        refusals = [TOO_MANY_PODS, *map(lacks, needs.amounts)]
-        for (name, reason), first in zip(reasons.items(), lacking.tolist(), strict=True):
-            if reason is None and first >= 0:
-                reasons[name] = refusals[first]
-        return reasons
+            return {name: reason or self._loads[name].reason(needs) for name, reason in known.reasons.items()}
+        return dict(zip(known.reasons, known.refusals.or_else(lacking).each(), strict=True))
 
-    def _first_lacking(self, needs: _Needs) -> npt.NDArray[np.int64] | None:
-        """Return what each node lacks first of a place for a pod, and of what it asks; None where it asks for more."""
+    def _lacking(self, needs: _Needs) -> NodeRefusals | None:
+        """Return what nodes lack first of a place for a pod, and of what it asks; None where it asks for more."""
         if needs.ports or needs.disks:
             return None
         if self._spare is None:
@@ -374,7 +371,8 @@ class Predicates:
                 if (load := self._loads.get(name)) is not None:
                     self._spare.update(self._rows[name], load.allocatable, load.used)
         self._stale.clear()
-        return self._spare.first_lacking([(PODS, 1), *needs.amounts.items()])
+        first = self._spare.first_lacking([(PODS, 1), *needs.amounts.items()])
+        return NodeRefusals(first, (TOO_MANY_PODS, *map(lacks, needs.amounts))) if first is not None else None
 
     def _checks(self, pod: Pod) -> list[Check]:
         """Return the checks of a pod, with everybody counted who is placed now."""

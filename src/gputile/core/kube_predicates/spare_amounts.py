@@ -29,7 +29,7 @@ class SpareAmounts:
         for name, array in self._arrays.items():
             array[row] = _left(name, allocatable, used)
 
-    def first_lacking(self, needs: Sequence[tuple[str, int]]) -> npt.NDArray[np.int64] | None:
+    def first_lacking(self, needs: Sequence[tuple[str, int]]) -> npt.NDArray[np.intp] | None:
         """Return for each node which of ``needs`` it lacks first, by position from 0, -1 for none: shape [nodes].
 
         None where arrays cannot tell.
@@ -37,7 +37,7 @@ class SpareAmounts:
         known = self._arrays.keys() | {name for name, _ in needs}
         if len(known) > MOST_RESOURCES or any(amount >= _LARGEST for _, amount in needs):
             return None
-        found = np.full(len(self._nodes), -1, np.int64)
+        found = np.full(len(self._nodes), -1, np.intp)
         for i in reversed(range(len(needs))):
             name, amount = needs[i]
             found[self._array(name) < amount] = i

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from gputile.api.core import Node, PodSpec
 from gputile.core.kube_predicates.node_fit import avoided_taints, preferred_weight, static_reason, static_reasons
+from gputile.core.kube_predicates.node_refusals import node_refusals
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.kube_predicates.recent_changes import RecentChanges
 
@@ -16,8 +17,8 @@ from gputile.core.kube_predicates.recent_changes import RecentChanges
 class SpecAnswers:
     """What nodes answer, as of a ``position`` in the log of changed nodes.
 
-    ``reasons`` has for each node, in their order, why no pod of such a spec may run there, None where one may; ``open``
-    tells the same as an array: shape [nodes].
+    ``reasons`` has for each node, in their order, why no pod of such a spec may run there, None where one may;
+    ``refusals`` are the same as numbers.
     """
 
     def __init__(self, spec: PodSpec, reasons: dict[str, PredicateRefusal | None], position: int) -> None:
@@ -29,7 +30,7 @@ class SpecAnswers:
             affinity=spec.affinity,
         )  # the rest of a spec may be large
         self.reasons = reasons
-        self.open = _open(reasons)
+        self.refusals = node_refusals(reasons.values())
         self.position = position
         self._weights: dict[str, tuple[int, int]] = {}
         self._all_weights: npt.NDArray[np.int64] | None = None
@@ -45,7 +46,7 @@ class SpecAnswers:
                 reasons.pop(name, None)
         if list(reasons) != list(nodes):
             self.reasons = {name: reasons[name] for name in nodes}
-        self.open = _open(self.reasons)
+        self.refusals = node_refusals(self.reasons.values())
         self._all_weights = None
 
     def weight(self, node: Node) -> tuple[int, int]:
@@ -93,7 +94,3 @@ def answers_key(spec: PodSpec) -> bytes:
     """Return what is equal for specs that all nodes answer alike."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode((spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity))
-
-
-def _open(reasons: Mapping[str, PredicateRefusal | None]) -> npt.NDArray[np.bool_]:
-    return np.fromiter((reason is None for reason in reasons.values()), np.bool_, len(reasons))

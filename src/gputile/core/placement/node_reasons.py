@@ -1,7 +1,7 @@
 """Words the reasons of nodes, and names nodes with the same reason together."""
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 NAMES_SHOWN = 3
 
@@ -21,12 +21,22 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 def told_of(names: Collection[str], why: str) -> str:
     """Return "NODE: why", or "4 nodes (NODE, ...): why"."""
-    return f"{some(names)}: {why}" if len(names) == 1 else f"{len(names)} nodes ({some(names)}): {why}"
+    return told_of_first(first_few(names), len(names), why)
 
 
-def some(names: Collection[str]) -> str:
+def told_of_first(first: Sequence[str], count: int, why: str) -> str:
+    """Return what ``told_of`` does, of ``count`` nodes whose ``first_few`` are known."""
+    return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
+
+
+def some(first: Sequence[str], count: int) -> str:
+    """Return the ``first_few`` of ``count`` nodes in a text that tells whether there are more."""
+    return ", ".join(first) + (", ..." if count > len(first) else "")
+
+
+def first_few(names: Iterable[str]) -> list[str]:
     """Return the first few of ``names`` by the alphabet.
 
     kube-scheduler names nodes in another order each time; what is said of the same nodes stays the same text.
     """
-    return ", ".join(heapq.nsmallest(NAMES_SHOWN, names)) + (", ..." if len(names) > NAMES_SHOWN else "")
+    return heapq.nsmallest(NAMES_SHOWN, names)

@@ -82,6 +82,8 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
                 for name in NAMES:
                     assert at_once(live.reason(each, name)) == answers.get(name, UNKNOWN_NODE)
                 assert live.reasons(each) == answers
+                alone = live.alone(each)
+                assert live.refusals_alone(each).each() == [alone[name] for name in live.node_names]
     finally:
         module.MOVES_KEPT = kept_before
 

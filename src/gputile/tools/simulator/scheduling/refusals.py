@@ -1,14 +1,22 @@
 """Finds why requests do not fit nodes, and again only for nodes that have changed since."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
 from gputile.core.placement.fit_refusal import FitRule
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.scheduling.equal_pods import NodeStates
 
+Rows = npt.NDArray[np.intp]
+
 _SHAPES_KEPT = 64
+FITS = -1
+_UNKNOWN = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +29,22 @@ class ToldRefusal:
 
 @dataclass(slots=True)
 class _Kept:
-    """The answers for one shape, by the node's row, as of a position in the ledger's changes."""
+    """The answers for one shape as of a position in the ledger's changes, numbers by the node's row.
+
+    A number is a position in ``told``, ``FITS`` or ``_UNKNOWN``.
+    """
 
     position: int
-    answers: dict[int, ToldRefusal | None] = field(default_factory=dict)
+    numbers: Rows
+    told: list[ToldRefusal] = field(default_factory=list)
+    number_of: dict[ToldRefusal, int] = field(default_factory=dict)
+
+    def number(self, refusal: ToldRefusal) -> int:
+        """Return the number of a refusal, a new one where it is told for the first time."""
+        found = self.number_of.setdefault(refusal, len(self.told))
+        if found == len(self.told):
+            self.told.append(refusal)
+        return found
 
 
 class Refusals:
@@ -35,52 +55,44 @@ class Refusals:
         self._states = states
         self._shapes: OrderedDict[tuple[Shape, int], _Kept] = OrderedDict()
 
-    def question(self, request: Request) -> "Question":
-        """Return who answers for a request, until the ledger changes."""
+    def told(self, request: Request, rows: Rows) -> tuple[Sequence[ToldRefusal], Rows]:
+        """Return refusals, and for each of ``rows`` of the ledger the position of its own: shape [rows].
+
+        The position is ``FITS`` for a node that the request fits. A row -1 is that of a node that is not known.
+        """
+        kept = self._up_to_date(request)
+        numbers = kept.numbers[rows]
+        alike: dict[bytes, int] = {}
+        for i in np.flatnonzero(numbers == _UNKNOWN).tolist():
+            row = int(rows[i])
+            numbers[i] = kept.numbers[row] = self._number(kept, request, row, alike)
+        return kept.told, numbers
+
+    def _up_to_date(self, request: Request) -> _Kept:
+        """Return what is kept for a request, without what the ledger has changed since."""
         ledger = self._engine.ledger
-        key = request.shape, ledger.group_number(request.shape.trust_group)
-        kept = self._shapes.pop(key, None) or _Kept(ledger.changes.position)
+        key, now = (request.shape, ledger.group_number(request.shape.trust_group)), ledger.changes.position
+        kept = self._shapes.pop(key, None)
+        changed = ledger.changes.since(kept.position) if kept is not None else None
+        if kept is None or changed is None or len(kept.numbers) != ledger.node_arrays.rows + 1:
+            # The last one is of nodes that are not known.
+            kept = _Kept(now, np.full(ledger.node_arrays.rows + 1, _UNKNOWN, np.intp))
+        else:
+            kept.numbers[changed] = _UNKNOWN
+            kept.position = now
         self._shapes[key] = kept
         if len(self._shapes) > _SHAPES_KEPT:
             self._shapes.popitem(last=False)
-        changed = ledger.changes.since(kept.position)
-        if changed is None:
-            kept.answers.clear()
-        else:
-            for row in changed.tolist():
-                kept.answers.pop(row, None)
-        kept.position = ledger.changes.position
-        return Question(self._engine, self._states, request, kept.answers)
+        return kept
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Why one request does not fit nodes; ``answers`` are those that are known, by the node's row."""
-
-    engine: PlacementEngine
-    states: NodeStates
-    request: Request
-    answers: dict[int, ToldRefusal | None]
-    _alike: dict[bytes, ToldRefusal | None] = field(default_factory=dict)
-
-    def refusal(self, name: str) -> ToldRefusal | None:
-        """Return why the request does not fit node ``name``, None where it does."""
-        row = self.engine.ledger.row_of.get(name)
-        if row is None:
-            return self._asked(name)
-        if row not in self.answers:
-            self.answers[row] = self._found(name, row)
-        return self.answers[row]
-
-    def _found(self, name: str, row: int) -> ToldRefusal | None:
-        info = self.engine.ledger.node_info(row)
-        key = self.states.gpus_key(row, info) if info is not None else b""
-        if not key:
-            return self._asked(name)
-        if key not in self._alike:
-            self._alike[key] = self._asked(name)
-        return self._alike[key]
-
-    def _asked(self, name: str) -> ToldRefusal | None:
-        refusal = self.engine.refusal(self.request, name)
-        return ToldRefusal(refusal.text, refusal.rule) if refusal is not None else None
+    def _number(self, kept: _Kept, request: Request, row: int, alike: dict[bytes, int]) -> int:
+        """Return the number of what is said of a node; ``alike`` has the numbers of this question by ``gpus_key``."""
+        info = self._engine.ledger.node_info(row) if row >= 0 else None
+        key = self._states.gpus_key(row, info) if info is not None else b""
+        if key and key in alike:
+            return alike[key]
+        refusal = self._engine.refusal(request, info.name if info is not None else "")
+        number = FITS if refusal is None else kept.number(ToldRefusal(refusal.text, refusal.rule))
+        if key:
+            alike[key] = number
+        return number

@@ -5,7 +5,7 @@ GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs 
 decided by the search that plans them live.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,12 +17,11 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.node_refusals import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
-from gputile.core.placement.node_reasons import some, told_of
 from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
@@ -36,11 +35,11 @@ from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.explanation.node_reports import waiting_for
 from gputile.tools.simulator.scheduling.binding import bind, settle
 from gputile.tools.simulator.scheduling.equal_pods import EqualPods, Likeness, Likenesses, NodeStates
-from gputile.tools.simulator.scheduling.refusals import Refusals
+from gputile.tools.simulator.scheduling.nowhere import NodeNames, fits_nowhere_text
+from gputile.tools.simulator.scheduling.refusals import FITS, Refusals, ToldRefusal
 
 # The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
 RANK_WEIGHT = 2000
-_SHOWN = 10
 IN_A_ROW = 4  # so many equal pods one after the other pay for what places equal pods faster
 _MOST_ROUNDS = 32  # so long may a chain of pods be, each with affinity to one that comes later
 _NOBODY: Mapping[GangName, int] = {}
@@ -65,6 +64,14 @@ class _WaitingBatch:
     asked_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class _JudgedNodes:
+    """The nodes in the order of the predicates, and the ledger's row of each, -1 for none: shape [nodes]."""
+
+    names: NodeNames
+    rows: npt.NDArray[np.intp]
+
+
 @dataclass(slots=True)
 class Simulation:
     """A cluster, and the pods decided so far."""
@@ -81,7 +88,7 @@ class Simulation:
     _last: tuple[Likeness, int] | None = field(init=False, default=None)  # of the last pods, and how many were equal
     _equal: EqualPods | None = field(init=False, default=None)  # what places them
     _refused: dict[Likeness, str] = field(init=False, default_factory=dict)  # since a pod was placed last
-    _rows: npt.NDArray[np.intp] | None = field(init=False, default=None)  # of the predicates' nodes in the ledger
+    _known_nodes: _JudgedNodes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
@@ -97,7 +104,7 @@ class Simulation:
         ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
-        self._last = self._equal = self._rows = None
+        self._last = self._equal = self._known_nodes = None
         self._refused.clear()
         self._groups = scenario.groups
         self.ledger.apply(TimePassed(clock_ns()))
@@ -229,36 +236,37 @@ class Simulation:
                 self._equal = EqualPods(pod, request, self.engine, predicates, self._states, self._placed_on)
             node, feasible = self._equal.best(), self._equal.feasible
         else:
-            rows = self._ledger_rows()
-            open_rows = rows[predicates.open_alone(pod) & (rows >= 0)]
+            rows = self._nodes().rows
+            open_rows = rows[predicates.refusals_alone(pod).open & (rows >= 0)]
             scores = self.engine.scores(request.shape, request.host)
             open_rows = np.sort(open_rows[scores[open_rows] != UNFIT])
             feasible = len(open_rows)
             info = ledger.node_info(int(open_rows[scores[open_rows].argmax()])) if feasible else None
             node = info.name if info is not None else None
         if node is None:
-            return PodOutcome(pod, None, None, self._why_nowhere(request, predicates.reasons(pod)))
-        reason = f"fits {feasible} of {len(self._ledger_rows())} node(s)"
+            return PodOutcome(pod, None, None, self._why_nowhere(request, predicates.refusals_alone(pod)))
+        reason = f"fits {feasible} of {len(self._nodes().rows)} node(s)"
         if self._equal is not None:
             return self._told(pod, self._equal.place(pod, node, now_ns), reason)
         return self._placed(pod, self._fitting(pod, request, node, now_ns), reason)
 
     def _decide_without_gpus(self, pod: Pod) -> PodOutcome:
         """Place a pod that asks for no GPU where kube-scheduler's own scores are best."""
-        predicates = self._predicates
-        names, open_to_pod = predicates.node_names, np.flatnonzero(predicates.open_alone(pod))
+        predicates, names = self._predicates, self._nodes().names.names
+        refusals = predicates.refusals_alone(pod)
+        open_to_pod = np.flatnonzero(refusals.open)
         if not len(open_to_pod):
-            return PodOutcome(pod, None, None, self._why_nowhere(None, predicates.reasons(pod)))
+            return PodOutcome(pod, None, None, self._why_nowhere(None, refusals))
         node = names[int(open_to_pod[predicates.scores_among(pod, open_to_pod).argmax()])]
         settle(self.ledger, pod, node)
         return PodOutcome(pod, node, None, f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU")
 
-    def _ledger_rows(self) -> npt.NDArray[np.intp]:
-        """Return the ledger's row of each node, -1 for none, in the order of the predicates: shape [nodes]."""
-        if self._rows is None:
+    def _nodes(self) -> _JudgedNodes:
+        if self._known_nodes is None:
             row_of, names = self.ledger.row_of, self._predicates.node_names
-            self._rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
-        return self._rows
+            rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
+            self._known_nodes = _JudgedNodes(NodeNames(names), rows)
+        return self._known_nodes
 
     def _fitting(self, pod: Pod, request: Request, node: str, now_ns: int) -> Decision:
         """Return which GPUs of a node that the pod fits it gets."""
@@ -280,7 +288,7 @@ class Simulation:
         open_to_pod = [name for name, reason in in_tree.items() if reason is None]
         feasible = self.engine.filter(request, open_to_pod).feasible if request else open_to_pod
         if not feasible:
-            return PodOutcome(pod, None, None, self._why_nowhere(request, in_tree))
+            return PodOutcome(pod, None, None, self._why_nowhere(request, node_refusals(in_tree.values())))
         scores = predicates.scores(pod, feasible)
         ranks = self.engine.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
         total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
@@ -310,26 +318,15 @@ class Simulation:
             if demand.due():
                 self.engine.reprice(prices(demand.demand()))
 
-    def _why_nowhere(self, request: Request | None, in_tree: dict[str, PredicateRefusal | None]) -> str:
-        """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons."""
-        by_gpu: dict[str, list[str]] = {}
-        rule_of: dict[str, int] = {}
-        others: dict[str, list[str]] = {}
-        question = self._refusals.question(request) if request else None
-        for name, reason in in_tree.items():
-            gpu_is_short = reason is None or reason.lacks_gpus
-            refused = question.refusal(name) if question and gpu_is_short else None
-            if refused is not None:
-                by_gpu.setdefault(refused.text, []).append(name)
-                rule_of[refused.text] = refused.rule
-            else:
-                others.setdefault(reason.text if reason is not None else "did not fit", []).append(name)
-        texts = sorted(by_gpu, key=lambda text: -rule_of[text])
-        parts = [told_of(by_gpu[text], text) for text in texts[:_SHOWN]]
-        if more := sum(len(by_gpu[text]) for text in texts[_SHOWN:]):
-            parts.append(f"and {more} more nodes for want of GPUs")
-        parts += [f"{len(names)} {text} ({some(names)})" for text, names in others.items()]
-        return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)
+    def _why_nowhere(self, request: Request | None, in_tree: NodeRefusals) -> str:
+        """Return a sentence on all nodes: what their GPUs lack, and kube-scheduler's reasons."""
+        cluster = self._nodes()
+        told: Sequence[ToldRefusal] = ()
+        by_gpu = np.full(len(cluster.rows), FITS, np.intp)
+        if request is not None:
+            gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[in_tree.codes]
+            told, by_gpu[gpus_are_short] = self._refusals.told(request, cluster.rows[gpus_are_short])
+        return fits_nowhere_text(cluster.names, in_tree, told, by_gpu)
 
 
 def _whole_likeness(pod: Pod) -> Hashable:

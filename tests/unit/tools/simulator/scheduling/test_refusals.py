@@ -1,5 +1,6 @@
 """What is kept of refusals is what the placement engine would say anew."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +9,7 @@ from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.scheduling.equal_pods import NodeStates
-from gputile.tools.simulator.scheduling.refusals import Refusals, ToldRefusal
+from gputile.tools.simulator.scheduling.refusals import FITS, Refusals, ToldRefusal
 from tests.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -41,6 +42,8 @@ def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, di
     for event, asks in steps:
         ledger.apply(event)
         request = request_of(pod(asks=asks))
-        question = refusals.question(request)
-        for name in (*NAMES, "unknown"):
-            assert question.refusal(name) == told(engine.refusal(request, name))
+        names = (*NAMES, "unknown")
+        found, numbers = refusals.told(request, np.array([ledger.row_of.get(name, -1) for name in names]))
+        said = [None if number == FITS else found[number] for number in numbers.tolist()]
+        assert said == [told(engine.refusal(request, name)) for name in names]
+        assert len(set(found)) == len(found)
