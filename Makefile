@@ -66,11 +66,13 @@ e2e: $(STAMP) ## the tests on a real control plane
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done
 
-image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; no registry, no daemon
-	@$(BIN)/python -m release image
+REPOSITORY_OPTION = $(if $(REPOSITORY), --repository=$(REPOSITORY))
 
-release: $(STAMP) ## wheel, sources, chart, kubectl plugins, image, bill of materials and checksums in dist/, each tried
-	@$(BIN)/python -m release all
+image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; REPOSITORY=... is its name
+	@$(BIN)/python -m release image$(REPOSITORY_OPTION)
+
+release: $(STAMP) ## all that people take in dist/, each file tried; from URL=https://..., the image by REPOSITORY=...
+	@$(BIN)/python -m release all$(if $(URL), --url=$(URL))$(REPOSITORY_OPTION)
 
 version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: news into CHANGELOG.md, the number wherever it stands
 	@$(BIN)/python -m changes "$(VERSION)" "$$(date --utc +%F)"

@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +42,16 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=told)
         command.add_argument("--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)")
         command.add_argument("--repository", default="localhost/gputile", help="the image, without its tag")
-        command.add_argument("--url", default="https://example.com", help="where people will load the files from")
+        command.add_argument(
+            "--url", type=_address, default="", help="where people will load the files from; without it, none for krew"
+        )
     return parser
+
+
+def _address(text: str) -> str:
+    if text and re.fullmatch(r"https://[^\s/]+(/\S*)?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address that begins with https://")
+    return text.rstrip("/")
 
 
 def _release(options: argparse.Namespace) -> Release:
@@ -56,6 +65,8 @@ def _build_all(options: argparse.Namespace) -> None:
         print(f"built     {path.name}: {-(-path.stat().st_size // 1024):,} KiB", flush=True)
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
+    if not release.url:
+        print("left out  krew's manifests: make release URL=https://... says where people will load the files from")
 
 
 def _build_image(options: argparse.Namespace) -> None:

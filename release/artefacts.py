@@ -40,7 +40,8 @@ _CAVEATS: Final = (
 @dataclass(frozen=True)
 class Release:
     """What a release is built from. ``epoch`` is its time in seconds of Unix time, ``machine`` the processor as
-    ``uname -m`` says it, ``repository`` the image's name without tag, ``url`` where people will load the files from.
+    ``uname -m`` says it, ``repository`` the image's name without tag, ``url`` where people will load the files from,
+    "" if nobody knows.
     """
 
     project: Path
@@ -64,7 +65,7 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
     written: list[Path] = []
-    for build in (build_notes, build_python, build_chart, build_plugins, build_container_image):
+    for build in (build_notes, build_python, build_chart, build_plugins, build_krew_manifests, build_container_image):
         for path in build(release, output):
             written.append(path)
             yield path
@@ -96,8 +97,8 @@ def build_chart(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_plugins(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the archive of the kubectl plugins, with all that they import, and krew's manifest of each."""
-    archive = output / f"gputile-kubectl-{VERSION}-{release.machine}.tar.gz"
+    """Yield the archive of the kubectl plugins, with all that they import."""
+    archive = _plugins_archive(release, output)
     with tempfile.TemporaryDirectory() as directory:
         settings, library = environment(release.epoch), Path(directory, "lib")
         install(library, ["--require-hashes", "-r", release.project / "requirements" / "runtime.txt"], settings)
@@ -111,10 +112,19 @@ def build_plugins(release: Release, output: Path) -> Iterator[Path]:
                 content[name] = _SCRIPT.format(module=module, function=function)
         archive.write_bytes(pack(content, release.epoch))
     yield archive
-    for plugin in PLUGINS:
+
+
+def build_krew_manifests(release: Release, output: Path) -> Iterator[Path]:
+    """Yield krew's manifest of each plugin in the archive; none where nobody knows where krew could load it from."""
+    archive = _plugins_archive(release, output)
+    for plugin in PLUGINS if release.url else ():
         path = output / f"{plugin}.krew.yaml"
         path.write_text(yaml.safe_dump(krew_manifest(release, plugin, archive), sort_keys=False))
         yield path
+
+
+def _plugins_archive(release: Release, output: Path) -> Path:
+    return output / f"gputile-kubectl-{VERSION}-{release.machine}.tar.gz"
 
 
 def build_container_image(release: Release, output: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import load_configuration
+from gputile.api.well_known import GPU_RESOURCES
 from tests.chart.helmcli import CHART, HelmFailed, of_kind, render
 
 pytestmark = pytest.mark.requirement("U2", "U9", "U11")
@@ -108,9 +109,9 @@ def verdicts(values: dict[str, Any]) -> tuple[str, str]:
         (node_types({"taints": [{"key": "a", "effect": "PreferNoSchedule"}]}), "/taints/0/effect"),
         (node_types({"resources": {"cpu": "lots"}}), "/autoscaling/nodeTypes/0/resources/cpu"),
         (node_types({"resources": {"cpu": "-1"}}), "/autoscaling/nodeTypes/0/resources/cpu"),
-        (
-            node_types({"resources": {"aliyun.com/gpu-mem": 3}}),
-            "[0].resources has aliyun.com/gpu-mem: what the GPUs offer",
+        *(
+            (node_types({"resources": {each: 3}}), f"[0].resources has {each}: what the GPUs offer")
+            for each in GPU_RESOURCES
         ),
         (node_types({"labels": {"x y": "z"}}), 'autoscaling.nodeTypes[0].labels: "x y" is no key of a label'),
         (node_types({"labels": {"x": "z z"}}), "/autoscaling/nodeTypes/0/labels/x"),

@@ -5,13 +5,14 @@ import platform
 import re
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from shutil import copy, copytree
 
 import pytest
 import yaml
 from release.archives import pack
-from release.artefacts import SUMS, Release, build_chart, build_notes, build_plugins, build_python
+from release.artefacts import SUMS, Release, build_chart, build_krew_manifests, build_notes, build_plugins, build_python
 from release.verification import NotAsPromised, verify_release
 
 from gputile.version import VERSION
@@ -28,7 +29,7 @@ VALUES = ("--set=image.repository=registry.example.com/gputile", "--kube-version
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All artefacts, the image that of the other tests, and their checksums."""
     output = tmp_path_factory.mktemp("dist")
-    for build in (build_notes, build_python, build_chart, build_plugins):
+    for build in (build_notes, build_python, build_chart, build_plugins, build_krew_manifests):
         list(build(RELEASE, output))
     try:
         image = built_image()
@@ -99,6 +100,18 @@ def test_krew_finds_the_plugins(built: Path) -> None:
             entry = packed.getmember(found["bin"])
             assert entry.mode & 0o111
             assert "LICENSE" in packed.getnames()
+
+
+def test_without_an_address_there_is_nothing_for_krew_and_nothing_is_said_of_it(dist: Path) -> None:
+    nowhere = replace(RELEASE, url="")
+    with pytest.raises(NotAsPromised, match=r"gputile\.krew\.yaml .*no address"):
+        list(verify_release(nowhere, dist))
+    for path in dist.glob("*.krew.yaml"):
+        path.unlink()
+    assert list(build_krew_manifests(nowhere, dist)) == []
+    write_sums(dist)
+    (line,) = [each for each in verify_release(nowhere, dist) if each.startswith("gputile-kubectl-")]
+    assert line.endswith(": its plugins run")
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,23 @@ def test_the_build_files_step_needs_nothing_but_the_standard_library() -> None:
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [(), ("wheels",), ("image", "--registry=x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("wheels",), ("image", "--registry=x"), ("all", "--url=example.com"), ("all", "--url=https://x y")],
+)
 def test_what_is_asked_for_wrongly_gets_the_usage(arguments: tuple[str, ...]) -> None:
     done = release(*arguments, path=os.environ["PATH"])
     assert done.returncode == 2
     assert "usage: python -m release" in done.stderr
+
+
+def test_make_hands_on_where_the_files_and_the_image_will_be() -> None:
+    def made(*variables: str) -> str:
+        command = ["make", "--dry-run", "--no-print-directory", "release", *variables]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+    assert made("URL=", "REPOSITORY=").endswith("-m release all")
+    given = made("URL=https://example.org/v1", "REPOSITORY=example.org/gputile")
+    assert given.endswith("-m release all --url=https://example.org/v1 --repository=example.org/gputile")
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert all(variable in told for variable in ("URL=", "REPOSITORY="))
