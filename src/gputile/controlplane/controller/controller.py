@@ -90,6 +90,8 @@ class Controller:
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
         self._scales = configuration.autoscaling.enabled
+        if self._scales:
+            self.gangs.make_way = self._requester.make_way
         if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = monitoring_app(self._registry(), self.not_ready)
@@ -253,6 +255,8 @@ class Controller:
         yield from self.cluster_state.pod_event(event)
         if self._scales:
             yield from self._waiting.pod_event(event)
+            if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
+                self._requester.wake()
         if isinstance(event, Replaced):
             self._has_listed("pods")
 

@@ -115,6 +115,7 @@ class GangPlanner:
         self._reported: dict[GangName, tuple[EventReason, str]] = {}
         self._wanting: dict[GangName, int] = {}  # since when gangs have been without GPUs, Unix time in nanoseconds
         self._round = GangRound()
+        self._starting_on: set[str] = set()
 
     def steps(self, now_ns: int) -> Steps[GangRound]:
         """Return, in steps, what to write now; the cluster state already has it, and may not change meanwhile.
@@ -136,12 +137,14 @@ class GangPlanner:
         self._starvation.begin(names, cluster_state.now_ns)
         self._several_started = sum(gang.started for gang in gangs) > 1
         head: Gang | None = None
+        starting_on = set[str]()
         for gang in gangs:
             yield
             if gang.repeated and self._has_reservation(gang):
                 self._starvation.repeat(gang.name)
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            yield from self._add_places(gang, starting_on)
             if gang.name.by_object and not cluster_state.groups_read:
                 # Its size is not known yet: only what has begun goes on.
                 result.waiting += bool(gang.unreserved)
@@ -157,6 +160,7 @@ class GangPlanner:
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
                     self._starvation.starve(gang.name, certain=self._searches.starts_some_day(gang))
+        self._starting_on = starting_on
         runs = {gang.name: not gang.below_min_member for gang in gangs}
         self._starvation.end(
             lambda name: runs.get(name, cluster_state.members.runs(name)), finished=not result.unfinished
@@ -184,6 +188,13 @@ class GangPlanner:
     def nodes_with_room(self, gang: GangName) -> set[str]:
         """Return the nodes on which a gang that lacks room has room for some of its pods, as the last search found."""
         return self._searches.nodes_with_room(gang)
+
+    def starting_on(self) -> set[str]:
+        """Return the nodes to which pods of gangs are about to be bound, as the last round found.
+
+        Only autoscaling asks for them.
+        """
+        return self._starting_on
 
     def abandon(self) -> Steps[None]:
         """Take back, in steps, what was expected of a round that was given up: nothing of it is written."""
@@ -261,6 +272,14 @@ class GangPlanner:
         else:
             yield from self._remove_reservations(gang, result)
         return False
+
+    def _add_places(self, gang: Gang, nodes: set[str]) -> Steps[None]:
+        """Add the nodes to which pods of a gang are about to be bound."""
+        if self._configuration.autoscaling.enabled:
+            for pod in gang.reserved:
+                if (reservation := reservation_of(pod)) is not None:
+                    nodes.add(reservation.node)
+                yield
 
     def _start(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
         """Write the reservations of a plan that may start."""

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol
 
@@ -64,7 +64,8 @@ class PodWriter(Protocol):
 class GangWriter:
     """Runs rounds while this replica is ``active``, after every change of the cluster state.
 
-    What the watches tell comes by ``updates``, and waits there while a round is planned.
+    What the watches tell comes by ``updates``, and waits there while a round is planned. ``make_way`` is called and
+    waited for before pods may be bound to their places.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class GangWriter:
     ) -> None:
         self.planned = 0
         self.failures = 0
+        self.make_way: Callable[[], Awaitable[None]] = _nothing
         self._cluster_state = cluster_state
         self._planner = planner
         self._writer = writer
@@ -137,7 +139,7 @@ class GangWriter:
             await in_slices(self._record(event))
         await asyncio.gather(
             for_each(self._write_gang, result.reservations),
-            for_each(self._ungate, result.gates),
+            self._ungate_all(result.gates),
             for_each(self._evict_all, result.evictions),
         )
         return result
@@ -197,6 +199,11 @@ class GangWriter:
                 return False
             return True
 
+    async def _ungate_all(self, pods: Sequence[Pod]) -> None:
+        if pods:
+            await self.make_way()
+        await for_each(self._ungate, pods)
+
     async def _ungate(self, pod: Pod) -> None:
         async with self._slots:
             if not self._active():
@@ -231,6 +238,10 @@ class GangWriter:
         for pod in event.pods:
             self._writer.record(pod, event.reason, event.message, warning=event.warning)
             yield
+
+
+async def _nothing() -> None:
+    """Do nothing: nothing is in the way of pods."""
 
 
 def _stage(write: ReservationPatch) -> int:

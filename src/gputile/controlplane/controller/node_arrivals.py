@@ -28,7 +28,6 @@ class TypeNodes:
     placeholder: no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that
     is described. Karpenter takes those for starting that are ``starting_for_karpenter``, however long they do not.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
-    ``given_up`` are the values of the label ``kubernetes.io/hostname`` of those that still are.
     """
 
     starting: int = 0
@@ -37,7 +36,6 @@ class TypeNodes:
     starting_for_karpenter: set[str] = field(default_factory=set)
     usable: list[str] = field(default_factory=list)
     failures: list[NodeTypeRefusal] = field(default_factory=list)
-    given_up: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class NodeRequestPlanner:
         self._line = WaitingLine()
         self._arrivals = NodeArrivals(cluster_state, self._types, self._scaling.wait_seconds * _SECOND)
         self._released: dict[str, int] = {}  # UID -> when the pod was first seen without the gate it had, Unix ns
+        self._stood_on: set[str] | None = None  # nodes that are there and have a placeholder each; None: not known yet
         self._refused = 0
 
     @property
@@ -97,6 +98,7 @@ class NodeRequestPlanner:
         if not (self._waiting.waiting or self._waiting.placeholders or self._gangs.without_room() or awaited):
             self._refused = 0
             self._arrivals.forget()
+            self._stood_on = set()
             return result
         nodes = yield from self._arrivals.look(awaited, now_ns)
         self._failures.forgive(self._orders.settle(self._cluster_state.knows, self._place))
@@ -114,7 +116,7 @@ class NodeRequestPlanner:
         left, found, wanted = yield from self._plan(pods, unasked, nodes, barred, now_ns)
         in_use = yield from unasked.starting_in_use([each for each in pods if not each.pod.spec.scheduling_gates])
         for of_type in nodes.values():
-            of_type.idle -= in_use
+            of_type.idle -= in_use | self._gangs.starting_on()
         self._adjust(wanted, nodes, found, now_ns, result)
         self._refused = len(found.refused)
         waiting = self._waiting.waiting.keys() | {pod.metadata.uid for pod in self._gangs.without_room()}
@@ -129,6 +131,19 @@ class NodeRequestPlanner:
         outlook = NodeRequestOutlook(found, wanted, pausing, left, late)
         result.events += self._events.tell([each.pod for each in pods], outlook, now_ns)
         return result
+
+    def stands_on(self, node: str) -> bool:
+        """Return whether a placeholder stands on a node that is there."""
+        return self._stood_on is not None and node in self._stood_on
+
+    def in_the_way(self) -> bool:
+        """Return whether placeholders stand where gangs are about to start, or are deleted and not gone yet.
+
+        An autoscaler would look for other nodes for them, and add some.
+        """
+        if self._stood_on is None:
+            return bool(self._waiting.placeholders)
+        return not self._stood_on.isdisjoint(self._gangs.starting_on()) or self._requests.being_deleted()
 
     def abandon(self) -> None:
         """Forget what was decided in a round of which nothing is written."""
@@ -329,16 +344,19 @@ class NodeRequestPlanner:
         """
         asked, there = self._requests.counts(), self._requests.counts(idle=True)
         kinds = {kind.name: kind for kind in self._types}
+        stood_on = set[str]()
         for name in kinds.keys() | there.keys():
             of_type = nodes.get(name, TypeNodes())
             waiting = of_type.idle & kept
             beside = of_type.idle & of_type.starting_for_karpenter if waiting else set()
             taken = of_type.idle if asked[name] else waiting | beside
+            stood_on |= taken
             wanted = min(len(taken), _MOST_IDLE)
             more = range(wanted - there[name])
             result.created += [self._requests.create(kinds[name], now_ns, idle=True) for _ in more]
             spare = self._requests.alive(name, idle=True)[: max(0, there[name] - wanted)]
             result.deleted += [self._requests.delete(pod) for pod in spare]
+        self._stood_on = stood_on
 
     def _kept(self, found: NewNodes) -> set[str]:
         """Return the nodes with room for a part of a gang, as long as its types have not failed too often."""

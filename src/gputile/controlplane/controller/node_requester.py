@@ -19,6 +19,7 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
+LOOKS, LOOK_SECONDS = 100, 0.05  # so often, and after such a pause, is looked whether placeholders are gone
 _MESSAGE = "this pod asks the cluster's autoscaler for a node and is never bound; gputile deletes it"
 
 
@@ -60,10 +61,19 @@ class NodeRequester:
     def wake(self) -> None:
         """Run a round soon.
 
-        A node has joined: its placeholder is to be gone before a pod is bound there. An autoscaler would take the node
-        for one in use then, and add another one.
+        A node has joined, or has got a pod: its placeholder is to be gone before an autoscaler looks for another node
+        for it.
         """
         self._woken.set()
+
+    async def make_way(self) -> None:
+        """Have the placeholders gone that stand where gangs are about to start; wait some seconds for that at most."""
+        if self._planner.in_the_way():
+            self.wake()
+        for _ in range(LOOKS):
+            if not self._planner.in_the_way():
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def run(self) -> NoReturn:
         """Run rounds for ever."""

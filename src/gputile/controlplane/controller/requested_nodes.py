@@ -71,6 +71,10 @@ class RequestedNodes:
         self._deleted.add(job_of(pod))
         return job_of(pod)
 
+    def being_deleted(self) -> bool:
+        """Return whether there still are placeholders that were deleted."""
+        return any(job_of(pod) in self._deleted for pod in self._placeholders.values())
+
     def not_created(self, job: str, *, refused: bool) -> None:
         """Count a Job no longer that does not exist; ``forget_gone`` tells of one that was ``refused``."""
         created = self._created.pop(job, None)

@@ -78,7 +78,10 @@ class ModelCloud:
         while self.now < until:
             self.now += step
             self._nodes_come()
-            self._schedule()
+            for _ in range(2):  # a round reserves, and the next one starts; they come more often than those for nodes
+                self.bench.plan_gangs(self.now)
+                self._schedule()
+                self._scale()
             self.said += [
                 (self.now, event.pods[0].metadata.name, str(event.reason), event.message)
                 for event in self.bench.round(self.now).events
@@ -115,17 +118,19 @@ class ModelCloud:
                     machine.free[gpu] -= units(waiting)
                     machine.empty = False
                     break
-        for pods in self._gangs():
-            reservations = [reservation_of(pod) for pod in pods]
-            for pod, reservation in zip(pods, reservations, strict=True):
-                if reservation is None or None in reservations or reservation.allocation is None:
-                    continue
-                gpu = int(reservation.allocation.gpus[0].uuid.rpartition("-")[2])
-                machine = self.machines[reservation.node]
-                machine.free[gpu] -= units(pod)
-                machine.empty = False
-                assert machine.free[gpu] >= 0
-                self._bind(pod, reservation.node, gpu)
+        starting = self.bench.gates if not self.bench.planner.in_the_way() else []
+        for pod in starting:
+            reservation = reservation_of(pod)
+            assert reservation is not None
+            assert reservation.allocation is not None
+            gpu = int(reservation.allocation.gpus[0].uuid.rpartition("-")[2])
+            machine = self.machines[reservation.node]
+            machine.free[gpu] -= units(pod)
+            machine.empty = False
+            assert machine.free[gpu] >= 0
+            self._bind(pod, reservation.node, gpu)
+        if starting:
+            self.bench.gates = []
 
     def _gangs(self) -> list[list[Pod]]:
         members = self.bench.state.members

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from gputile.api.core import Node, Pod
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
@@ -89,3 +91,32 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
     assert "gang default/odd: pod default/odd-1 already holds GPUs of node elsewhere" in said
     at_once(bench.view.pod_event(Applied(member("odd", 1, 2, version="2", node="elsewhere"))))
     assert not (await gang_writer.run_round()).contradictions
+
+
+class Starting(BoundMeanwhile):
+    """Notes in which order things happen."""
+
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        annotations = pod.metadata.annotations | {RESERVATION_ANNOTATION: text or ""}
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+    async def ungate(self, pod: Pod) -> Pod:
+        self.happened.append(f"{pod.metadata.name} starts")
+        return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
+
+    async def make_way(self) -> None:
+        self.happened.append("there is way")
+
+
+@pytest.mark.anyio
+async def test_pods_start_when_there_is_way_for_them() -> None:
+    bench, starting = Bench(), Starting()
+    bench.gang("g", 2)
+    gang_writer = GangWriter(bench.view, bench.planner, starting, lambda: True, lambda: NOW * SECOND, UpdateQueue())
+    gang_writer.make_way = starting.make_way
+    for _ in range(3):
+        await gang_writer.run_round()
+    assert starting.happened == ["there is way", "g-0 starts", "g-1 starts"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from tests.unit.controlplane.controller.modelcloud import GPUS, UNITS, ModelCloud, Weather
-from tests.unit.controlplane.controller.test_node_request_planner import WAIT, Bench, waits
+from tests.unit.controlplane.controller.test_node_request_planner import WAIT, Bench, tolerant_member, waits
 
 pytestmark = pytest.mark.requirement("U8", "B5")
 
@@ -71,4 +71,27 @@ def test_nodes_that_stay_without_gpus_keep_nobody_from_the_next_ones(
     cloud.run((bare + 1) * LONGEST)
     assert cloud.unplaced() == []
     assert cloud.bought == bare + -(-count // (GPUS * (UNITS // units)))
+    assert cloud.bench.waiting.placeholders == {}, "nothing is kept"
+
+
+@settings(max_examples=12, deadline=None)
+@example(size=7, most_nodes=3, idle=0, joins_in=60)
+@example(size=3, most_nodes=10, idle=1, joins_in=0)
+@given(
+    size=st.integers(1, 9),
+    most_nodes=st.integers(1, 10),
+    idle=st.integers(0, 2),
+    joins_in=st.sampled_from([0, 30, 120, 600]),
+)
+def test_a_gang_brings_as_many_nodes_as_it_needs_beside_those_it_starts_on(
+    size: int, most_nodes: int, idle: int, joins_in: float
+) -> None:
+    """The autoscaler looks at any moment, also while the gang starts where placeholders have stood."""
+    cloud = ModelCloud(Bench(gangs=True, most_nodes=most_nodes), Weather(joins_in=joins_in))
+    for i in range(idle):
+        cloud.has(f"old-{i}", [UNITS] * GPUS)
+    cloud.bench.put(*(tolerant_member(number, size) for number in range(size)))
+    cloud.run(LONGEST)
+    assert cloud.unplaced() == []
+    assert cloud.bought == max(0, -(-size // GPUS) - idle)
     assert cloud.bench.waiting.placeholders == {}, "nothing is kept"

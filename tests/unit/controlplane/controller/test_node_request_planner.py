@@ -61,6 +61,7 @@ class Bench:
         configuration = msgspec.structs.replace(configuration, autoscaling=scaled, admission=admission)
         self.state = ClusterState(configuration)
         self.waiting = WaitingPods(configuration, "gputile")
+        self.gates: list[Pod] = []
         self.gangs = GangPlanner(self.state, lambda: "x")
         self._names = iter(range(1000))
         self.planner = NodeRequestPlanner(self.state, self.waiting, self.gangs, lambda: str(next(self._names)))
@@ -80,11 +81,15 @@ class Bench:
         for each in nodes:
             at_once(self.state.node_event(Applied(each)))
 
-    def round(self, after: float = 10) -> NodeRequestRound:
-        """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
+    def plan_gangs(self, after: float) -> None:
+        """Run a round of gangs, ``after`` so many seconds; ``gates`` are of the pods that it starts."""
         self.state.tick(int((NOW + after) * SECOND))
         if self.state.ledger.configuration.admission.gangs:
-            at_once(self.gangs.steps(int((NOW + after) * SECOND)))
+            self.gates = at_once(self.gangs.steps(int((NOW + after) * SECOND))).gates
+
+    def round(self, after: float = 10) -> NodeRequestRound:
+        """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
+        self.plan_gangs(after)
         result = at_once(self.planner.steps(int((NOW + after) * SECOND)))
         for job in result.created:
             at_once(self.waiting.pod_event(Applied(placeholder(job, NOW + after))))

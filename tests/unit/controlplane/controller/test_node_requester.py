@@ -7,12 +7,24 @@ from typing import Any
 import pytest
 
 from gputile.api.core import Pod
+from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.controlplane.controller import node_requester
+from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
-from tests.unit.controlplane.controller.test_node_request_planner import WAIT, asked, fragmented, waits
+from tests.unit.controlplane.controller.test_node_request_planner import (
+    TYPE,
+    WAIT,
+    Bench,
+    asked,
+    fragmented,
+    node,
+    tolerant_member,
+    waits,
+)
 
 pytestmark = [pytest.mark.requirement("U8"), pytest.mark.anyio]
 
@@ -153,3 +165,60 @@ async def test_a_node_that_joins_is_looked_at_without_a_pause(monkeypatch: pytes
     async with asyncio.timeout(60):
         await requests.writer.wrote.wait()
     running.cancel()
+
+
+class Starting(Requests):
+    """A gang of two nodes, one of which is there and idle: a placeholder stands on it until the gang starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(node("empty", type_=TYPE), gangs=True)
+        self.bench.put(*(tolerant_member(number) for number in range(3)))
+        self.bench.round()
+        self.placeholders = list(self.bench.waiting.placeholders.values())
+        assert [IDLE_NODE_ANNOTATION in each.metadata.annotations for each in self.placeholders] == [False, True]
+        self.bench.join(node("new", type_=TYPE))
+        for after in (20, 21):
+            self.bench.plan_gangs(after)
+        assert self.bench.gates, "the gang starts"
+        self.requester = NodeRequester(
+            self.bench.planner, self.writer, lambda: True, lambda: int((NOW + 22) * SECOND), UpdateQueue()
+        )
+
+
+async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_requester, "ROUND_SECONDS", 3600.0)
+    starting = Starting()
+    running = asyncio.create_task(starting.requester.run())
+    async with asyncio.timeout(60):
+        waiting = asyncio.create_task(starting.requester.make_way())
+        await starting.writer.wrote.wait()
+        await asyncio.sleep(0.2)
+        assert not waiting.done(), "they are deleted, and still there in an autoscaler's eyes"
+        assert set(starting.writer.deleted) == {each.metadata.name for each in starting.placeholders}
+        starting.bench.drop(*starting.placeholders)
+        await waiting
+    running.cancel()
+
+
+async def test_a_gang_does_not_wait_for_ever_for_placeholders_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_requester, "LOOKS", 2)
+    async with asyncio.timeout(60):
+        await Starting().requester.make_way()
+
+
+async def test_a_leader_that_is_new_does_not_know_yet_where_placeholders_stand() -> None:
+    starting = Starting()
+    planner = NodeRequestPlanner(starting.bench.state, starting.bench.waiting, starting.bench.gangs, lambda: "new")
+    assert planner.in_the_way()
+    result = at_once(planner.steps(int((NOW + 22) * SECOND)))
+    assert set(result.deleted) == {each.metadata.name for each in starting.placeholders}
+    starting.bench.drop(*starting.placeholders)
+    assert not planner.in_the_way()
+
+
+async def test_a_gang_without_placeholders_waits_for_nothing() -> None:
+    requests = Requests()
+    await requests.round()
+    await requests.requester.make_way()
+    assert len(requests.writer.created) == 1, "the round before"
