@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.localcluster.debian import debian_library
 from tests.localcluster.gomodule import built
 from tests.localcluster.toolchain import ComponentMissing
 
@@ -113,17 +114,24 @@ def _built_kubernetes(names: Sequence[str]) -> dict[str, Path]:
 
 
 def _runtime(names: Sequence[str]) -> dict[str, Path]:
-    """Return the programs of the container runtime. runc's first steps in a container are written in C."""
+    """Return the programs of the container runtime."""
     if not names:
         return {}
-    if "runc" in names and shutil.which("cc") is None:
-        raise ComponentMissing("no C compiler (cc), which runc is built with")
     module, containerd = MODULES / "containerd", "github.com/containerd/containerd/v2"
     version = f"containerd-{_required_version(module, containerd)}"
     packages = {name: f"{containerd}/cmd/{name}" for name in names if name != "runc"}
     found = built(module, version, packages, tags="no_btrfs,no_devmapper,no_tracing,no_zfs")
-    runc = {"runc": "github.com/opencontainers/runc"} if "runc" in names else {}
-    return found | built(module, version, runc, with_c=True)
+    return found | ({"runc": _runc(module)} if "runc" in names else {})
+
+
+def _runc(module: Path) -> Path:
+    """Return runc, whose first steps in a container and whose filter of system calls are written in C."""
+    if shutil.which("cc") is None:
+        raise ComponentMissing("no C compiler (cc), which runc is built with")
+    debian_library("libseccomp")
+    runc = "github.com/opencontainers/runc"
+    version = f"runc-seccomp-{_required_version(module, runc)}"
+    return built(module, version, {"runc": runc}, tags="seccomp", with_c=True)["runc"]
 
 
 def _network(names: Sequence[str]) -> dict[str, Path]:

@@ -8,7 +8,6 @@ from tests.localcluster import nvidiaruntime
 from tests.localcluster.images import PAUSE_IMAGE
 from tests.localcluster.podnetwork import PodNetwork
 from tests.localcluster.processes import PATIENCE_S, ProcessFailed
-from tests.localcluster.withoutseccomp import write_wrapper
 
 SOCKET, STATE = "containerd.sock", "containerd-state"
 # A network that is there and that nothing uses: such a node's pods use the machine's own.
@@ -53,7 +52,7 @@ def containerd_command(
     (directory / "cni").mkdir(exist_ok=True)
     (directory / "cni" / "pods.conflist").write_text(network.configuration() if network else NETWORK)
     path = directory / "containerd.toml"
-    runtime = write_wrapper(directory / "runc", programs["runc"])
+    runtime = programs["runc"]
     if driver is not None:
         runtime = nvidiaruntime.write_wrapper(directory / "nvidia-container-runtime", runtime, driver)
     text = CONFIGURATION.format(

@@ -1,4 +1,4 @@
-"""Programs of Debian's packages that tests need and a machine may lack."""
+"""Programs and libraries of Debian's packages that tests need and a machine may lack."""
 
 import os
 import shutil
@@ -17,8 +17,26 @@ def debian_program(name: str, package: str = "") -> Path:
     """
     if found := shutil.which(name):
         return Path(found)
-    package = package or name
-    remedy = f"{name} is not installed: apt-get install {package}"
+    _install(package or name, f"{name} is not installed")
+    if found := shutil.which(name):
+        return Path(found)
+    raise ComponentMissing(f"Debian's package {package or name} has no program {name}")
+
+
+def debian_library(name: str) -> None:
+    """Have a library that programs are built with, as pkg-config calls it, installed as ``debian_program`` installs.
+
+    Raises:
+        ComponentMissing: it is not installed and cannot be.
+    """
+    asked = [str(debian_program("pkg-config")), "--exists", name]
+    if subprocess.run(asked, check=False).returncode != 0:
+        _install(f"{name}-dev", f"the library {name} is not installed with what programs are built with")
+        subprocess.run(asked, check=True)
+
+
+def _install(package: str, lacking: str) -> None:
+    remedy = f"{lacking}: apt-get install {package}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ComponentMissing(remedy)
     print(f"installing Debian's package {package}", file=sys.stderr, flush=True)
@@ -27,6 +45,3 @@ def debian_program(name: str, package: str = "") -> Path:
         done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
         if done.returncode != 0:
             raise ComponentMissing(f"{remedy} fails: {done.stderr[-800:]}")
-    if found := shutil.which(name):
-        return Path(found)
-    raise ComponentMissing(f"Debian's package {package} has no program {name}")

@@ -1,11 +1,13 @@
 """What somebody who has broken into a container can do: tried from inside each of them."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE
+from tests.e2e.pods.cluster import GPU_NODE, GPUTILE_IMAGE, PLAIN_NODE
 from tests.e2e.pods.release import PodRelease
 from tests.localcluster.nvidiaruntime import DRIVER_STATE
 
@@ -53,6 +55,7 @@ print(json.dumps({
     "uid": os.getuid(),
     "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
     "no_new_privileges": status["NoNewPrivs"],
+    "seccomp": status["Seccomp"],
     "first_process": open("/proc/1/cmdline").read().replace("\\0", " "),
     "writes": sorted(path for path in {"/", "/opt/gputile", *dirs} if can(lambda: put(path))),
     "mounts": can(lambda: call(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None))),
@@ -63,9 +66,11 @@ print(json.dumps({
     "creates_pods": ask("/api/v1/namespaces/default/pods?dryRun=All", "POST", {"metadata": {"name": "x"}}),
     "changes_node": ask("/api/v1/nodes/OTHER?dryRun=All", "PATCH", changed),
     "reports_node": ask("/api/v1/nodes/OTHER/status?dryRun=All", "PATCH", changed),
+    "unshares_users": can(lambda: call(libc.unshare(0x10000000))),  # takes no capability, and all else from here on
 }))
 """
 FORBIDDEN, DENIED = 403, 422
+UNFILTERED, FILTERED = "0", "2"  # SECCOMP_MODE_DISABLED and SECCOMP_MODE_FILTER
 # Which directories each may write, and what it is answered where it changes a node, or its status.
 MAY = {
     "webhook": (["/tmp"], FORBIDDEN, FORBIDDEN),
@@ -73,6 +78,9 @@ MAY = {
     "scheduler": ([], 200, FORBIDDEN),
     "agent": (["/run/gputile", "/tmp", "/var/lib/gputile", "/var/lib/kubelet/device-plugins"], FORBIDDEN, DENIED),
 }
+
+
+WAITS = ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
 
 
 def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str) -> dict[str, Any]:
@@ -88,11 +96,11 @@ def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str
     return found
 
 
-def assert_powerless(found: dict[str, Any]) -> None:
+def assert_powerless(found: dict[str, Any], process: str = "gputile") -> None:
     """No capability now or ever, no process but its container's, no device, no mount, nobody's Secrets and pods."""
-    assert (found["capabilities"], found["no_new_privileges"]) == (0, "1")
-    assert "gputile" in found["first_process"]
-    for act in ("mounts", "unshares", "makes_devices", "opens_disks"):
+    assert (found["capabilities"], found["no_new_privileges"], found["seccomp"]) == (0, "1", FILTERED)
+    assert process in found["first_process"]
+    for act in ("mounts", "unshares", "unshares_users", "makes_devices", "opens_disks"):
         assert not found[act], act
     assert (found["secrets"], found["creates_pods"]) == (FORBIDDEN, FORBIDDEN)
 
@@ -105,6 +113,64 @@ def test_from_the_components_of_the_control_plane(release: PodRelease, component
     assert found["uid"] == NOBODY
     assert_powerless(found)
     assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY[component]
+
+
+@contextmanager
+def stand_in(release: PodRelease, pod: dict[str, Any], container: str) -> Iterator[dict[str, Any]]:
+    """A pod with all that the chart gives a pod and this one container of it, which waits instead of its work.
+
+    A container that ends at once, or whose image has no program but its own, lets nobody try anything. What it may do
+    is a matter of its pod, not of its image.
+    """
+    spec = pod["spec"]
+    (found,) = (each for each in spec["containers"] + spec.get("initContainers", []) if each["name"] == container)
+    name = f"in-place-of-{container}"
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": release.namespace},
+        "spec": {key: value for key, value in spec.items() if key not in ("initContainers", "affinity")}
+        | {
+            "containers": [
+                {key: value for key, value in found.items() if not key.endswith("Probe") and key != "args"}
+                | {"image": GPUTILE_IMAGE, "command": WAITS}
+            ],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    release.cluster.create(body)
+    own = f"--namespace={release.namespace}"
+    try:
+        release.cluster.kubectl("wait", own, "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        yield body
+    finally:
+        release.cluster.kubectl("delete", own, f"pod/{name}")
+
+
+def test_from_kube_scheduler(release: PodRelease) -> None:
+    """It has the extender's account, since one pod has one."""
+    pod = release.pods("scheduler")[0]
+    with stand_in(release, pod, "kube-scheduler") as place:
+        found = intrude(release, place, "kube-scheduler", PLAIN_NODE)
+    assert found["uid"] == NOBODY
+    assert_powerless(found, process="python")
+    assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY["scheduler"]
+
+
+def test_from_the_agents_init_container(release: PodRelease) -> None:
+    """It may do all that root of the node may, but ends before the agent begins, and has no more of the API server."""
+    agent = release.agent(GPU_NODE)
+    (ended,) = agent["status"]["initContainerStatuses"]
+    (begun,) = agent["status"]["containerStatuses"]
+    assert ended["state"]["terminated"]["exitCode"] == 0
+    assert ended["state"]["terminated"]["finishedAt"] <= begun["state"]["running"]["startedAt"]
+    with stand_in(release, agent, "mounts") as place:
+        found = intrude(release, place, "mounts", PLAIN_NODE)
+    assert (found["uid"], found["seccomp"]) == (0, UNFILTERED)
+    assert all(found[act] for act in ("mounts", "unshares", "unshares_users", "makes_devices"))
+    assert found["writes"] == ["/run/gputile", "/var/lib/gputile"]
+    assert (found["secrets"], found["creates_pods"]) == (FORBIDDEN, FORBIDDEN)
+    assert (found["changes_node"], found["reports_node"]) == MAY["agent"][1:]
 
 
 def test_from_the_agent(release: PodRelease) -> None:
