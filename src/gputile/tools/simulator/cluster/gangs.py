@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
 from gputile.api.pod_groups import PodGroup
-from gputile.core.devices.gang_membership import GangName, gang_of
+from gputile.core.admission.gpu_requests import is_decided
+from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.scheduling.gang_rules import held_by_others, needed_members, queue_priority, started, too_few_text
 
 
@@ -46,17 +47,31 @@ class PodBatch:
 def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
     """Return the batches in their order: by priority, then by creation. A gang's batch comes with its last pod.
 
-    ``gangs`` says whether pods of gangs are decided together.
+    ``gangs`` says whether pods of gangs are decided together. Those without a gate are not: they are bound alone,
+    before the others, and count as started.
     """
     found: dict[GangName | int, PodBatch] = {}
-    last: dict[GangName | int, int] = {}
+    last: dict[GangName | int, tuple[int, bool]] = {}
     for i, pod in enumerate(pods):
-        gang = gang_of(pod) if gangs and not held_by_others(pod) else None
-        key = gang if gang is not None else i
-        found.setdefault(key, PodBatch(gang, [])).pods.append(pod)
-        last[key] = i
+        gang = member_of(pod) if gangs else None
+        if gang is not None:
+            last[gang] = i, True
+        together = gang is not None and is_gated(pod)
+        key = gang if gang is not None and together else i
+        found.setdefault(key, PodBatch(gang if together else None, [])).pods.append(pod)
+        last.setdefault(key, (i, False))
     ordered = sorted(found, key=lambda key: (-queue_priority(found[key].pods), last[key]))
     return [found[key] for key in ordered]
+
+
+def member_of(pod: Pod) -> GangName | None:
+    """Return the gang that a pod counts for, None where there is none or another gate holds the pod."""
+    return gang_of(pod) if not held_by_others(pod) else None
+
+
+def is_gated(pod: Pod) -> bool:
+    """Return whether a pod of a gang has the gang's gate, or is a pod to which admission gives it."""
+    return gated(pod) or is_decided(pod)
 
 
 def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:

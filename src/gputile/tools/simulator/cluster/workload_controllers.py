@@ -9,6 +9,7 @@ import msgspec
 from gputile.api.core import Node, ObjectMeta, Pod, PodSpec
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.tools.simulator.cluster.daemon_pods import choose, pinned
+from gputile.tools.simulator.cluster.gangs import is_gated
 from gputile.tools.simulator.cluster.pod_maker import PodMaker
 from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
@@ -111,7 +112,7 @@ def _deployed(workload: ControllerInput) -> Iterator[Pod]:
 
 def _stateful(workload: ControllerInput) -> Iterator[Pod]:
     template = workload.make.template
-    gang = gang_of(template) if workload.gangs and not workload.stored else None
+    gang = gang_of(template) if workload.gangs and not workload.stored and is_gated(template) else None
     one_by_one = workload.spec.replicas > 1 and workload.spec.pod_management_policy != "Parallel"
     if gang is not None and one_by_one and (gang.by_object or labelled_size(template) > 1):
         rule = (

@@ -5,6 +5,7 @@ GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs 
 decided by the search that plans them live.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +31,14 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
-from gputile.tools.simulator.cluster.gangs import PodBatch, PodGroups, incomplete, pod_batches, started_by_gang
+from gputile.tools.simulator.cluster.gangs import (
+    PodBatch,
+    PodGroups,
+    incomplete,
+    member_of,
+    pod_batches,
+    started_by_gang,
+)
 from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.explanation.node_reports import waiting_for
 from gputile.tools.simulator.scheduling.binding import bind, settle
@@ -122,8 +130,11 @@ class Simulation:
     ) -> Iterator[PodOutcome]:
         """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
         waiting: list[_WaitingBatch] = []
+        running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
             for outcome in self._decide_batch(batch, running, clock_ns()):
+                if outcome.node is not None and batch.gang is None and (gang := member_of(outcome.pod)) is not None:
+                    running[gang] += 1
                 if outcome.node is None and batch.gang is None and may_follow(outcome.pod):
                     waiting.append(_WaitingBatch(batch, outcome, len(self._placed_on)))
                 else:

@@ -168,6 +168,34 @@ def test_a_gang_that_can_never_be_served_names_the_rule(tmp_path: Path) -> None:
     assert "aliyun.com/gpu-mem" in found["m0"].reason
 
 
+def without_gpus(name: str, labels: str, gate: str = "") -> str:
+    container = "{name: c, image: i, resources: {requests: {}}}"
+    spec = f"{gate} tolerations: [{{operator: Exists}}], containers: [{container}]"
+    return f"""---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{{labels}}}}}
+spec: {{{spec}}}
+"""
+
+
+def test_pods_that_ask_for_no_gpu_wait_for_no_gang(tmp_path: Path) -> None:
+    """Admission gives them no gate, unless it is written there."""
+    assert placed(outcomes(tmp_path, without_gpus("m", in_gang(5)))) == ["m"]
+    gated = without_gpus("m", in_gang(5), gate="schedulingGates: [{name: gputile.io/gang}],")
+    found = outcomes(tmp_path, gated)
+    assert (placed(found), found["m"].reason) == ([], "gang g: 1 of the 5 pods that start together exist")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_they_count_for_the_others(tmp_path: Path, *, first: bool) -> None:
+    leader, workers = without_gpus("leader", in_gang(3)), pods(2, in_gang(3))
+    text = leader + workers if first else workers + leader
+    assert sorted(placed(outcomes(tmp_path, text))) == ["leader", "m0", "m1"]
+    nowhere = text.replace("requests: {}", "requests: {cpu: 1000}")
+    assert placed(outcomes(tmp_path, nowhere)) == []
+
+
 @pytest.mark.requirement("B4")
 def test_how_many_more_gangs_fit(tmp_path: Path) -> None:
     """Each copy is a gang of its own."""
@@ -227,3 +255,5 @@ def test_pods_that_come_one_by_one_are_no_gang(
             expand(manifests, [], intake)
     else:
         assert expand(manifests, [], intake).pods
+    without = load_manifests([write(tmp_path, text.replace("aliyun.com/gpu-mem: 5", ""))]).manifests
+    assert expand(without, [], intake).pods
