@@ -28,6 +28,7 @@ from gputile.tools.simulator.rules.workloads.kinds import (
     broken_identity,
     broken_object,
     broken_template,
+    doubted_name,
 )
 from gputile.tools.simulator.rules.workloads.known_kinds import PodKinds, known_kinds
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
@@ -125,6 +126,8 @@ class Intake:
         self._refuse(manifest, broken_fields(type_name, manifest.nulls or manifest.body, suggest=self.suggest), notes)
         if manifest.judged:
             self._refuse(manifest, self._broken_values(manifest), notes)
+            if doubted := doubted_name(manifest.kind, manifest.body.get("metadata", {})):
+                notes.append(Note(doubted, manifest.origin))
 
     def _broken_values(self, manifest: Manifest) -> list[Broken]:
         """Return what is wrong with an object; a Pod is judged as the webhook hands it on, a template as it stands."""

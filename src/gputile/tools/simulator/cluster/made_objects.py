@@ -75,17 +75,24 @@ def taken_claims(
                 yield owner.origin.error(f"{path}.volumes[{i}].name", f"{why}: rename the volume or the claim")
 
 
+def without_replaced(stateful_set: Json, template: Json) -> Json:
+    """Return the template of a StatefulSet's spec without the volumes in whose place its claims come."""
+    claims = {each.get("metadata", {}).get("name", "") for each in stateful_set.get("volumeClaimTemplates", ())}
+    spec = template.get("spec", {})
+    if claims.isdisjoint(each["name"] for each in spec.get("volumes", ())):
+        return template
+    return {**template, "spec": {**spec, "volumes": [each for each in spec["volumes"] if each["name"] not in claims]}}
+
+
 def claims_used_otherwise(
     owner: Manifest, path: str, spec: Json, pods: Sequence[Pod], claims: Places
 ) -> Iterator[ManifestError]:
     """Yield where pods of the spec at ``path`` mount claims of blocks, or have files as devices."""
     namespace = pods[0].metadata.namespace if pods else ""
-    templates = owner.body.get("spec", {}).get("volumeClaimTemplates", ()) if owner.kind == "StatefulSet" else ()
-    replaced = {each.get("metadata", {}).get("name", "") for each in templates}
     blocks: dict[str, bool] = {}
     for each in spec.get("volumes", ()) if claims else ():
         claim = claims.get((namespace, each.get("persistentVolumeClaim", {}).get("claimName", "")))
-        if claim is not None and each["name"] not in replaced:
+        if claim is not None:
             blocks[each["name"]] = is_block(claim.body.get("spec"))
     yield from (owner.origin.error(*each) for each in used_otherwise(path, spec, blocks))
 

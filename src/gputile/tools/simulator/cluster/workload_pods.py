@@ -28,6 +28,7 @@ from gputile.tools.simulator.cluster.made_objects import (
     made_jobs,
     made_once,
     taken_claims,
+    without_replaced,
     written_claims,
 )
 from gputile.tools.simulator.cluster.order import order_notes
@@ -182,6 +183,8 @@ class _Expander:
         written: Any = manifest.body
         for step in steps:
             written = written.get(step, {})
+        if kind == "StatefulSet":
+            written = without_replaced(manifest.body["spec"], written)
         template = self._template(origin, ".".join(steps), written, owner.namespace)
         labels = common_labels(kind, owner, template, workload.manual_selector)
         make = PodMaker(manifest, owner, template, labels)

@@ -49,13 +49,7 @@ _SHARED: Final = ("cpu", "memory")  # what a pod can limit as a whole
 
 def broken_metadata(path: str, metadata: Json, *, plain_finalizers: bool = False) -> Iterator[Broken]:
     """Yield what is wrong with labels, annotations, owners and finalizers; plain ones have no domain before them."""
-    yield from broken_labels(f"{path}.labels", metadata.get("labels", {}))
-    yield from broken_annotations(f"{path}.annotations", metadata.get("annotations", {}))
-    for i, name in enumerate(metadata.get("finalizers", ())):
-        if why := broken_qualified_name(name) if plain_finalizers else broken_finalizer(name):
-            yield f"{path}.finalizers[{i}]", why
-    if {"foregroundDeletion", "orphan"} <= set(metadata.get("finalizers", ())):
-        yield f"{path}.finalizers", "Invalid value: orphan and foregroundDeletion cannot be both set"
+    yield from broken_copied_metadata(path, metadata, plain_finalizers=plain_finalizers)
     written = metadata.get("ownerReferences", ())
     # An API server reads equal ones once.
     owners = list({identity(owner): owner for owner in written}.values())
@@ -68,6 +62,17 @@ def broken_metadata(path: str, metadata: Json, *, plain_finalizers: bool = False
             yield f"{path}.ownerReferences[{i}].apiVersion", f"Invalid value: {shown(owner['apiVersion'])}: {rule}"
         if (group, owner["kind"]) == ("v1", "Event"):
             yield f"{path}.ownerReferences[{i}]", "Invalid value: an Event is disallowed from being an owner"
+
+
+def broken_copied_metadata(path: str, metadata: Json, *, plain_finalizers: bool = False) -> Iterator[Broken]:
+    """Yield what is wrong with labels, annotations and finalizers, which are all that pods have of their template's."""
+    yield from broken_labels(f"{path}.labels", metadata.get("labels", {}))
+    yield from broken_annotations(f"{path}.annotations", metadata.get("annotations", {}))
+    for i, name in enumerate(metadata.get("finalizers", ())):
+        if why := broken_qualified_name(name) if plain_finalizers else broken_finalizer(name):
+            yield f"{path}.finalizers[{i}]", why
+    if {"foregroundDeletion", "orphan"} <= set(metadata.get("finalizers", ())):
+        yield f"{path}.finalizers", "Invalid value: orphan and foregroundDeletion cannot be both set"
 
 
 def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:

@@ -15,6 +15,7 @@ Broken = tuple[str, str]  # a field's path, and the rule that it breaks
 
 MISSING: Final = "Required value"
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
+_TEMPLATES: Final = ("batch.v1.JobTemplateSpec", POD_TEMPLATE)  # nobody reads the owners in their metadata
 _MOST_FOUND = 20
 _LONGEST = 60  # characters of a name or value that are shown
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
@@ -117,11 +118,17 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
         elif item == "" and (type_name, name) in _NEVER_EMPTY:
             yield f"{before}{name}", 'Unsupported value: "": leave it out for the default'
         elif item is not None:
-            yield from _check(expected, item, f"{before}{name}")
+            broken = _check(expected, item, f"{before}{name}")
+            yield from _without_owners(broken) if type_name in _TEMPLATES and name == "metadata" else broken
     if path != "status" and not path.startswith("status."):
         for name in required:
             if value.get(name) in (None, "", []):
                 yield f"{before}{name}", MISSING
+
+
+def _without_owners(found: Iterable[_Found]) -> Iterator[_Found]:
+    """Yield mistakes without what owners lack."""
+    return (each for each in found if not (each[1] == MISSING and ".ownerReferences[" in each[0]))
 
 
 def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:

@@ -11,7 +11,7 @@ from gputile.tools.simulator.rules.objects.kinds import broken_values
 from gputile.tools.simulator.rules.pods.affinity import broken_label_selector, broken_own_labels
 from gputile.tools.simulator.rules.pods.annotations import broken_pod_annotations
 from gputile.tools.simulator.rules.pods.claims import broken_claim
-from gputile.tools.simulator.rules.pods.pod import broken_metadata, broken_pod_spec
+from gputile.tools.simulator.rules.pods.pod import broken_copied_metadata, broken_metadata, broken_pod_spec
 from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
 from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
@@ -46,11 +46,12 @@ _NAMES: Final = {
 }
 _LONGEST_CRON_JOB: Final = 52
 _A_MINUTE: Final = "29000000"  # since 1970, which a CronJob adds to the names of its Jobs; it has 8 digits until 2160
-# The API server takes longer names of these kinds, and refuses what their controllers then make.
-_LONGEST_OF_OWNER: Final = {
-    "Deployment": (242, "its ReplicaSet adds up to 11 characters, and a name has no more than 253"),
-    "StatefulSet": (52, "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"),
-}
+# The API server takes longer names of these kinds, and refuses what their controllers then make. That of Deployments
+# has cut their names since Kubernetes 1.34.
+_REPLICA_SET: Final = "its ReplicaSet adds up to 11 characters, and a name has no more than 253"
+_LONGEST_DEPLOYMENT: Final = 242
+_REVISION: Final = "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"
+_LONGEST_STATEFUL_SET: Final = 52
 _GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
 
 
@@ -94,8 +95,9 @@ def broken_template(path: str, template: Json) -> Iterator[Broken]:
     """Yield what is wrong with the template of pods that stands at ``path``."""
     if not template.get("spec"):
         yield f"{path}.spec.containers", "Required value"
-    yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
-    yield from broken_pod_spec(f"{path}.spec", template.get("spec", {}))
+    yield from broken_copied_metadata(f"{path}.metadata", template.get("metadata", {}))
+    spec = template.get("spec", {})
+    yield from broken_pod_spec(f"{path}.spec", spec if spec.get("overhead") else _without(spec, "overhead"))
     yield from _of_both(f"{path}.", template)
 
 
@@ -105,8 +107,14 @@ def broken_job_template(path: str, template: Json) -> Iterator[Broken]:
     if job is None:
         yield f"{path}.spec", "Required value"
     else:
-        yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
+        # a Job has the labels and annotations of its template, and nothing else of its metadata
+        yield from broken_copied_metadata(f"{path}.metadata", _without(template.get("metadata", {}), "finalizers"))
         yield from _job(job, f"{path}.spec")
+
+
+def _without(fields: Json, *names: str) -> Json:
+    """Return a mapping without some of its keys."""
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _of_both(prefix: str, pod: Json) -> Iterator[Broken]:
@@ -129,10 +137,9 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     if kind == "CronJob" and len(stored) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
         yield where, f"Invalid value: {shown(stored)}: {rule}"
-    most, why = _LONGEST_OF_OWNER.get(kind, (len(stored), ""))
-    if len(stored) > most:
-        said = f"a {kind} whose name has more than {most} characters never makes a pod: {why}"
-        yield where, f"Invalid value: {shown(stored)}: {said}"
+    if kind == "StatefulSet" and len(stored) > _LONGEST_STATEFUL_SET:
+        said = f"a StatefulSet whose name has more than {_LONGEST_STATEFUL_SET} characters never makes a pod"
+        yield where, f"Invalid value: {shown(stored)}: {said}: {_REVISION}"
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_least("metadata", metadata, 0, "generation")
@@ -141,9 +148,18 @@ def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
     yield from broken_metadata("metadata", metadata, plain_finalizers=kind in _OF_PLAIN_FINALIZERS)
 
 
+def doubted_name(kind: str, metadata: Json) -> str | None:
+    """Return in which clusters an object never makes a pod because of its name, None where there is none."""
+    if kind != "Deployment" or len(_stored_name(metadata)) <= _LONGEST_DEPLOYMENT:
+        return None
+    said = f"before Kubernetes 1.34 a Deployment whose name has more than {_LONGEST_DEPLOYMENT} characters makes no pod"
+    return f"metadata.name: {said}: {_REPLICA_SET}"
+
+
 def broken_made_name(kind: str, name: str) -> str | None:
     """Return why no pods are made by a StatefulSet called ``name``, or a ReplicaSet of the owner ``name``."""
-    most, why = _LONGEST_OF_OWNER["StatefulSet" if kind == "StatefulSet" else "Deployment"]
+    of_set = _LONGEST_STATEFUL_SET, _REVISION
+    most, why = of_set if kind == "StatefulSet" else (_LONGEST_DEPLOYMENT, _REPLICA_SET)
     if len(name) > most:
         return f"Invalid value: {shown(name)}: must be no more than {most} characters: {why}"
     return _NAMES.get(kind, broken_subdomain)(name)
@@ -260,17 +276,22 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
 def _as_its_controller_makes(spec: Json) -> Json:
     """Return a StatefulSet's spec with the volumes that its controller adds to each pod: one for each claim template.
 
-    They come after the template's own volumes, so that the paths of these stay right. The pods' names in DNS are the
-    controller's own, whatever the template says.
+    Each takes the place of the first of the template's own volumes that has its name, or comes after these, so that
+    their paths stay right. The pods' names in DNS are the controller's own, whatever the template says.
     """
     pod = (spec.get("template") or {}).get("spec")
     if not pod:
         return spec
-    own = pod.get("volumes", ())
-    claims = {each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", ())}
-    added = sorted(claims - {each["name"] for each in own} - {""})
-    volumes = [*own, *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in added)]
-    kept = {field: value for field, value in pod.items() if field not in ("hostname", "subdomain")}
+    names = {each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", ())} - {""}
+    claims = {name: {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in sorted(names)}
+    volumes = []
+    for each in pod.get("volumes", ()):
+        if each["name"] not in names:
+            volumes.append(each)
+        elif each["name"] in claims:
+            volumes.append(claims.pop(each["name"]))
+    volumes += claims.values()
+    kept = _without(pod, "hostname", "subdomain")
     return {**spec, "template": {**spec["template"], "spec": {**kept, "volumes": volumes}}}
 
 
