@@ -245,6 +245,19 @@ class ListedPriorityClass(WireObject):
     preemption_policy: str = ""
 
 
+class ListedClaimSpec(WireObject):
+    """core/v1 PersistentVolumeClaimSpec."""
+
+    volume_mode: str = ""
+
+
+class ListedClaim(WireObject):
+    """core/v1 PersistentVolumeClaim: whether it is of blocks."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: ListedClaimSpec = msgspec.field(default_factory=ListedClaimSpec)
+
+
 class ListedServicePort(WireObject):
     """core/v1 ServicePort."""
 

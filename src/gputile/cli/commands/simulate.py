@@ -203,6 +203,7 @@ def _make_pods(
     from gputile.tools.simulator.updates.volumes import volume_notes
 
     if live is not None:
+        from gputile.cli.reads.claims import read_block_claims
         from gputile.cli.reads.live_cluster import unsafe_namespaces
         from gputile.cli.reads.services import read_services
 
@@ -211,9 +212,12 @@ def _make_pods(
             admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
         rules = _namespace_rules(options, scenario, live)
         services, said = read_services(options.reach, scenario.manifests)
+        blocks, of_claims = read_block_claims(options.reach, scenario.manifests)
         admission = admission.beside(rules.limit_ranges)
-        intake = dataclasses.replace(intake, admission=admission, services=services, autoscalers=rules.autoscalers)
-        scenario.notes += [*rules.notes, *said]
+        intake = dataclasses.replace(
+            intake, admission=admission, services=services, autoscalers=rules.autoscalers, block_claims=blocks
+        )
+        scenario.notes += [*rules.notes, *said, *of_claims]
     try:
         if stored is not None:
             scenario.manifests, said = stored.merged(scenario.manifests)

@@ -231,6 +231,28 @@ def test_a_claim_grows_if_its_class_allows_it(
     simulated(server, kubeconfig, CLAIM)
 
 
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+CLAIMING_POD = changed(POD, "spec.volumes", [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}])
+MOUNTING = changed(CLAIMING_POD, "spec.containers.0.volumeMounts", [{"name": "v", "mountPath": "/x"}])
+
+
+@pytest.mark.parametrize(("mode", "code"), [("Block", 2), ("Filesystem", 0), (GONE, 0)])
+def test_a_claim_of_blocks_in_the_cluster_is_not_mounted(
+    server: FakeApiServer, kubeconfig: str, mode: object, code: int
+) -> None:
+    claim = {**CLAIM, "metadata": {"name": "c", "namespace": "default"}}
+    server.store[CLAIMS] = {"c": claim if mode is GONE else changed(claim, "spec.volumeMode", mode)}
+    _, said = simulated(server, kubeconfig, MOUNTING, code)
+    assert ('"v": its claim has the volumeMode Block, so no kubelet starts the pod' in said) == (code == 2)
+
+
+def test_claims_that_may_not_be_listed_are_told(server: FakeApiServer, kubeconfig: str) -> None:
+    server.refused[CLAIMS] = (403, "Forbidden")
+    said = "whether the claims of the namespace default are of blocks or of files is not judged"
+    assert said in simulated(server, kubeconfig, MOUNTING)[1]
+    assert said not in simulated(server, kubeconfig, POD)[1]
+
+
 def scaled_by(server: FakeApiServer, least: int, most: int) -> None:
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
     spec = {"scaleTargetRef": target, "minReplicas": least, "maxReplicas": most}

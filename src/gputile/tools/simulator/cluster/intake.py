@@ -1,6 +1,6 @@
 """Decides whether an object can be used: a known kind, existing fields, and valid for the API server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -68,6 +68,7 @@ class Intake:
     """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
 
     ``services`` are those of the cluster, as far as they matter, and ``autoscalers`` its HorizontalPodAutoscalers.
+    ``block_claims`` says of claims of the cluster, by namespace and name, whether they are of blocks.
     ``suggest`` asks of unknown fields which ones are meant.
     """
 
@@ -77,6 +78,7 @@ class Intake:
     ignore_unknown: bool = False
     services: Sequence[ListedService] = ()
     autoscalers: Sequence[Manifest] = ()
+    block_claims: Mapping[tuple[str, str], bool] = field(default_factory=dict)
     suggest: bool = True
 
     def knows(self, manifest: Manifest) -> bool:

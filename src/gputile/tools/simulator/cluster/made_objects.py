@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gputile.api.core import Pod
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
-from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
+from gputile.tools.simulator.rules.pods.volume_modes import used_otherwise
 
 Json = Mapping[str, Any]
 Made = tuple[Manifest, int]  # an object of a kind, and how many there are of it
@@ -85,15 +85,18 @@ def without_replaced(stateful_set: Json, template: Json) -> Json:
 
 
 def claims_used_otherwise(
-    owner: Manifest, path: str, spec: Json, pods: Sequence[Pod], claims: Places
+    owner: Manifest, path: str, spec: Json, pods: Sequence[Pod], block_claims: Mapping[tuple[str, str], bool]
 ) -> Iterator[ManifestError]:
-    """Yield where pods of the spec at ``path`` mount claims of blocks, or have files as devices."""
+    """Yield where pods of the spec at ``path`` mount claims of blocks, or have files as devices.
+
+    ``block_claims`` says of claims, by namespace and name, whether they are of blocks.
+    """
     namespace = pods[0].metadata.namespace if pods else ""
     blocks: dict[str, bool] = {}
-    for each in spec.get("volumes", ()) if claims else ():
-        claim = claims.get((namespace, each.get("persistentVolumeClaim", {}).get("claimName", "")))
-        if claim is not None:
-            blocks[each["name"]] = is_block(claim.body.get("spec"))
+    for each in spec.get("volumes", ()) if block_claims else ():
+        of_blocks = block_claims.get((namespace, each.get("persistentVolumeClaim", {}).get("claimName", "")))
+        if of_blocks is not None:
+            blocks[each["name"]] = of_blocks
     yield from (owner.origin.error(*each) for each in used_otherwise(path, spec, blocks))
 
 

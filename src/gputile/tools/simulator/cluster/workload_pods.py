@@ -41,6 +41,7 @@ from gputile.tools.simulator.documents.generated_names import generated_name, ma
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.pods.startable import doubts
+from gputile.tools.simulator.rules.pods.volume_modes import is_block
 from gputile.tools.simulator.rules.values.names import check_name
 from gputile.tools.simulator.rules.workloads.kinds import template_path
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
@@ -129,6 +130,8 @@ class _Expander:
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
+        modes = {place: is_block(claim.body.get("spec")) for place, claim in self._claims.items()}
+        self._block_claims = {**intake.block_claims, **modes}
         self._bounds = written_bounds([*intake.autoscalers, *manifests])
 
     def suggest_no_more(self) -> None:
@@ -206,8 +209,9 @@ class _Expander:
         """
         if manifest.stored:
             return
-        given = manifest, path, spec, pods, self._claims
-        if wrong := list(islice(chain(taken_claims(*given), claims_used_otherwise(*given)), _MOST_SHOWN)):
+        given = manifest, path, spec, pods
+        otherwise = claims_used_otherwise(*given, self._block_claims)
+        if wrong := list(islice(chain(taken_claims(*given, self._claims), otherwise), _MOST_SHOWN)):
             raise ManifestError("\n".join(map(str, wrong)))
         self.expansion.made += ephemeral_claims(manifest, spec, pods)
 

@@ -108,7 +108,8 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
 
 
 def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:
-    for field in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
+    account = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"  # the field's former name
+    for field in ("nodeName", account, "priorityClassName", "runtimeClassName"):
         if spec.get(field) and (why := broken_subdomain(spec[field])):
             yield f"{path}.{field}", why
     if spec.get("runtimeClassName") == "":

@@ -31,6 +31,15 @@ def test_overhead_of_nothing_in_a_template_is_none(tmp_path: Path, body: Json) -
         expanded(tmp_path, changed(body, "spec.template.spec.overhead", {"cpu": "1"}))
 
 
+def test_the_former_name_of_the_service_account_is_read(tmp_path: Path) -> None:
+    path = "spec.template.spec.serviceAccount"
+    assert expanded(tmp_path, changed(JOB, path, "a.b")).pods
+    with pytest.raises(ManifestError, match=r"spec\.template\.spec\.serviceAccount: Invalid value"):
+        expanded(tmp_path, changed(JOB, path, "A B"))
+    named = changed(JOB, "spec.template.spec.serviceAccountName", "a")
+    assert expanded(tmp_path, changed(named, path, "A B")).pods
+
+
 OWNERS = [{"apiVersion": "v1", "kind": "Event", "name": "x", "uid": ""}]
 
 

@@ -1,0 +1,69 @@
+"""Reads whether the claims of a live cluster are of blocks or of files."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from gputile.api.workloads import ListedClaim
+from gputile.cli.options.common import Reach
+from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.kube.errors import Forbidden, NotFound
+from gputile.kube.watching.listing import Reading, list_all
+
+if TYPE_CHECKING:
+    from gputile.tools.simulator.documents.manifests import Manifest
+    from gputile.tools.simulator.documents.notes import Note
+
+_MOST_NAMESPACES: Final = 200
+_NAME: Final = "claimName"
+
+
+def read_block_claims(
+    reach: Reach, manifests: "Iterable[Manifest]"
+) -> "tuple[Mapping[tuple[str, str], bool], list[Note]]":
+    """Return which claims of the cluster are of blocks, by namespace and name, and what is to be said of others.
+
+    Read are the claims of namespaces in which one of ``manifests`` names a claim. Leaves the program where the API
+    server fails.
+    """
+    from gputile.tools.simulator.documents.notes import Note
+
+    naming = (each.namespaced_name[0] for each in manifests if not each.described and _names_a_claim(each.body))
+    names = list(dict.fromkeys(naming))[:_MOST_NAMESPACES]
+    found: dict[tuple[str, str], bool] = {}
+    notes: list[Note] = []
+
+    async def one(connection: Reading, namespace: str) -> None:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/persistentvolumeclaims"
+        try:
+            claims = await list_all(connection, path, ListedClaim)
+        except NotFound:
+            return
+        except Forbidden as error:
+            said = f"whether the claims of the namespace {namespace} are of blocks or of files is not judged: {error}"
+            notes.append(Note(said))
+            return
+        found.update({(namespace, each.metadata.name): each.spec.volume_mode == "Block" for each in claims})
+
+    async def read() -> None:
+        async with reads(reach) as connection:
+            await asyncio.gather(*(one(connection, name) for name in names))
+
+    if names:
+        read_or_leave(read())
+    return found, notes
+
+
+def _names_a_claim(value: Any) -> bool:
+    """Return whether something in an object names a claim, however deep its templates stand."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            if _NAME in each:
+                return True
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return False
