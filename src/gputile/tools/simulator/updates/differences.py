@@ -5,6 +5,7 @@ said when it was applied before (the annotation ``last-applied-configuration`` o
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -144,7 +145,16 @@ def _are_equal(written: Any, stored: Any, path: Path) -> bool:
         return written in (0, False)  # an API server leaves out what it takes for nothing
     if any(step in _AMOUNTS for step in path) or path[-1] in _AN_AMOUNT:
         try:
-            return parse_quantity(written) == parse_quantity(stored)
+            return _in_thousandths(written) == _in_thousandths(stored)
         except (QuantityError, TypeError):
             return False
     return False
+
+
+def _in_thousandths(quantity: Any) -> int:
+    """Return an amount as an API server stores it: rounded up to a thousandth.
+
+    Raises:
+        QuantityError: it is none.
+    """
+    return math.ceil(parse_quantity(quantity) * 1000)
