@@ -4,6 +4,9 @@ The second implementation of ``fit.fits`` and ``choose.node_score``: the same in
 hundred times faster. Tests hold the two equal.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,20 +24,55 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Which = Rows | slice
 
-UNFIT = -1
+UNFIT, BY_FULLNESS = -1, -2
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool) -> Int64:
-    """Return for each of ``rows`` its score, 0 or more, or -1 where the request does not fit: shape [rows].
+@dataclass(frozen=True, slots=True)
+class Fullness:
+    """How full a request would make each of some nodes, whatever it asks for beside GPUs: shape [rows] each.
 
-    ``host`` is what the pod asks for beside GPUs. ``emptier`` tells whether emptier nodes are better (the cluster's
-    policy is spread). A slice of rows is read in place; an array of rows is copied out first.
+    ``gpu`` is the fullest of its GPUs, ``node`` all of the node's, in thousandths. ``plain`` is the score of a node for
+    which none of this matters: ``UNFIT`` where the request does not fit, 0 where it gets no GPU that gputile books, and
+    ``BY_FULLNESS`` for all others.
+    """
+
+    plain: Int64
+    gpu: Int64
+    node: Int64
+
+    def put(self, where: Rows | slice | Bool, others: "Fullness") -> None:
+        """Replace what is said of the nodes at ``where``."""
+        self.plain[where], self.gpu[where], self.node[where] = others.plain, others.gpu, others.node
+
+
+def no_fullness(count: int) -> Fullness:
+    """Return that a request fits none of ``count`` nodes."""
+    return Fullness(np.full(count, UNFIT, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64))
+
+
+def fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
+    """Return how full a request would make each of ``rows``.
+
+    A slice of rows is read in place; an array of rows is copied out first.
     """
     if shape.kind is RequestKind.SHARED:
-        return _shared_scores(arrays, shape, group, rows, host, emptier=emptier)
-    return _whole_scores(arrays, shape, group, rows, host, emptier=emptier)
+        return _shared_fullness(arrays, shape, group, rows)
+    return _whole_fullness(arrays, shape, group, rows)
+
+
+def scores(arrays: NodeArrays, found: Fullness, rows: Which, host: HostResources, *, emptier: bool) -> Int64:
+    """Return for each of ``rows`` its score, 0 or more, or -1 where the request does not fit: shape [rows].
+
+    ``found`` is the ``fullness`` of all ``arrays``; ``host`` is what the pod asks for beside GPUs. ``emptier`` tells
+    whether emptier nodes are better (the cluster's policy is spread).
+    """
+    result = found.plain[rows].copy()
+    part = np.flatnonzero(result == BY_FULLNESS)
+    lines = positions(rows, part)
+    result[part] = _node_scores(found.gpu[lines], found.node[lines], arrays, lines, host, emptier=emptier)
+    return result
 
 
 def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
@@ -54,6 +92,19 @@ def positions(rows: Which, part: Rows) -> Rows:
     """Return which rows of the arrays ``part`` of ``rows`` are."""
     found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
     return found
+
+
+def by_width(arrays: NodeArrays, rows: Which) -> Iterator[tuple[NodeArrays, slice | Bool, Which]]:
+    """Yield arrays, which of ``rows`` to look at with them, and the same as rows: all nodes of few GPUs, then others.
+
+    A node of many GPUs does not make all others cost as much as it does.
+    """
+    many = arrays.many[rows]
+    if not many.any():
+        yield arrays.few(), slice(None), rows
+        return
+    for narrow, part in ((arrays.few(), ~many), (arrays, many)):
+        yield narrow, part, positions(rows, np.flatnonzero(part))
 
 
 def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
@@ -120,34 +171,29 @@ def serving(arrays: NodeArrays, shape: Shape) -> Bool:
     return result
 
 
-def _whole_scores(
-    arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool
-) -> Int64:
+def _whole_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
     serving_mode = arrays.serving_mode[rows]
     empty = arrays.pods[rows] == 0
     fit, _ = ready(arrays, shape, NO_GROUP, rows)
     gpus = np.maximum(_count(arrays.total[rows] > 0), 1)
     used = 1000 * (_count(~empty) + shape.gpus) // gpus
-    score = _node_scores(np.full(len(used), 1000), used, arrays, rows, host, emptier=emptier)
-    result = np.where(fit, score, UNFIT)
+    plain = np.where(fit, BY_FULLNESS, UNFIT)
     if shape.kind is RequestKind.WHOLE:
-        result[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
-    return result
+        plain[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
+    return Fullness(plain, np.full(len(used), 1000), used)
 
 
-def _shared_scores(
-    arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool
-) -> Int64:
+def _shared_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Fullness:
     fit, gpus = ready(arrays, shape, group, rows)
     free = arrays.total[rows] - arrays.used[rows]
-    result = np.full(len(fit), UNFIT, np.int64)
+    result = no_fullness(len(fit))
     for spread in (False, True):
-        # Only rows that fit are scored: no GPU of theirs that counts is over-allocated or without memory.
+        # Only rows that fit have a fullness: no GPU of theirs that counts is over-allocated or without memory.
         part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
         if len(part):
             lines = positions(rows, part)
-            gpu_used, node_used = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
-            result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
+            gpu, node = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
+            result.put(part, Fullness(np.full(len(part), BY_FULLNESS), gpu, node))
     return result
 
 

@@ -32,6 +32,7 @@ from gputile.core.placement.packing.array_scores import PackingState, build, sco
 from gputile.core.placement.packing.prices import Prices, prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.demand_tracker import DemandTracker
+from gputile.core.scheduling.kept_fullness import KeptFullness
 
 TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_NODES = 10
@@ -67,6 +68,7 @@ class PlacementEngine:
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
+        self._fullness = KeptFullness(ledger)
         self._scored: OrderedDict[tuple[Shape | None, HostResources], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
@@ -238,33 +240,21 @@ class PlacementEngine:
     def _computed(
         self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
-        """Compute scores; a node of many GPUs does not make all others cost as much as it does."""
+        """Compute scores."""
         node_arrays = self.ledger.node_arrays
-        many = node_arrays.many[rows]
-        if not many.any():
-            return self._computed_on(node_arrays.few(), shape, host, rows, packing_state)
-        result = np.empty(len(many), np.int64)
-        for arrays, part in ((node_arrays.few(), ~many), (node_arrays, many)):
-            these = vectorized.positions(rows, np.flatnonzero(part))
-            result[part] = self._computed_on(arrays, shape, host, these, packing_state)
+        if shape is not None and packing_state is None:
+            found = self._fullness.of(shape)
+            return vectorized.scores(node_arrays, found, rows, host, emptier=self._emptier)
+        result = np.empty(len(node_arrays.many[rows]), np.int64)
+        for arrays, part, these in vectorized.by_width(node_arrays, rows):
+            if shape is not None and packing_state is not None:
+                group = self.ledger.group_number(shape.trust_group)
+                result[part] = scores(arrays, shape, host, group, these, packing_state)
+            elif packing_state is not None:
+                result[part] = scores_without_gpus(arrays, host, these, packing_state)
+            else:
+                result[part] = vectorized.scores_without_gpus(arrays, these, host)
         return result
-
-    def _computed_on(
-        self,
-        node_arrays: NodeArrays,
-        shape: Shape | None,
-        host: HostResources,
-        rows: vectorized.Which,
-        packing_state: PackingState | None,
-    ) -> npt.NDArray[np.int64]:
-        if shape is None and packing_state is not None:
-            return scores_without_gpus(node_arrays, host, rows, packing_state)
-        if shape is None:
-            return vectorized.scores_without_gpus(node_arrays, rows, host)
-        group = self.ledger.group_number(shape.trust_group)
-        if packing_state is not None:
-            return scores(node_arrays, shape, host, group, rows, packing_state)
-        return vectorized.scores(node_arrays, shape, group, rows, host, emptier=self._emptier)
 
     def _explain(
         self,

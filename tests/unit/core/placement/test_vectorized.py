@@ -27,9 +27,11 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
     group = ledger.group_number(request.shape.trust_group)
     emptier = policy == "spread"
     arrays, host = ledger.node_arrays, request.host
-    everywhere = vectorized.scores(arrays, request.shape, group, slice(0, arrays.rows), host, emptier=emptier)
-    rows = np.arange(arrays.rows)
-    assert (vectorized.scores(arrays, request.shape, group, rows, host, emptier=emptier) == everywhere).all()
+    everything, rows = slice(0, arrays.rows), np.arange(arrays.rows)
+    full = vectorized.fullness(arrays, request.shape, group, everything)
+    everywhere = vectorized.scores(arrays, full, everything, host, emptier=emptier)
+    copied = vectorized.fullness(arrays, request.shape, group, rows)
+    assert (vectorized.scores(arrays, copied, rows, host, emptier=emptier) == everywhere).all()
     scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected

@@ -258,7 +258,8 @@ def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
         if engine.packing_state is not None:
             wanted = array_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
         else:
-            wanted = vectorized.scores(arrays, request.shape, group, rows, request.host, emptier=False)
+            full = vectorized.fullness(arrays, request.shape, group, rows)
+            wanted = vectorized.scores(arrays, full, rows, request.host, emptier=False)
         assert found == wanted.tolist()
 
 
