@@ -72,6 +72,7 @@ class RealNode:
             raise ComponentMissing("a real kubelet needs root")
         self._scratch = Scratch(PREFIX, _undo)
         self.directory = self._scratch.path
+        self.directory.chmod(0o711)  # root of a pod's own user namespace passes it to the pod's files
         try:
             self._start()
         except BaseException:
