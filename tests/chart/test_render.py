@@ -464,6 +464,47 @@ def test_the_controller_may_write_placeholders_only_where_it_asks_for_nodes() ->
     assert rights(SCALING) == [(["jobs"], ["create", "delete"]), (["pods/status"], ["patch"])]
 
 
+def cluster_rights(component: str, values: dict[str, Any]) -> set[tuple[str, str]]:
+    rules = of_kind(render(values), "ClusterRole")[f"gputile-{component}"]["rules"]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+EVICTING = {("pods/eviction", "create")}
+BUDGETS = {("poddisruptionbudgets", verb) for verb in ("list", "watch")}
+GROUPS = {("podgroups", verb) for verb in ("get", "list", "watch")}
+MARKING = {("pods/status", "patch")}
+PODS = {("pods", verb) for verb in ("get", "list", "watch")}
+
+
+@pytest.mark.requirement("B5")
+@pytest.mark.parametrize(
+    ("component", "values", "without"),
+    [
+        # kube-scheduler asks the extender about the budgets of the victims that it finds itself.
+        ("scheduler", {"preemption.enabled": False}, EVICTING),
+        ("scheduler", {"preemption.enabled": False, "scheduler.mode": "own"}, EVICTING),
+        ("scheduler", {"features.batch": False}, set()),
+        ("controller", {"preemption.enabled": False}, EVICTING | BUDGETS | MARKING),
+        (
+            "controller",
+            {"features.batch": False},
+            EVICTING | BUDGETS | MARKING | GROUPS | PODS | {("pods", "patch")},
+        ),
+        (
+            "controller",
+            {**SCALING, "features.batch": False},
+            EVICTING | BUDGETS | MARKING | GROUPS | {("pods", "patch")},
+        ),
+        ("agent", {"features.sharing": False, "preemption.enabled": False}, set()),
+    ],
+)
+def test_a_component_keeps_no_right_that_its_configuration_never_uses(
+    component: str, values: dict[str, Any], without: set[tuple[str, str]]
+) -> None:
+    assert cluster_rights(component, {}) - cluster_rights(component, values) == without
+    assert cluster_rights(component, values) <= cluster_rights(component, {})
+
+
 def agent_affinity(values: dict[str, Any]) -> Any:
     return pod_specs(render(values))["gputile-agent"].get("affinity")
 
@@ -597,6 +638,21 @@ def test_who_may_reach_the_page_is_a_value_of_its_own() -> None:
     health, page = of_kind(render(values), "NetworkPolicy")["gputile-web"]["spec"]["ingress"]
     assert (health["ports"][0]["port"], health["from"]) == (8086, [{"podSelector": {}}])
     assert (page["ports"][0]["port"], page["from"]) == (8420, [{"ipBlock": {"cidr": "10.0.0.0/8"}}])
+
+
+def test_components_reach_what_the_values_say_and_any_host_otherwise() -> None:
+    """The API server is outside of the cluster or on its nodes, so only who installs knows its addresses."""
+    everywhere = of_kind(render(PAGE), "NetworkPolicy")
+    assert all([rule.keys() for rule in each["spec"]["egress"]] == [{"ports"}] * 2 for each in everywhere.values())
+    server: list[dict[str, Any]] = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
+    values = PAGE | {"networkPolicies.apiServerTo": server, "networkPolicies.dnsTo": dns}
+    narrowed = of_kind(render(values), "NetworkPolicy")
+    assert narrowed.keys() == everywhere.keys()
+    for name, each in narrowed.items():
+        to_server, to_dns = each["spec"]["egress"]
+        assert ([port["port"] for port in to_server["ports"]], to_server["to"]) == ([443, 6443], server), name
+        assert ({port["port"] for port in to_dns["ports"]}, to_dns["to"]) == ({53}, dns), name
 
 
 @pytest.mark.requirement("B7", "U5")
