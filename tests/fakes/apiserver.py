@@ -81,6 +81,26 @@ def _selected(obj: Object, selector: str) -> bool:
     return True
 
 
+def _labelled(obj: Object, selector: str) -> bool:
+    """Return whether an object has the labels: of Kubernetes' selectors, equality and sets of values.
+
+    One that was stored without a field for labels stands for one that has those that are asked for.
+    """
+    labels = obj.get("metadata", {}).get("labels")
+    if labels is None:
+        return True
+    for term in re.findall(r"[^,(]+(?:\([^)]*\))?", selector):
+        found = re.fullmatch(r"(?P<key>[^=! ]+)(?:(?P<verb>==?|!=| in | notin )(?P<values>[^=]*))?", term)
+        if found is None:
+            raise Refused(400, f"the selector {term} is none that this API server knows")
+        key, verb, values = found["key"], found["verb"], (found["values"] or "").strip("()").split(",")
+        there = key in labels and (verb is None or labels[key] in [value.strip() for value in values])
+        without = key not in labels or labels[key] not in [value.strip() for value in values]
+        if not (without if verb in ("!=", " notin ") else there):
+            return False
+    return True
+
+
 def status_body(status: int, reason: str) -> Object:
     return {
         "kind": "Status",
@@ -302,6 +322,8 @@ class FakeApiServer:
             selector = request.query.get("fieldSelector", "")
             if selector == "spec.nodeName=" or selector.startswith("involvedObject."):
                 rest = [each for each in rest if _selected(each, selector)]
+            if labels := request.query.get("labelSelector"):
+                rest = [each for each in rest if _labelled(each, labels)]
         elif token in self._snapshots:
             version, rest = self._snapshots[token]
         else:

@@ -18,12 +18,19 @@ CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
 PODS = "/api/v1/namespaces/gputile/pods"
 
 
+LABELS = {
+    "app.kubernetes.io/component": "webhook",
+    "app.kubernetes.io/instance": "gputile",
+    "app.kubernetes.io/name": "gputile",
+}
+
+
 def webhook(available: int) -> dict[str, object]:
     return {
         "metadata": {
             "name": "gputile-webhook",
             "generation": 1,
-            "labels": {"app.kubernetes.io/component": "webhook", "app.kubernetes.io/name": "gputile"},
+            "labels": dict(LABELS),
         },
         "spec": {"replicas": 1},
         "status": {
@@ -92,7 +99,7 @@ def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str)
 
 def unready(name: str) -> dict[str, object]:
     return {
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "webhook"}},
+        "metadata": {"name": name, "labels": dict(LABELS)},
         "spec": {"containers": [{"ports": [{"name": "https"}, {"name": "metrics", "containerPort": 8083}]}]},
         "status": {"phase": "Running"},
     }
@@ -170,9 +177,7 @@ def test_a_version_that_cannot_be_read_is_none(
 def test_an_upgrade_that_failed_is_named_though_every_component_is_ready(
     server: FakeApiServer, kubeconfig: str, release: list[str]
 ) -> None:
-    body = webhook(1)
-    body["metadata"]["labels"]["app.kubernetes.io/instance"] = "gputile"  # type: ignore[index]
-    server.store[DEPLOYMENTS]["gputile-webhook"] = body
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
     for number, status in ((1, "deployed"), (2, "failed")):
         labels = {"owner": "helm", "name": "gputile", "version": str(number), "status": status}
         name = f"sh.helm.release.v1.gputile.v{number}"
@@ -204,10 +209,21 @@ def test_a_component_that_is_gone_is_named(server: FakeApiServer, kubeconfig: st
     assert (second.exit_code, second.stdout.splitlines()[0]) == (3, "gputile: Deploying: scheduler")
 
 
-def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str) -> None:
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        ({"app": "gpushare", "component": "gpushare-schd-extender"}, True),
+        ({"app.kubernetes.io/component": "hami-scheduler"}, True),
+        ({"component": "gpushare-device-plugin"}, False),
+        ({}, False),
+    ],
+    ids=["gpushare", "hami", "plugin", "plain"],
+)
+def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str, labels: dict[str, str], named: bool) -> None:
+    """By the labels that gpushare's and HAMi's own manifests give it."""
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
-    meta = {"name": "gpushare-schd-extender-0", "namespace": "kube-system"}
+    meta = {"name": "other-0", "namespace": "kube-system", "labels": labels}
     server.put(ALL_PODS, {"metadata": meta, "spec": {}, "status": {"phase": "Running"}})
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
     assert result.exit_code == 0
-    assert "pod kube-system/gpushare-schd-extender-0: another extender runs there" in result.stdout
+    assert ("pod kube-system/other-0: another extender runs there" in result.stdout) is named

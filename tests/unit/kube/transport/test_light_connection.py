@@ -30,7 +30,7 @@ def light(access: Access) -> LightConnection:
 
 async def test_connections_are_used_again_and_side_by_side() -> None:
     server = FakeApiServer()
-    server.put(PODS, pod("p"))
+    server.put(PODS, {**pod("p"), "metadata": {"name": "p", "uid": "uid-p", "labels": {"a": "b", "c": ""}}})
     async with server.running(), light(server.access()) as connection:
         bodies = await asyncio.gather(*(connection.get(f"{PODS}/p") for _ in range(3)))
         assert all(b"uid-p" in body for body in bodies)
