@@ -18,6 +18,7 @@ from gputile.api.well_known import (
     KARPENTER_POOL_LABEL,
     NODE_TYPE_ANNOTATION,
 )
+from gputile.controlplane.controller import node_request_planner
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
@@ -832,11 +833,18 @@ def test_pods_that_pause_keep_no_other_from_a_node() -> None:
     assert asked(bench) == 1
 
 
-def test_pods_that_pause_do_not_use_up_the_most_nodes() -> None:
-    """Small pods take each node of a crowd, whose pods need two, and wait ever longer for the next one."""
+@pytest.mark.parametrize(("looked_at", "most_nodes"), [(MOST_PODS, 1), (3, 3)])
+def test_pods_that_pause_do_not_use_up_the_most_nodes(
+    monkeypatch: pytest.MonkeyPatch, looked_at: int, most_nodes: int
+) -> None:
+    """Small pods take each node of a crowd, whose pods need two, and wait ever longer for the next one.
+
+    Nor do they use up the pods that a round looks at.
+    """
+    monkeypatch.setattr(node_request_planner, "MOST_PODS", looked_at)
     first, second = described(count=2, label="pool=x"), described(count=2, label="pool=y")
     there = [node(name, type_=f"pool={name[0]}") for name in ("x0", "x1", "x2", "y0")]
-    bench = Bench(*there, configuration=configured(first, second), most_nodes=1)
+    bench = Bench(*there, configuration=configured(first, second), most_nodes=most_nodes)
     bench.put(*(runs(f"{each.metadata.name}-{gpu}", each.metadata.name, gpu, 7) for each in there for gpu in range(2)))
 
     def wanting(name: str, pool: str, **more: Any) -> Pod:
