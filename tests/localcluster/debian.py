@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.localcluster.gomodule import cache_directory, locked
 from tests.localcluster.toolchain import ComponentMissing
 
 
@@ -41,7 +42,8 @@ def _install(package: str, lacking: str) -> None:
         raise ComponentMissing(remedy)
     print(f"installing Debian's package {package}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
-        done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
-        if done.returncode != 0:
-            raise ComponentMissing(f"{remedy} fails: {done.stderr[-800:]}")
+    with locked(cache_directory() / ".apt.lock"):  # of two at once apt-get ends one
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
+            done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
+            if done.returncode != 0:
+                raise ComponentMissing(f"{remedy} fails: {done.stderr[-800:]}")
