@@ -42,6 +42,7 @@ def _install(package: str, lacking: str) -> None:
         raise ComponentMissing(remedy)
     print(f"installing Debian's package {package}", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    cache_directory().mkdir(parents=True, exist_ok=True)
     with locked(cache_directory() / ".apt.lock"):  # of two at once apt-get ends one
         for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
             done = subprocess.run(["apt-get", *command], capture_output=True, text=True, check=False, env=environment)
