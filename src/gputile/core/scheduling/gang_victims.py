@@ -403,8 +403,9 @@ class _Attempt:
                 yield from self._take(bookings)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether no pod of a gang stays."""
-        return all(self._ledger.booking(uid) is None for uid in self._rules.gangs.get(gang, ()))
+        """Return whether no pod of a gang stays that is not told to leave already: such a one may hang for ever."""
+        staying = (uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid))
+        return all(self._ledger.booking(uid) is None for uid in staying)
 
     def _stand(self, on_node: Mapping[str, Sequence[tuple[Pod, Decision]]], nodes: Iterable[str]) -> Steps[bool]:
         """Return, in steps, whether the gang could still have all its places on these nodes."""

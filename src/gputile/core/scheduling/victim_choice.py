@@ -92,6 +92,11 @@ class EvictionRules:
                 begun[budget.name] += 1
         return over
 
+    def was_told_to_leave(self, uid: str) -> bool:
+        """Return whether a pod is being deleted, or its eviction was requested: it stays in no gang."""
+        facts = self.facts.get(uid)
+        return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
+
     def is_leaving(self, uid: str, now_s: float) -> bool:
         """Return whether a pod counts as gone at ``now_s`` (Unix time in seconds): it was told to leave, about now."""
         facts = self.facts.get(uid)
@@ -252,7 +257,7 @@ class _VictimGroups:
         size = self._rules.gang_size(name)
         for uid in sorted(self._rules.gangs.get(name, ())):
             booking, facts = self._ledger.booking(uid), self._rules.facts.get(uid)
-            if booking is None or facts is None or uid in self._rules.evicted or facts.leaves_at:
+            if booking is None or facts is None or self._rules.was_told_to_leave(uid):
                 continue
             staying.append(booking)
             evictable = evictable and self._may_be_evicted(booking, facts)

@@ -229,6 +229,20 @@ def test_a_gang_leaves_whole_or_down_to_what_it_needs() -> None:
     assert set(two.evicted) == set(cluster.pods), "with two it could not"
 
 
+@pytest.mark.parametrize("leaves", ["", "2027-01-15T07:00:00Z", "2027-01-15T23:00:00Z"])
+def test_a_gang_leaves_whole_though_one_of_its_pods_never_goes(leaves: str) -> None:
+    """That pod should be gone for an hour (its node is lost, say), or has many hours left."""
+    cluster = Cluster(node("a", gpus=2), node("b", gpus=1))
+    cluster.add("v0", "a", [0], 10, gang="v", size="3")
+    cluster.add("v1", "a", [1], 10, gang="v", size="3")
+    cluster.add("v2", "b", [0], 10, gang="v", size="3")
+    if leaves:
+        cluster.pods["v2"].metadata.deletion_timestamp = leaves
+    found = cluster.choose(*gang(1, 12))
+    assert found is not None
+    assert set(found.evicted) == {"v0", "v1"} | ({"v2"} if not leaves else set())
+
+
 def test_all_victims_together_are_within_the_budgets() -> None:
     cluster = Cluster(node("a"), node("b"))
     for i in range(4):
