@@ -26,8 +26,12 @@ def said_by(cluster: PodCluster, pod: str) -> tuple[int, ...]:
     def spoken() -> bool:
         match = _SAID.search(cluster.logs("default", pod))
         found.extend([tuple(map(int, match.groups()))] if match else [])
-        (there,) = (each for each in cluster.pods("default") if each["metadata"]["name"] == pod)
-        told = there["status"].get("containerStatuses", [])
+        told = [
+            status
+            for each in cluster.pods("default")
+            if each["metadata"]["name"] == pod
+            for status in each["status"].get("containerStatuses", [])
+        ]
         return bool(found and told) and all("containerID" in each for each in told)
 
     try:

@@ -19,6 +19,12 @@ from tests.unit.tools.replay.traces import TIMED, write_trace
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 1}}}]}
+"""
 
 
 def has(pid: int, mask: str, number: int) -> bool:
@@ -78,9 +84,10 @@ def test_nothing_is_loaded_before_an_interrupt_has_its_meaning() -> None:
 @pytest.mark.parametrize("words", ["simulate", "inspect", "explain", "status", "version", "nodepool", "help"])
 def test_at_any_moment(silent: str, tmp_path: Path, words: str) -> None:
     (tmp_path / "c").write_text(CLUSTER)
+    (tmp_path / "p").write_text(POD)
     live = ["--kubeconfig", silent]
     commands = {
-        "simulate": ["simulate", "--cluster", str(tmp_path / "c")],
+        "simulate": ["simulate", "--cluster", str(tmp_path / "c"), "-f", str(tmp_path / "p")],
         "inspect": ["inspect", *live],
         "explain": ["explain", "p", *live],
         "status": ["status", *live],
