@@ -60,7 +60,19 @@ def schema_of(name: str) -> dict[str, Any]:
         if each.__name__ in parts:
             _add_old_keys(parts[each.__name__]["properties"], each.old_keys)
     head = {"$schema": DRAFT, "title": f"gputile {name}", "description": described.what}
-    return {**head, **root, "$defs": {key: parts[key] for key in sorted(parts)}}
+    return {**head, **root, "$defs": {key: _with_their_end(parts[key]) for key in sorted(parts)}}
+
+
+def _with_their_end(part: Any) -> Any:
+    r"""Write the end of each pattern as JSON Schema has it: `\Z` is Python's."""
+    if isinstance(part, list):
+        return [_with_their_end(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: re.sub(r"\\Z$", "$", value) if key == "pattern" and isinstance(value, str) else _with_their_end(value)
+        for key, value in part.items()
+    }
 
 
 def _first_sentence(docstring: str) -> str:

@@ -3,8 +3,16 @@
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Meta
+
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
+
+
+def matching(pattern: str, rule: str, description: str | None = None) -> Meta:
+    """Return that a string is ``pattern`` from beginning to end, and ``rule``, what it demands in words."""
+    # Not "$", as in JSON Schema: in Python it stands before a line's end, too.
+    return Meta(pattern=rf"^{pattern}\Z", extra={RULE: rule}, description=description)
 
 
 @dataclass(frozen=True, slots=True)

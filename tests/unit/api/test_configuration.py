@@ -55,6 +55,7 @@ def scaling(*changes: dict[str, Any]) -> dict[str, Any]:
         ({"gpuTime": {"policy": True}}, "gpuTime.policy: must be a string or a whole number, is true"),
         ({"gangs": {"holdSeconds": 0}}, "gangs.holdSeconds: must be 1 to 86400, is 0"),
         (scaling({"label": "pool"}), r'nodeTypes\[0\].label: "pool" is not KEY=VALUE of a node label'),
+        (scaling({"label": "pool=gpu\n"}), r"nodeTypes\[0\].label: .* is not KEY=VALUE of a node label"),
         (scaling({"label": "pool=gpu-"}), r'nodeTypes\[0\].label: "pool=gpu-" is not KEY=VALUE of a node label'),
         (scaling({"label": "a=" + "b" * 64}), "is not KEY=VALUE of a node label"),
         (scaling({"label": "a-/b=c"}), "is not KEY=VALUE of a node label"),
@@ -114,7 +115,7 @@ def test_a_policy_of_gpu_time_is_named_by_its_name_or_by_its_number_as_text_or_n
 
 
 @pytest.mark.requirement("G4", "G5")
-@pytest.mark.parametrize("name", ["Team", "a_b", "-a", "a" * 64, "", "a.b"])
+@pytest.mark.parametrize("name", ["Team", "a_b", "-a", "a" * 64, "", "a.b", "team\n"])
 def test_what_no_namespace_can_be_called_is_refused(name: str) -> None:
     """No pod would ever be in it, so the writer meant another one."""
     for data, path in (

@@ -3,14 +3,10 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from gputile.api.field_mistake import RULE
+from gputile.api.field_mistake import matching
 
-Namespace = Annotated[
-    str,
-    Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", extra={RULE: "the name of a namespace"}),
-]
+Namespace = Annotated[str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")]
 
 
 class ConfigurationError(ValueError):

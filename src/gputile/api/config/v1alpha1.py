@@ -10,7 +10,7 @@ from gputile.api.config.section import ConfigurationError, Namespace, Section
 from gputile.api.config.trust_groups import Trust
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.field_mistake import RULE
+from gputile.api.field_mistake import matching
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
 from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
@@ -151,13 +151,11 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
 
     label: Annotated[
         str,
-        Meta(
-            pattern=f"^{_LABEL_KEY}={_LABEL_NAME}$",
-            extra={RULE: "KEY=VALUE of a node label"},
-            description=(
-                "The label, as `KEY=VALUE`, that the nodes of this type have and no others: the one by which the "
-                "provider or the autoscaler names their pool."
-            ),
+        matching(
+            f"{_LABEL_KEY}={_LABEL_NAME}",
+            "KEY=VALUE of a node label",
+            "The label, as `KEY=VALUE`, that the nodes of this type have and no others: the one by which the "
+            "provider or the autoscaler names their pool.",
         ),
     ]
     gpus: Annotated[NodeTypeGpus, Meta(description="The GPUs of one node.")]

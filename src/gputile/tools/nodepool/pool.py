@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from gputile.api.field_mistake import RULE
+from gputile.api.field_mistake import matching
 from gputile.api.quantity import MemorySize, parse_mib
 from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
@@ -64,12 +64,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     way: Annotated[
         str, msgspec.Meta(description="Where driver and device plugin come from: one of the provider's ways.")
     ]
-    name: Annotated[
-        str,
-        msgspec.Meta(
-            description="The pool's name.", pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$", extra={RULE: _NAME_RULE}
-        ),
-    ]
+    name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _NAME_RULE, "The pool's name.")]
     cluster: Annotated[str, msgspec.Meta(description="The cluster's name.", min_length=1)]
     location: Annotated[str, msgspec.Meta(description="EKS: the region; GKE: the location.")] = ""
     resource_group: Annotated[str, msgspec.Meta(description="AKS: the resource group.")] = ""

@@ -164,6 +164,7 @@ def test_a_kubelet_takes_every_label() -> None:
         ({"provider": "ovh"}, "provider"),
         ({"size": 3}, "size"),
         ({"name": "-x"}, "name"),
+        ({"name": "pool\n"}, "name"),
     ],
 )
 def test_a_wrong_description_names_field_rule_and_values(changes: dict[str, Any], message: str) -> None:
