@@ -20,7 +20,13 @@ from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.admission.defaults import with_defaults
-from gputile.tools.simulator.admission.limit_ranges import ContainerLimits, RangeLimits, with_limits, written_limits
+from gputile.tools.simulator.admission.limit_ranges import (
+    NamespaceLimits,
+    RangeLimits,
+    check_together,
+    with_limits,
+    written_limits,
+)
 from gputile.tools.simulator.admission.priority_classes import (
     SYSTEM_CLASSES,
     PriorityClasses,
@@ -82,7 +88,7 @@ class Admission:
         unsafe = self.unsafe - labels.keys() | allowed
         written_here = written_limits(manifests)
         names = dict.fromkeys((*self.limits, *written_here))
-        none = ContainerLimits()
+        none = NamespaceLimits()
         limits = {name: self.limits.get(name, none).beside(written_here.get(name, none)) for name in names}
         return replace(self, unsafe=unsafe, priorities=priorities, runtimes=runtimes, limits=limits)
 
@@ -98,6 +104,7 @@ class Admission:
         pod = with_runtime(origin, prefix, pod, self.runtimes, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
+        check_together(origin, prefix, pod, self.limits)
         admitted = checked(origin, path, decode(origin, path, pod, Pod))
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
@@ -113,7 +120,8 @@ class Admission:
             held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
             found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
         if not found.refusals and found.operations:
-            pod = apply_patch(found.operations, pod)
+            # An API server asks its own plugins once more about what a webhook has changed.
+            pod = with_limits(origin, prefix, apply_patch(found.operations, pod), self.limits)
             found = replace(found, refusals=self._asked(pod, namespace, changing=False).refusals)
         if found.refusals:
             lines = (f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]" for refusal in found.refusals)

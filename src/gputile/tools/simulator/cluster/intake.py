@@ -57,7 +57,7 @@ _NEVER_CREATED: Final = ("ComponentStatus",)
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "only what is in the files is counted"
-_OF_CONTAINERS_ONLY: Final = "of what it bounds, only single containers are judged, without ratios"
+_OF_PODS_NOT_CLAIMS: Final = "of what it bounds, claims are not judged"
 _ONE_POD_ONLY: Final = "ReadWriteOncePod: whether another pod of the cluster has it is not judged"
 _AT_ONCE: Final = "Jobs that start when others are complete are placed beside these, as if all ran at once"
 _TEMPLATES_ONLY: Final = "of this kind only the metadata and the templates of pods are checked"
@@ -193,7 +193,8 @@ class Intake:
                 [Note(f"its pods are not judged by the Pod Security level {level}", manifest.origin)] if level else []
             )
         elif manifest.kind == "LimitRange":
-            notes.append(Note(_OF_CONTAINERS_ONLY, manifest.origin))
+            bounded = {each["type"] for each in manifest.body.get("spec", {}).get("limits", ())}
+            notes += [Note(_OF_PODS_NOT_CLAIMS, manifest.origin)] if bounded - {"Container", "Pod"} else []
         elif manifest.kind == "ResourceQuota" and has_scopes(manifest):
             notes.append(Note(_NOT_APPLIED, manifest.origin))
         elif manifest.kind == "ResourceQuota":

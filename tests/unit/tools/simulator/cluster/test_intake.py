@@ -188,7 +188,7 @@ def test_objects_beside_the_workloads_are_checked_too(
         ("v1", "Endpoints", "this kind is not checked, only its metadata is"),
         ("kueue.x-k8s.io/v1beta1", "LocalQueue", "this kind is not checked, only its metadata is"),
         ("v1", "ConfigMap", ""),
-        ("v1", "LimitRange", "of what it bounds, only single containers are judged, without ratios"),
+        ("v1", "LimitRange", ""),
         ("v1", "ResourceQuota", "only what is in the files is counted"),
     ],
 )
@@ -198,6 +198,13 @@ def test_what_is_not_checked_is_said(tmp_path: Path, version: str, kind: str, no
     assert [each.text for each in found.notes] == [note] * bool(note)
     assert "metadata.name: Invalid value" in verdict(tmp_path, changed(body, "metadata.name", "A b"))
     assert "metadata.lables: unknown field" in verdict(tmp_path, changed(body, "metadata.lables", {}))
+
+
+def test_a_limit_range_of_claims_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    entry = {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}
+    body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "a"}, "spec": {"limits": [entry]}}
+    found = expand(load_text(tmp_path, json.dumps(body)).manifests, [])
+    assert [each.text for each in found.notes] == ["of what it bounds, claims are not judged"]
 
 
 def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
