@@ -79,20 +79,21 @@ def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None)
 
 def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> ReservationRefusal | None:
     column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
+    alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
     for share in reservation.gpus:
         i = column_of.get(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:
             return _lost(ReservationRule.GPU_GONE, reservation, share.index)
-        if _is_overbooked(ledger, row, i, whole=reservation.whole, compute=share.percent > 0):
+        if _is_overbooked(ledger, row, i, alone=alone, compute=share.percent > 0):
             return _lost(ReservationRule.GPU_TAKEN, reservation, share.index)
     return None
 
 
-def _is_overbooked(ledger: Ledger, row: int, i: int, *, whole: bool, compute: bool) -> bool:
+def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
     """Return whether more is booked on a GPU than it has, the reservation included."""
     arrays = ledger.node_arrays
     return bool(
-        (whole and arrays.pods[row, i] > 1)
+        (alone and arrays.pods[row, i] > 1)
         or arrays.used[row, i] > arrays.total[row, i]
         or (compute and arrays.percent[row, i] > 100)
         or arrays.pods[row, i] > arrays.max_pods_per_gpu[row]

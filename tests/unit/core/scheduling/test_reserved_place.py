@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, RESERVATION_ANNOTATION
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, RESERVATION_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import (
     Reservation,
@@ -101,6 +101,24 @@ def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
     assert decision.allocation is not None
     assert decision.allocation.assumed_ns == 5
     assert isinstance(claimed(ledger, second, "other"), ReservationRefusal)
+
+
+@pytest.mark.parametrize(("replicas", "starts"), [(4, True), (2, True), (0, False)])
+def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool) -> None:
+    """A whole GPU that pods have in turns has room for as many of them as there are turns."""
+    ledger = ledger_of(gpu_node(mode="default", sizes=(GIB15,), replicas=replicas), configuration=GANGS)
+    shares = (share("GPU-n-0", GIB15, 100),)
+    allocation = Allocation(shares, {"main": shares}, 1024, mode="default", whole=True)
+    held = []
+    for name in ("a", "b"):
+        asking = pod(name, asks={WHOLE_GPU: 1})
+        hold = Reservation("g/1", 2, 2, "n", LATER, allocation, first=name == "a")
+        labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}
+        notes = {RESERVATION_ANNOTATION: encode_reservation(hold)}
+        meta = msgspec.structs.replace(asking.metadata, labels=labels, annotations=notes)
+        held.append(msgspec.structs.replace(asking, metadata=meta))
+        ledger.apply(PodApplied(held[-1]))
+    assert isinstance(claimed(ledger, held[0]), Decision) == starts
 
 
 def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
