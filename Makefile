@@ -66,13 +66,13 @@ e2e: $(STAMP) ## the tests on a real control plane
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done
 
-REPOSITORY_OPTION = $(if $(REPOSITORY), --repository=$(REPOSITORY))
+REPOSITORY_OPTION = $(if $(REPOSITORY), '--repository=$(REPOSITORY)')
 
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; REPOSITORY=... is its name
 	@$(BIN)/python -m release image$(REPOSITORY_OPTION)
 
 release: $(STAMP) ## all that people take in dist/, each file tried; from URL=https://..., the image by REPOSITORY=...
-	@$(BIN)/python -m release all$(if $(URL), --url=$(URL))$(REPOSITORY_OPTION)
+	@$(BIN)/python -m release all$(if $(URL), '--url=$(URL)')$(REPOSITORY_OPTION)
 
 version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: news into CHANGELOG.md, the number wherever it stands
 	@$(BIN)/python -m changes "$(VERSION)" "$$(date --utc +%F)"

@@ -205,6 +205,13 @@ PODS = [
     ({"web.resources": {"limits": {"memory": "lots"}}}, "/web/resources/limits/memory"),
     ({"webhook.priorityClassName": "Very High"}, "/webhook/priorityClassName"),
     ({"agent.runtimeClassName": "n v"}, "/agent/runtimeClassName"),
+    ({"networkPolicies.dnsTo": [{"ipBlock": {"cidr": "x"}}]}, "/networkPolicies/dnsTo/0/ipBlock/cidr"),
+    ({"networkPolicies.apiServerTo": [{"ipBlock": {"cidr": "10.0.0.0/33"}}]}, "/networkPolicies/apiServerTo/0/ipBlock"),
+    ({"networkPolicies.webFrom": [{"podSelecter": {}}]}, "/networkPolicies/webFrom/0"),
+    (
+        {"networkPolicies.metricsFrom": [{"ipBlock": {"cidr": "::/0"}, "podSelector": {}}]},
+        "/networkPolicies/metricsFrom/0",
+    ),
     ({"agent.stateDir": "/a:b"}, "/agent/stateDir"),
     ({"agent.stateDir": "/../etc"}, "agent.stateDir is /../etc: name the directory without . and .."),
     (
@@ -240,6 +247,14 @@ def test_what_makes_no_pod_is_refused_by_name(values: dict[str, Any], named: str
             ]
         },
         {"agent.resources": {"limits": {"memory": "1Gi", "cpu": 2}, "requests": {"cpu": 0.5}}},
+        {
+            "networkPolicies.enabled": True,
+            "networkPolicies.apiServerTo": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.2.0/24"]}}],
+            "networkPolicies.dnsTo": [
+                {"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}},
+            ],
+            "networkPolicies.metricsFrom": [{"ipBlock": {"cidr": "2001:db8::/32"}}, {"podSelector": {}}],
+        },
         {
             "agent.stateDir": "/data/gputile",
             "agent.usageDir": "/data/gputile-usage",
