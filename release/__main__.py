@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=told)
         command.add_argument("--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)")
-        command.add_argument("--repository", default="localhost/gputile", help="the image, without its tag")
+        command.add_argument(
+            "--repository", type=_repository, default="localhost/gputile", help="the image, without its tag"
+        )
         command.add_argument(
             "--url", type=_address, default="", help="where people will load the files from; without it, none for krew"
         )
@@ -52,6 +54,19 @@ def _address(text: str) -> str:
     if text and re.fullmatch(r"https://[^\s/]+(/\S*)?", text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an address that begins with https://")
     return text.rstrip("/")
+
+
+# A path component of the distribution project's reference grammar (distribution/reference), after an optional host.
+_COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY: Final = re.compile(rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_COMPONENT}(?:/{_COMPONENT})*")
+
+
+def _repository(text: str) -> str:
+    if _REPOSITORY.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an image's name without a tag, like registry.example.com/gputile"
+        )
+    return text
 
 
 def _release(options: argparse.Namespace) -> Release:

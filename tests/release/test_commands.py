@@ -1,6 +1,7 @@
 """What ``python -m release`` says where it cannot build."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,18 @@ def test_the_build_files_step_needs_nothing_but_the_standard_library() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("wheels",), ("image", "--registry=x"), ("all", "--url=example.com"), ("all", "--url=https://x y")],
+    [
+        (),
+        ("wheels",),
+        ("image", "--registry=x"),
+        ("all", "--url=example.com"),
+        ("all", "--url=https://x y"),
+        ("all", "--repository=A B"),
+        ("all", "--repository=example.com/Gputile"),
+        ("image", "--repository=x/y:1.0"),
+        ("image", "--repository="),
+        ("image", "--repository=x/y@sha256:0"),
+    ],
 )
 def test_what_is_asked_for_wrongly_gets_the_usage(arguments: tuple[str, ...]) -> None:
     done = release(*arguments, path=os.environ["PATH"])
@@ -51,12 +63,14 @@ def test_what_is_asked_for_wrongly_gets_the_usage(arguments: tuple[str, ...]) ->
 
 
 def test_make_hands_on_where_the_files_and_the_image_will_be() -> None:
-    def made(*variables: str) -> str:
+    def made(*variables: str) -> list[str]:
         command = ["make", "--dry-run", "--no-print-directory", "release", *variables]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return shlex.split(told.splitlines()[-1])
 
-    assert made("URL=", "REPOSITORY=").endswith("-m release all")
-    given = made("URL=https://example.org/v1", "REPOSITORY=example.org/gputile")
-    assert given.endswith("-m release all --url=https://example.org/v1 --repository=example.org/gputile")
+    assert made("URL=", "REPOSITORY=")[1:] == ["-m", "release", "all"]
+    for url, repository in (("https://example.org/v1", "example.org/gputile"), ("https://a b", "x; touch y")):
+        given = made(f"URL={url}", f"REPOSITORY={repository}")
+        assert given[1:] == ["-m", "release", "all", f"--url={url}", f"--repository={repository}"]
     told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert all(variable in told for variable in ("URL=", "REPOSITORY="))
