@@ -44,7 +44,7 @@ def test_the_first_pod_is_the_one_in_the_examples() -> None:
 def test_the_archive_is_what_make_image_writes() -> None:
     """Its file, and the repository that the chart is told."""
     program = (_ROOT / "release" / "__main__.py").read_text("utf-8")
-    repository = re.search(r'"--repository", default="(\S+)"', program)
+    repository = re.search(r'"--repository",[^)]*\bdefault="([^"\s]+)"', program)
     assert repository
     assert f"image.repository={repository[1]} " in _PAGE
     assert set(re.findall(r"dist/\S+", _PAGE)) == {f"dist/gputile-{VERSION}-x86_64.image.tar"}
