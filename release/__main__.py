@@ -1,7 +1,6 @@
 """Builds what a release consists of: ``python -m release all``, which `make release` runs, or a part of it."""
 
 import argparse
-import os
 import platform
 import re
 import subprocess
@@ -14,6 +13,7 @@ from changes.news import NewsError
 
 from release.artefacts import Release, build_container_image, build_release
 from release.python_packages import ToolMissing
+from release.sources import sources_of
 from release.verification import NotAsPromised, verify_release
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
@@ -71,7 +71,7 @@ def _repository(text: str) -> str:
 
 def _release(options: argparse.Namespace) -> Release:
     options.output.mkdir(parents=True, exist_ok=True)
-    return Release(PROJECT, _epoch(), platform.machine(), options.repository, options.url)
+    return Release(sources_of(PROJECT), platform.machine(), options.repository, options.url)
 
 
 def _build_all(options: argparse.Namespace) -> None:
@@ -93,17 +93,6 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
     "all": _build_all,
     "image": _build_image,
 }
-
-
-def _epoch() -> int:
-    """Return the time that goes into the artefacts: SOURCE_DATE_EPOCH, else the time of the last commit."""
-    if given := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(given)
-    command = ["git", "log", "-1", "--format=%ct"]
-    try:
-        return int(subprocess.check_output(command, cwd=PROJECT, stderr=subprocess.DEVNULL))
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return 0  # an unpacked archive of the sources
 
 
 if __name__ == "__main__":

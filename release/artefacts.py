@@ -15,6 +15,7 @@ from gputile.version import VERSION
 from release.archives import pack
 from release.image import build_image
 from release.python_packages import build_distribution, console_scripts, environment, install, slim
+from release.sources import Sources
 
 SUMS: Final = "SHA256SUMS"
 # kubectl finds plugins by their file's name; krew's names have no "kubectl-".
@@ -39,13 +40,11 @@ _CAVEATS: Final = (
 
 @dataclass(frozen=True)
 class Release:
-    """What a release is built from. ``epoch`` is its time in seconds of Unix time, ``machine`` the processor as
-    ``uname -m`` says it, ``repository`` the image's name without tag, ``url`` where people will load the files from,
-    "" if nobody knows.
+    """What a release is built from: its sources, ``machine`` the processor as ``uname -m`` says it, ``repository`` the
+    image's name without tag, ``url`` where people will load the files from, "" if nobody knows.
     """
 
-    project: Path
-    epoch: int
+    sources: Sources
     machine: str
     repository: str
     url: str
@@ -77,7 +76,7 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
 def build_notes(release: Release, output: Path) -> Iterator[Path]:
     """Yield the notes: what the changelog says of this version."""
     path = output / f"gputile-{VERSION}.md"
-    path.write_text(notes_of(VERSION, release.project / "CHANGELOG.md"), encoding="utf-8")
+    path.write_text(notes_of(VERSION, release.sources.project / "CHANGELOG.md"), encoding="utf-8")
     yield path
 
 
@@ -85,14 +84,16 @@ def build_python(release: Release, output: Path) -> Iterator[Path]:
     """Yield the wheel and the archive of the sources."""
     for kind in ("wheel", "sdist"):
         with tempfile.TemporaryDirectory() as directory:
-            found = build_distribution(release.project, kind, Path(directory), environment(release.epoch))
+            found = build_distribution(
+                release.sources.project, kind, Path(directory), environment(release.sources.epoch)
+            )
             yield Path(found.replace(output / found.name))
 
 
 def build_chart(release: Release, output: Path) -> Iterator[Path]:
     """Yield the chart's archive, as ``helm package`` names it."""
     path = output / f"gputile-{VERSION}.tgz"
-    path.write_bytes(pack({"gputile": release.project / "charts" / "gputile"}, release.epoch))
+    path.write_bytes(pack({"gputile": release.sources.project / "charts" / "gputile"}, release.sources.epoch))
     yield path
 
 
@@ -100,17 +101,17 @@ def build_plugins(release: Release, output: Path) -> Iterator[Path]:
     """Yield the archive of the kubectl plugins, with all that they import."""
     archive = _plugins_archive(release, output)
     with tempfile.TemporaryDirectory() as directory:
-        settings, library = environment(release.epoch), Path(directory, "lib")
-        install(library, ["--require-hashes", "-r", release.project / "requirements" / "runtime.txt"], settings)
+        settings, library = environment(release.sources.epoch), Path(directory, "lib")
+        install(library, ["--require-hashes", "-r", release.sources.project / "requirements" / "runtime.txt"], settings)
         slim(library)
         with tempfile.TemporaryDirectory() as built:
-            wheel = build_distribution(release.project, "wheel", Path(built), settings)
+            wheel = build_distribution(release.sources.project, "wheel", Path(built), settings)
             install(library, ["--no-deps", wheel], settings)
-        content: dict[str, Path | str] = {"lib": library, "LICENSE": release.project / "LICENSE"}
+        content: dict[str, Path | str] = {"lib": library, "LICENSE": release.sources.project / "LICENSE"}
         for name, (module, function) in console_scripts(library).items():
             if name.startswith("kubectl"):
                 content[name] = _SCRIPT.format(module=module, function=function)
-        archive.write_bytes(pack(content, release.epoch))
+        archive.write_bytes(pack(content, release.sources.epoch))
     yield archive
 
 
@@ -130,7 +131,7 @@ def _plugins_archive(release: Release, output: Path) -> Path:
 def build_container_image(release: Release, output: Path) -> Iterator[Path]:
     """Yield the image's archive and its bill of materials."""
     with tempfile.TemporaryDirectory() as directory:
-        image = build_image(release.project, Path(directory), output, release.reference, release.epoch, release.machine)
+        image = build_image(release.sources, Path(directory), output, release.reference, release.machine)
     yield image.archive
     yield image.bill
 

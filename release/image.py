@@ -1,6 +1,7 @@
 """gputile's container image: one for every component; the chart starts each with its own arguments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,7 @@ from gputile.version import VERSION
 from release.oci import ImageConfig, WrittenImage, write_image
 from release.root_filesystem import PREFIX, USER, build
 from release.sbom import bill_of_materials
+from release.sources import Sources
 
 CONFIG: Final = ImageConfig(
     entrypoint=("gputile",),
@@ -39,20 +41,32 @@ class BuiltImage:
     components: int
 
 
-def build_image(project: Path, work: Path, output: Path, reference: str, epoch: int, machine: str) -> BuiltImage:
-    """Build the image ``reference`` of the sources in ``project``; write it and its bill of materials into ``output``.
+def configuration(epoch: int, revision: str) -> ImageConfig:
+    """Return how containers of the image start, with the labels that say when and of which commit it was made.
 
-    ``work`` is an empty directory for what is unpacked. ``epoch`` is in seconds of Unix time. ``machine`` is the
-    processor as ``uname -m`` says it.
+    ``epoch`` is in seconds of Unix time. Sources that are no commit's have the ``revision`` "", and no label of it
+    (https://specs.opencontainers.org/image-spec/annotations/).
+    """
+    made = {"org.opencontainers.image.created": datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    if revision:
+        made["org.opencontainers.image.revision"] = revision
+    return replace(CONFIG, labels={**CONFIG.labels, **made})
+
+
+def build_image(sources: Sources, work: Path, output: Path, reference: str, machine: str) -> BuiltImage:
+    """Build the image ``reference`` of ``sources``; write it and its bill of materials into ``output``.
+
+    ``work`` is an empty directory for what is unpacked. ``machine`` is the processor as ``uname -m`` says it.
 
     Raises:
         ToolMissing: mmdebstrap or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
-    root = build(project, work, epoch)
+    root = build(sources.project, work, sources.epoch)
     stem = f"gputile-{VERSION}-{machine}"
     archive, bill = output / f"{stem}.image.tar", output / f"{stem}.cdx.json"
-    written = write_image(archive, reference, root.layers, CONFIG, epoch, machine)
+    config = configuration(sources.epoch, sources.revision)
+    written = write_image(archive, reference, root.layers, config, sources.epoch, machine)
     python = root.python
-    bill.write_text(bill_of_materials(reference, written.digest, epoch, root.debian, python))
+    bill.write_text(bill_of_materials(reference, written.digest, sources.epoch, root.debian, python))
     return BuiltImage(archive, bill, reference, written, len(root.debian) + len(python))

@@ -92,13 +92,6 @@ def write_image(
     return WrittenImage(str(described["digest"]), tuple(len(layer) for layer in plain))
 
 
-def manifest_digest(archive: Path) -> str:
-    """Return the digest of the image in an archive that ``write_image`` wrote."""
-    with tarfile.open(archive) as packed:
-        index = packed.extractfile("index.json") or io.BytesIO()
-        return str(json.load(index)["manifests"][0]["digest"])
-
-
 def _layer(root: Path, epoch: int) -> bytes:
     """Return the tar file of a directory; hard links become files of their own."""
     packed = io.BytesIO()

@@ -14,8 +14,8 @@ import yaml
 
 from gputile.version import VERSION
 from release.artefacts import PLUGINS, SUMS, Release
-from release.oci import manifest_digest
-from release.python_packages import own_tool
+from release.oci_check import DamagedImage, checked_image
+from release.python_packages import build_distribution, environment, own_tool
 
 _FITS_NOT: Final = 3  # exit code of a simulation in which a pod has no place
 
@@ -53,22 +53,25 @@ def _wheel(release: Release, output: Path) -> str:
     return f"{wheel.name}: installed into an empty environment with the newest of what it needs, runs the demo"
 
 
-def _sources(_: Release, output: Path) -> str:
-    """Build the wheel of the archive's sources: it is the one beside it."""
+def _sources(release: Release, output: Path) -> str:
+    """Build the wheel of the archive's sources, and compare it with the one beside it."""
     sdist = output / f"gputile-{VERSION}.tar.gz"
     (wheel,) = output.glob(f"gputile-{VERSION}-*.whl")
     with tempfile.TemporaryDirectory() as directory:
         _unpack(sdist, Path(directory))
-        built = Path(directory, "built")
-        _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", built], Path(directory, sdist.name[:-7]))
-        if [path.name for path in built.iterdir()] != [wheel.name]:
-            raise NotAsPromised(f"{sdist.name} builds no {wheel.name}")
+        project, settings = Path(directory, sdist.name.removesuffix(".tar.gz")), environment(release.sources.epoch)
+        try:
+            built = build_distribution(project, "wheel", Path(directory, "built"), settings)
+        except (FileNotFoundError, subprocess.CalledProcessError) as failed:
+            raise NotAsPromised(f"{sdist.name} builds no wheel: {failed}") from failed
+        if built.read_bytes() != wheel.read_bytes():
+            raise NotAsPromised(f"{sdist.name} builds another wheel than {wheel.name}: they are of different sources")
     return f"{sdist.name}: builds the wheel"
 
 
 def _chart(release: Release, output: Path) -> str:
     """Compare the archive with the chart that the tests install."""
-    chart, tested = output / f"gputile-{VERSION}.tgz", release.project / "charts" / "gputile"
+    chart, tested = output / f"gputile-{VERSION}.tgz", release.sources.project / "charts" / "gputile"
     with tempfile.TemporaryDirectory() as directory:
         _unpack(chart, Path(directory))
         packed, sources = _contents(Path(directory, "gputile")), _contents(tested)
@@ -99,23 +102,28 @@ def _plugins(release: Release, output: Path) -> str:
     return f"{archive.name}: its plugins run{manifests if release.url else ''}"
 
 
-def _image(_: Release, output: Path) -> str:
+def _image(release: Release, output: Path) -> str:
     (archive,) = output.glob(f"gputile-{VERSION}-*.image.tar")
     (bill,) = output.glob(f"gputile-{VERSION}-*.cdx.json")
-    digest = manifest_digest(archive)
-    if digest not in bill.read_text():
+    try:
+        image = checked_image(archive)
+    except DamagedImage as error:
+        raise NotAsPromised(str(error)) from error
+    if image.reference != release.reference:
+        raise NotAsPromised(f"{archive.name} is the image {image.reference}, not {release.reference}")
+    if json.loads(bill.read_text())["metadata"]["component"]["version"] != image.digest:
         raise NotAsPromised(f"{bill.name} is of another image than {archive.name}")
-    return f"{archive.name}: {digest}, with its bill of materials"
+    return f"{archive.name}: {image.digest}, {image.entries} files and directories, with its bill of materials"
 
 
 def _demo(release: Release, wheel: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         python = Path(directory, "bin", "python")
-        _run([own_tool("uv"), "venv", "--quiet", "--python", sys.executable, directory], release.project)
+        _run([own_tool("uv"), "venv", "--quiet", "--python", sys.executable, directory], release.sources.project)
         pip: list[str | Path] = [own_tool("uv"), "pip", "install", "--quiet", "--python", python]
         # As people install it, without the locks: those the image has, and the archive of the plugins.
-        _run([*pip, wheel], release.project)
-        examples = release.project / "examples"
+        _run([*pip, wheel], release.sources.project)
+        examples = release.sources.project / "examples"
         demo: list[str | Path] = ["simulate", "--cluster", examples / "cluster.yaml", "-f", examples / "workloads.yaml"]
         gputile: list[str | Path] = [python.with_name("gputile"), *demo, "--compare", "packing"]
         shown = _run(gputile, Path(directory), right=(0, _FITS_NOT))

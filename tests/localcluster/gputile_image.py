@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from release.image import BuiltImage, build_image
+from release.sources import Sources
 
 from gputile.version import VERSION
 from tests.localcluster.debian import debian_program
@@ -17,6 +18,7 @@ from tests.localcluster.scratch import Scratch
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = f"localhost/gputile:{VERSION}"
 EPOCH = 1_700_000_000  # seconds of Unix time
+REVISION = "c0ffee" * 6 + "cafe"  # no commit: the image does not change where its sources do not
 _KEPT_S = 86_400  # a run on another checkout may be using an image
 _SOURCES = (
     "src/gputile",
@@ -59,7 +61,7 @@ def build_into(output: Path) -> BuiltImage:
     debian_program("mmdebstrap")
     work = Scratch("gputile-image-")
     try:
-        return build_image(ROOT, work.path, output, REFERENCE, EPOCH, platform.machine())
+        return build_image(Sources(ROOT, EPOCH, REVISION), work.path, output, REFERENCE, platform.machine())
     finally:
         work.remove()
 

@@ -1,6 +1,7 @@
 """The files of a release: each does what it is for, and what was changed afterwards is noticed."""
 
 import hashlib
+import io
 import platform
 import re
 import subprocess
@@ -13,16 +14,18 @@ import pytest
 import yaml
 from release.archives import pack
 from release.artefacts import SUMS, Release, build_chart, build_krew_manifests, build_notes, build_plugins, build_python
+from release.sources import Sources
 from release.verification import NotAsPromised, verify_release
 
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, helm
-from tests.localcluster.gputile_image import ROOT, built_image
+from tests.localcluster.gputile_image import EPOCH, ROOT, built_image
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
 
-RELEASE = Release(ROOT, 1_700_000_000, platform.machine(), "registry.example.com/gputile", "https://example.com/v1")
-VALUES = ("--set=image.repository=registry.example.com/gputile", "--kube-version=v1.36.2", "--namespace=gputile")
+SOURCES = Sources(ROOT, EPOCH, "")
+RELEASE = Release(SOURCES, platform.machine(), "localhost/gputile", "https://example.com/v1")
+VALUES = ("--set=image.repository=localhost/gputile", "--kube-version=v1.36.2", "--namespace=gputile")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +131,7 @@ def test_a_chart_that_is_not_the_tested_one_is_noticed(dist: Path, tmp_path: Pat
     archive = dist / f"gputile-{VERSION}.tgz"
     chart = Path(copytree(CHART, tmp_path / "chart"))
     (chart / "templates" / "agent.yaml").unlink()
-    archive.write_bytes(pack({"gputile": chart}, RELEASE.epoch))
+    archive.write_bytes(pack({"gputile": chart}, EPOCH))
     write_sums(dist)
     with pytest.raises(NotAsPromised, match=r"templates/agent\.yaml is missing"):
         list(verify_release(RELEASE, dist))
@@ -142,4 +145,47 @@ def test_files_of_two_releases_do_not_pass_for_one(dist: Path, name: str) -> Non
     (dist / name).write_text(foreign)
     write_sums(dist)
     with pytest.raises(NotAsPromised, match=f"{name} is of another"):
+        list(verify_release(RELEASE, dist))
+
+
+def test_sources_of_something_else_are_noticed(dist: Path, tmp_path: Path) -> None:
+    """An archive that builds a wheel of the right name, of other sources."""
+    archive = dist / f"gputile-{VERSION}.tar.gz"
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "sources", filter="data")
+    changed = tmp_path / "sources" / f"gputile-{VERSION}" / "src" / "gputile" / "__init__.py"
+    changed.write_text(f"{changed.read_text()}\nchanged = 1\n")
+    archive.write_bytes(pack({f"gputile-{VERSION}": changed.parents[2]}, EPOCH))
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match=f"{re.escape(archive.name)} builds another wheel"):
+        list(verify_release(RELEASE, dist))
+
+
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_an_archive_that_cannot_be_used_is_noticed(dist: Path, kind: str) -> None:
+    (archive,) = (path for path in dist.glob(f"gputile-{VERSION}{kind}") if "kubectl" not in path.name)
+    archive.write_bytes(pack({"PKG-INFO": "nothing"}, EPOCH) if kind == "*.tar.gz" else b"")
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match="builds no wheel" if kind == "*.tar.gz" else "pip install"):
+        list(verify_release(RELEASE, dist))
+
+
+def test_an_image_of_another_name_is_noticed(dist: Path) -> None:
+    elsewhere = replace(RELEASE, repository="registry.example.com/gputile")
+    with pytest.raises(NotAsPromised, match=rf"is the image localhost/gputile:\S+, not {elsewhere.reference}"):
+        list(verify_release(elsewhere, dist))
+
+
+def test_an_image_without_content_is_noticed(dist: Path) -> None:
+    (archive,) = dist.glob("*.image.tar")
+    with tarfile.open(archive) as packed:
+        index = packed.extractfile("index.json")
+        assert index is not None
+        text = index.read()
+    with tarfile.open(archive, "w") as packed:
+        entry = tarfile.TarInfo("index.json")
+        entry.size = len(text)
+        packed.addfile(entry, io.BytesIO(text))
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match="has no oci-layout"):
         list(verify_release(RELEASE, dist))

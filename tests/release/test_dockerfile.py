@@ -44,7 +44,10 @@ def test_the_image_runs_as_nobody_like_the_charts_pods() -> None:
 def test_the_image_is_configured_as_that_of_make_image() -> None:
     last = dict(instructions())
     assert dict(re.findall(r"([A-Z]+)=(\S+)", last["ENV"])) == CONFIG.environment
-    assert dict(re.findall(r'(\S+)="([^"]*)"', last["LABEL"])) == CONFIG.labels
+    assert dict(re.findall(r'(\S+)="([^"]*)"', last["LABEL"])) == {
+        **CONFIG.labels,
+        "org.opencontainers.image.revision": "$REVISION",
+    }
     assert (last["USER"], json.loads(last["ENTRYPOINT"]), json.loads(last["CMD"])) == (
         CONFIG.user,
         list(CONFIG.entrypoint),

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from release.image import CONFIG, BuiltImage
-from release.oci import manifest_digest
+from release.image import CONFIG, BuiltImage, configuration
+from release.oci_check import checked_image
 from release.root_filesystem import PREFIX, SITE_PACKAGES
 
 from gputile.version import VERSION
-from tests.localcluster.gputile_image import REFERENCE, build_into, built_image
+from tests.localcluster.gputile_image import EPOCH, REFERENCE, REVISION, build_into, built_image
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
@@ -92,7 +92,18 @@ def _read(built: BuiltImage, root: Path) -> Image:
 
 def test_two_builds_have_one_digest(image: Image) -> None:
     """The other one is of another day or of another run: whatever built it was not told what this one is."""
-    assert manifest_digest(built_image()) == image.built.written.digest
+    assert checked_image(built_image()).digest == image.built.written.digest
+
+
+def test_the_image_says_what_it_is_and_of_which_commit(image: Image) -> None:
+    """In the configuration, where container runtimes show it, and in the manifest, where registries do."""
+    labels = {
+        **CONFIG.labels,
+        "org.opencontainers.image.created": "2023-11-14T22:13:20Z",
+        "org.opencontainers.image.revision": REVISION,
+    }
+    assert image.config["config"]["Labels"] == image.manifest["annotations"] == labels
+    assert "org.opencontainers.image.revision" not in configuration(EPOCH, "").labels
 
 
 def test_the_image_is_small(image: Image) -> None:

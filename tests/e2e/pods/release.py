@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from release.artefacts import Release, build_chart
+from release.sources import Sources
 
 from tests.chart.helmcli import helm, helm_process, settings
 from tests.e2e.pods.cluster import GPUTILE_IMAGE, PodCluster, is_ready
@@ -32,7 +33,9 @@ class PodRelease:
         self.cluster = cluster
         self._home = cluster.plane.directory / "helm"
         self._home.mkdir()
-        (self._chart,) = build_chart(Release(ROOT, EPOCH, platform.machine(), GPUTILE_IMAGE, ""), self._home)
+        (self._chart,) = build_chart(
+            Release(Sources(ROOT, EPOCH, ""), platform.machine(), GPUTILE_IMAGE, ""), self._home
+        )
 
     def install(self, chart: Path | None = None) -> None:
         """Install it with VALUES, another version by its own chart; as without --wait, it waits for nothing."""
