@@ -57,8 +57,8 @@ types: $(STAMP) ## mypy --strict over all Python of the repository
 imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
-unit: $(STAMP) ## the tests of single parts
-	@$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile --hypothesis-profile=$(EXAMPLES)
+unit: $(STAMP) ## the tests of single parts; three at once on two cores, as many of them wait
+	@$(BIN)/python -m pytest -q tests/unit -n 3 --dist loadfile --hypothesis-profile=$(EXAMPLES)
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e

@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,11 +41,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking at thousands of collected tests again and again: a tenth of the time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from looking at thousands of collected tests, while they come and ever after.
+
+    It is a third of the time that collecting takes, and a tenth of what the tests take.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
