@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, PATIENCE_QUANTA, NodeTimeSlices, Said
+from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
 from gputile.node.arbiter.turn import Grant, Limit, TimesliceMessage
@@ -154,7 +154,7 @@ class Turns(RuleBasedStateMachine):
 GPUS = ("A", "B", "C")
 SETS = {"x": ("A", "B"), "y": ("B", "C"), "z": ("A", "B", "C"), "a": ("A",), "b": ("B",)}
 PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
-SPARE, LATE = QUANTUM // 6, PATIENCE_QUANTA * QUANTUM
+SPARE, LATE = QUANTUM // 6, KEPT_QUANTA * QUANTUM
 
 
 class Sets(RuleBasedStateMachine):

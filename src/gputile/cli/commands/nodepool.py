@@ -12,8 +12,8 @@ from gputile.cli.output.streams import NOT_PLACED, fail, note, write
 from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
-    from gputile.tools.nodepool.plan import File, PoolPlan
     from gputile.tools.nodepool.pool import NodePool
+    from gputile.tools.nodepool.setup import File, PoolSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def nodepool(options: NodepoolOptions) -> None:
     Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
     """
     from gputile.tools.nodepool.description import DescriptionError, load_nodepool
-    from gputile.tools.nodepool.providers import plan_for
+    from gputile.tools.nodepool.providers import setup_for
 
     described = {
         "provider": options.provider,
@@ -122,28 +122,28 @@ def nodepool(options: NodepoolOptions) -> None:
     except DescriptionError as error:
         fail(f"{options.file or 'node pool'}: {error}")
     never = _never(pool, options.pods or [])
-    write(script(plan_for(pool)))
+    write(script(setup_for(pool)))
     for text in never:
         note(text)
     if never:
         raise typer.Exit(NOT_PLACED)
 
 
-def script(plan: "PoolPlan") -> str:
-    """Return a plan as a shell script."""
-    from gputile.tools.nodepool.plan import File
+def script(setup: "PoolSetup") -> str:
+    """Return what makes a node pool as a shell script."""
+    from gputile.tools.nodepool.setup import File
 
     lines = ["#!/bin/sh", "set -eu"]
-    for text in plan.notes:
+    for text in setup.notes:
         lines += ["", *_comment(text)]
-    for step in plan.steps:
+    for step in setup.steps:
         lines.append("")
         if isinstance(step, File):
             lines += [f"cat > {shlex.quote(step.name)} <<'YAML'", _yaml(step).rstrip("\n"), "YAML"]
             continue
         lines += [*_comment(step.why), step.text]
-    if plan.values:
-        settings = " ".join(f"--set {value}" for value in plan.values)
+    if setup.values:
+        settings = " ".join(f"--set {value}" for value in setup.values)
         lines += ["", *_comment(f"The agents of these nodes need these values of the chart: {settings}")]
     return "\n".join(lines) + "\n"
 

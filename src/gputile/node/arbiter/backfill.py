@@ -17,14 +17,14 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 class TurnCandidate:
     """A container that wants a turn on all of ``gpus``; with ``until`` it only keeps them free until then.
 
-    ``patience`` is for how long its GPUs are kept for it from those after it, as these may give them back too late.
+    ``kept_for`` is how long its GPUs are kept for it from those after it, as these may give them back too late.
     """
 
     rank: Rank
     key: Hashable
     gpus: tuple[str, ...]
     until: int | None = None
-    patience: int = 0
+    kept_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def turns_to_begin(
                 gpu.idle, gpu.needed_at = False, now
                 gpu.queued_until = max(gpu.queued_until, now + quantum)
             continue
-        needed_at = now if start - now <= candidate.patience else start
+        needed_at = now if start - now <= candidate.kept_for else start
         for gpu in mine:
             gpu.needed_at = needed_at if gpu.needed_at is None else min(gpu.needed_at, needed_at)
             gpu.queued_until = max(start, now) + quantum

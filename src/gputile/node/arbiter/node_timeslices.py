@@ -17,7 +17,7 @@ from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 from gputile.node.arbiter.turn import TimesliceMessage
 
-PATIENCE_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most
+KEPT_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most
 LOOK_AGAIN: Final = 1 * MS  # how often a GPU that is kept idle is looked at
 
 Said = list[tuple[str, TimesliceMessage]]
@@ -363,17 +363,17 @@ class NodeTimeSlices:
             if key in owners and self._has(key):
                 found += self._joins(key, now)
             elif any(account.asks for _, _, account in self._mine(key)):
-                patience = self._patience(key, now)
-                found.append(TurnCandidate(self._rank(key, now), key, self._tied[key], patience=patience))
+                kept_for = self._kept_for(key, now)
+                found.append(TurnCandidate(self._rank(key, now), key, self._tied[key], kept_for=kept_for))
         return found
 
-    def _patience(self, key: Hashable, now: int) -> int:
+    def _kept_for(self, key: Hashable, now: int) -> int:
         """Return for how long at most the GPUs of a set are kept for it, 0 while it has not waited for long.
 
         Those who may use them meanwhile have kernels that end when they end.
         """
         since = min((a.waits_since for _, _, a in self._mine(key) if a.waits_since is not None), default=now)
-        times = (self.longest_wait, PATIENCE_QUANTA * self.quantum)
+        times = (self.longest_wait, KEPT_QUANTA * self.quantum)
         return next((most for most in times if now - since >= most), 0)
 
     def _joins(self, key: Hashable, now: int) -> list[TurnCandidate]:

@@ -9,8 +9,8 @@ from typing import Final
 
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool.hints import advertised, node_labels, sum_note, taint
-from gputile.tools.nodepool.plan import GPU_OPERATOR, PoolPlan, command, words, written
 from gputile.tools.nodepool.pool import NodePool
+from gputile.tools.nodepool.setup import GPU_OPERATOR, PoolSetup, command, words, written
 
 TEMPLATE: Final = "k8s.io_cluster-autoscaler_node-template_resources_"
 _WAY_OPTIONS: Final = {
@@ -20,7 +20,7 @@ _WAY_OPTIONS: Final = {
 }
 
 
-def plan(pool: NodePool) -> PoolPlan:
+def setup(pool: NodePool) -> PoolSetup:
     """Return the node pool."""
     tags = {TEMPLATE + name.replace("/", "_"): str(count) for name, count in advertised(pool).items()}
     add = command(
@@ -37,7 +37,7 @@ def plan(pool: NodePool) -> PoolPlan:
         f"--min-count {pool.min_nodes} --max-count {pool.max_nodes} --node-count {pool.min_nodes}",
     )
     operator = GPU_OPERATOR if pool.way == "gpu-operator" else ()
-    return PoolPlan(
+    return PoolSetup(
         (add, *operator),
         written((_retired(pool), _autoscaler_note(pool), sum_note(pool))),
         ("agent.runtimeClassName=nvidia",) if operator else (),

@@ -11,27 +11,27 @@ from typing import Any, Final
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool import karpenter
 from gputile.tools.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note, template_labels
-from gputile.tools.nodepool.plan import GPU_OPERATOR, File, PoolPlan, ShellCommand, command, written
 from gputile.tools.nodepool.pool import NodePool
+from gputile.tools.nodepool.setup import GPU_OPERATOR, File, PoolSetup, ShellCommand, command, written
 
 TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
 # eksctl chooses the accelerated variant for an instance type with GPUs; Ubuntu's image has no driver.
 AMI_FAMILIES: Final = {"accelerated-image": "AmazonLinux2023", "gpu-operator": "Ubuntu2404"}
 
 
-def plan(pool: NodePool) -> PoolPlan:
+def setup(pool: NodePool) -> PoolSetup:
     """Return the node group of a pool."""
     operator = GPU_OPERATOR if pool.way == "gpu-operator" else ()
     values = ("agent.runtimeClassName=nvidia",) if operator else ()
     if pool.autoscaler == "karpenter":
-        return karpenter.plan(pool, operator, values)
+        return karpenter.setup(pool, operator, values)
     name = f"{pool.name}.eksctl.yaml"
     create = command(
         f"eksctl create nodegroup --config-file {name}",
         "--install-nvidia-plugin=false",
         why="gputile's agent is the device plugin; a second one would advertise the GPUs twice.",
     )
-    return PoolPlan(
+    return PoolSetup(
         (File(name, (_cluster_config(pool),)), create, *_tag_commands(pool), *operator),
         written((sum_note(pool),)),
         values,

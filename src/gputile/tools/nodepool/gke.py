@@ -10,8 +10,8 @@ from typing import Final
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool.hints import advertised, node_labels, sum_note, taint
 from gputile.tools.nodepool.labels import NO_PLUGIN
-from gputile.tools.nodepool.plan import PoolPlan, ShellCommand, command, pairs, written
 from gputile.tools.nodepool.pool import NodePool
+from gputile.tools.nodepool.setup import PoolSetup, ShellCommand, command, pairs, written
 
 INSTALLER: Final = (
     "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/"
@@ -20,7 +20,7 @@ INSTALLER: Final = (
 DRIVER_DIRECTORY: Final = "/home/kubernetes/bin/nvidia"
 
 
-def plan(pool: NodePool) -> PoolPlan:
+def setup(pool: NodePool) -> PoolSetup:
     """Return the node pool."""
     own = pool.way == "own-driver"
     labels = node_labels(pool) | ({NO_PLUGIN: "true"} if own else {})
@@ -36,7 +36,7 @@ def plan(pool: NodePool) -> PoolPlan:
         f"--enable-autoscaling --num-nodes {pool.min_nodes} --min-nodes {pool.min_nodes} --max-nodes {pool.max_nodes}",
     )
     install = ShellCommand(f"kubectl apply -f {INSTALLER}", "The driver, on Container-Optimized OS.") if own else None
-    return PoolPlan(
+    return PoolSetup(
         (create, *([install] if install else [])),
         written((_plugin_note(own), _autoscaler_note(pool), sum_note(pool))),
         (f"agent.driverDir={DRIVER_DIRECTORY}",) if own else (),

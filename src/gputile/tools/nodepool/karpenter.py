@@ -9,15 +9,15 @@ from typing import Any
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note
 from gputile.tools.nodepool.labels import INSTANCE_TYPE
-from gputile.tools.nodepool.plan import File, PoolPlan, ShellCommand, written
 from gputile.tools.nodepool.pool import NodePool
+from gputile.tools.nodepool.setup import File, PoolSetup, ShellCommand, written
 
 
-def plan(pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]) -> PoolPlan:
+def setup(pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]) -> PoolSetup:
     """Return Karpenter's objects of a pool."""
     name = f"{pool.name}.karpenter.yaml"
     overlay = _overlay(pool)
-    return PoolPlan(
+    return PoolSetup(
         (*before, File(name, (_node_pool(pool), *overlay)), ShellCommand(f"kubectl apply -f {name}")),
         written(
             (

@@ -6,13 +6,13 @@ from typing import Final
 
 from gputile.tools.nodepool import aks, eks, gke
 from gputile.tools.nodepool.hints import node_type_note
-from gputile.tools.nodepool.plan import PoolPlan
 from gputile.tools.nodepool.pool import NodePool
+from gputile.tools.nodepool.setup import PoolSetup
 
-PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolPlan]]] = {"eks": eks.plan, "aks": aks.plan, "gke": gke.plan}
+PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolSetup]]] = {"eks": eks.setup, "aks": aks.setup, "gke": gke.setup}
 
 
-def plan_for(pool: NodePool) -> PoolPlan:
+def setup_for(pool: NodePool) -> PoolSetup:
     """Return what there is to do for a pool with its provider."""
-    plan = PROVIDERS[pool.provider](pool)
-    return replace(plan, notes=(*plan.notes, node_type_note(pool)))
+    found = PROVIDERS[pool.provider](pool)
+    return replace(found, notes=(*found.notes, node_type_note(pool)))

@@ -107,30 +107,30 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
     return float(change[np.argsort(times, kind="stable")].cumsum().max())
 
 
-def replay(placer: Placer, plan: Schedule) -> Float64:
+def replay(placer: Placer, schedule: Schedule) -> Float64:
     """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
 
     A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
     arrival.
     """
-    return _Run(placer, plan).play()
+    return _Run(placer, schedule).play()
 
 
 class _Run:
-    def __init__(self, placer: Placer, plan: Schedule) -> None:
-        self._placer, self._plan = placer, plan
+    def __init__(self, placer: Placer, schedule: Schedule) -> None:
+        self._placer, self._schedule = placer, schedule
         shapes = placer.cluster.shapes
-        self._started = np.full(len(plan.pods), np.inf)
+        self._started = np.full(len(schedule.pods), np.inf)
         self._running: list[tuple[float, int, int]] = []  # until when, the pod, the row of its node
         self._waiting: list[deque[int]] = [deque() for _ in shapes]
         self._waits = np.zeros(len(shapes), np.bool_)
         self._room = _FittingShapes(placer.cluster)
 
     def play(self) -> Float64:
-        for pod, now in enumerate(self._plan.created.tolist()):
+        for pod, now in enumerate(self._schedule.created.tolist()):
             while self._running and self._running[0][0] <= now:
                 self._leave()
-            index = int(self._plan.pods[pod])
+            index = int(self._schedule.pods[pod])
             self._placer.arrive(str(pod), index)
             # No pod overtakes another one of the same shape.
             if self._waits[index] or not self._start(pod, now):
@@ -139,11 +139,11 @@ class _Run:
         return self._started
 
     def _start(self, pod: int, now: float) -> bool:
-        row = self._placer.place(str(pod), int(self._plan.pods[pod]))
+        row = self._placer.place(str(pod), int(self._schedule.pods[pod]))
         if row is None:
             return False
         self._started[pod] = now
-        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row))
+        heapq.heappush(self._running, (now + float(self._schedule.runtime[pod]), pod, row))
         return True
 
     def _leave(self) -> None:
@@ -173,19 +173,19 @@ class _FittingShapes:
         return fit
 
 
-def summary(workload: Workload, policy: str, seed: int, load: float, plan: Schedule, started: Float64) -> Stay:
+def summary(workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64) -> Stay:
     """Summarise a replay, up to the time at which the last pod came. ``started`` is what ``replay`` returned."""
-    end = float(plan.created[-1])
-    gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[plan.pods] / 1000
-    asked = np.minimum(end - plan.created, plan.runtime)
-    ran = np.clip(end - started, 0.0, plan.runtime)
-    waited = np.minimum(started, end) - plan.created
+    end = float(schedule.created[-1])
+    gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[schedule.pods] / 1000
+    asked = np.minimum(end - schedule.created, schedule.runtime)
+    ran = np.clip(end - started, 0.0, schedule.runtime)
+    waited = np.minimum(started, end) - schedule.created
     return Stay(
         workload.name,
         policy,
         seed,
         load,
-        len(plan.pods),
+        len(schedule.pods),
         round(float((gpus * asked).sum()) / 3600, 1),
         round(float((gpus * ran).sum()) / 3600, 1),
         int((np.isfinite(started) & (waited > 0)).sum()),

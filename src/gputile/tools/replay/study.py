@@ -72,12 +72,12 @@ def measure_with_trail(task: Task) -> tuple[ReplayResult, Trail]:
 def measure_departures(task: Task) -> Stay:
     """Replay pods that leave again."""
     nodes, workload, arrivals = _read(task)
-    plan = departures.schedule(nodes, workload, task.seed, task.load)
+    schedule = departures.schedule(nodes, workload, task.seed, task.load)
     started = time.process_time()
     placer = _placer(task, nodes, workload, arrivals)
-    starts = departures.replay(placer, plan)
+    starts = departures.replay(placer, schedule)
     seconds = round(time.process_time() - started, 3)
-    stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
+    stay = departures.summary(workload, task.policy, task.seed, task.load, schedule, starts)
     return msgspec.structs.replace(stay, seconds=seconds)
 
 

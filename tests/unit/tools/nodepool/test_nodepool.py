@@ -19,9 +19,9 @@ from gputile.cli.app import app
 from gputile.cli.commands.nodepool import script
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.nodepool.hints import advertised, node_labels
-from gputile.tools.nodepool.plan import File
 from gputile.tools.nodepool.pool import WAYS, NodePool
-from gputile.tools.nodepool.providers import plan_for
+from gputile.tools.nodepool.providers import setup_for
+from gputile.tools.nodepool.setup import File
 
 pytestmark = pytest.mark.requirement("G6", "U8")
 
@@ -75,7 +75,7 @@ CASES = {f"{provider}-{way}": described(provider, way) for provider, ways in WAY
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_way_is_what_it_was(name: str) -> None:
-    text = script(plan_for(load_nodepool(CASES[name])))
+    text = script(setup_for(load_nodepool(CASES[name])))
     golden = GOLDEN / f"{name}.sh"
     if os.environ.get("GPUTILE_GOLDEN") == "write":
         golden.write_text(text, encoding="utf-8")
@@ -91,7 +91,7 @@ def test_no_golden_file_is_left_over() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_nodes_are_tainted_and_join_in_their_mode(name: str) -> None:
     """A plain pod is kept off, and the mode needs no manual step."""
-    text = script(plan_for(load_nodepool(CASES[name])))
+    text = script(setup_for(load_nodepool(CASES[name])))
     tainted = "nvidia.com/gpu=present:NoSchedule" in text or "key: nvidia.com/gpu\n" in text
     assert tainted
     assert f"ack.node.gpu.schedule{'=' if 'cat >' not in text else ': '}{CASES[name]['mode']}" in text
@@ -101,7 +101,7 @@ def test_nodes_are_tainted_and_join_in_their_mode(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if not name.endswith(("managed-driver", "gpu-image"))])
 def test_nothing_is_advertised_twice(name: str) -> None:
     """The provider's own device plugin stays off, and so does the GPU Operator's."""
-    text, provider = script(plan_for(load_nodepool(CASES[name]))), name.partition("-")[0]
+    text, provider = script(setup_for(load_nodepool(CASES[name]))), name.partition("-")[0]
     if "gpu-operator" in text:
         assert "devicePlugin.enabled=false" in text
         opened = "kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed"
@@ -125,13 +125,13 @@ def test_nothing_is_advertised_twice(name: str) -> None:
 def test_the_autoscaler_is_told_what_the_agent_will_advertise(mode: str, expected: dict[str, int]) -> None:
     """At every unit, from zero nodes too."""
     assert advertised(pool(mode=mode)) == expected
-    text = script(plan_for(pool(mode=mode)))
+    text = script(setup_for(pool(mode=mode)))
     for name, count in expected.items():
         assert f"Key=k8s.io/cluster-autoscaler/node-template/resources/{name},Value={count}," in text
 
 
 def test_karpenter_learns_it_by_a_node_overlay() -> None:
-    (file,) = [s for s in plan_for(pool(autoscaler="karpenter")).steps if isinstance(s, File)]
+    (file,) = [s for s in setup_for(pool(autoscaler="karpenter")).steps if isinstance(s, File)]
     node_pool, overlay = file.documents
     assert (overlay["kind"], overlay["spec"]["capacity"]) == ("NodeOverlay", {GPU_MEMORY: "716"})
     assert node_pool["spec"]["template"]["metadata"]["labels"]["ack.node.gpu.schedule"] == "cgpu"
@@ -243,9 +243,9 @@ def test_what_one_provider_cannot_do_is_said() -> None:
         pool("gke", "own-driver", autoscaler="karpenter")
     with pytest.raises(DescriptionError, match="serves whole GPUs only; use way own-driver"):
         pool("gke", "managed-driver", mode="cgpu")
-    assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(plan_for(pool("gke", "own-driver")).notes)
-    assert plan_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == plan_for(pool("gke", "own-driver")).notes[2:]
-    assert "Azure has retired the GPU image" in plan_for(pool("aks", "gpu-image")).notes[0]
+    assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(setup_for(pool("gke", "own-driver")).notes)
+    assert setup_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == setup_for(pool("gke", "own-driver")).notes[2:]
+    assert "Azure has retired the GPU image" in setup_for(pool("aks", "gpu-image")).notes[0]
 
 
 POD = """
@@ -518,7 +518,7 @@ def test_any_valid_description_becomes_a_script_that_a_shell_can_read(
     except DescriptionError:
         assert place[1] == "managed-driver"
         return
-    text = script(plan_for(found))
+    text = script(setup_for(found))
     if "\x00" not in text and "\r" not in text:
         subprocess.run(["sh", "-n"], input=text.encode(errors="replace"), check=True)
 
@@ -526,5 +526,5 @@ def test_any_valid_description_becomes_a_script_that_a_shell_can_read(
 @pytest.mark.parametrize("name", ["7812e34", "1e5", "08"])
 def test_a_name_stays_a_name_for_who_reads_the_manifests(name: str) -> None:
     """eksctl and kubectl read numbers where no quotes are."""
-    made = script(plan_for(pool(cluster=name)))
+    made = script(setup_for(pool(cluster=name)))
     assert f"name: '{name}'\n" in made, made

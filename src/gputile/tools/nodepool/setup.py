@@ -25,7 +25,7 @@ class ShellCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolPlan:
+class PoolSetup:
     """The whole of it. ``notes`` are sentences, ``values`` the chart's values that go with such nodes."""
 
     steps: tuple[File | ShellCommand, ...]
