@@ -18,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e kubernetes image release version docs picture soak bench cluster policies dashboards fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e kubernetes image release version docs picture soak bench growth cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -91,6 +91,10 @@ soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PAR
 
 bench: $(STAMP) ## the benchmarks, as ratios within one run
 	@$(BIN)/python -m benchmarks
+
+growth: $(STAMP) ## measure how costs grow with the cluster, and draw it in the documentation
+	@$(BIN)/python -m benchmarks.growth
+	@$(BIN)/python -m docs.generator
 
 cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 	@$(BIN)/python -m tests.localcluster

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from benchmarks import (
     admission,
     core,
+    growth,
     http,
     loop_holds,
     metrics,
@@ -27,6 +28,7 @@ from benchmarks.report import Result, as_json, as_table
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     admission.NAME: admission.run,
     core.NAME: core.run,
+    growth.NAME: growth.run,
     http.NAME: http.run,
     loop_holds.NAME: loop_holds.run,
     metrics.NAME: metrics.run,

@@ -55,8 +55,8 @@ Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 def cases() -> Iterator[Case]:
     """Yield the controller's handlers, each on a cluster of its own that has the same objects."""
-    nodes = [_node(number) for number in range(NODES)]
-    pods = list(_bound_pods())
+    nodes = [shared_node(number) for number in range(NODES)]
+    pods = list(bound_pods(NODES, PODS))
 
     def case(what: str, drive: Drive) -> Case:
         async def run(meter: LoopMeter) -> None:
@@ -163,7 +163,7 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
 
 async def _node_events(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    _gang(bench, "waiting", 2, ALL_UNITS)
+    add_gang(bench, "waiting", 2, ALL_UNITS)
     cordoned = bench.nodes[0]
     cordoned = msgspec.structs.replace(cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True))
     with meter.watching():
@@ -174,25 +174,25 @@ async def _node_events(bench: Bench, meter: LoopMeter) -> None:
 
 async def _one_large(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    _gang(bench, "large", LARGE, 1)
+    add_gang(bench, "large", LARGE, 1)
     await _rounds(bench, meter)
 
 
 async def _one_large_of_many(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    _gang(bench, "large", LARGE, 1, numbered=True)
+    add_gang(bench, "large", LARGE, 1, numbered=True)
     await _rounds(bench, meter)
 
 
 async def _one_large_that_repels(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    _gang(bench, "large", LARGE, 1, affinity=_REPELS)
+    add_gang(bench, "large", LARGE, 1, affinity=_REPELS)
     await _rounds(bench, meter)
 
 
 async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    _gang(bench, "large", LARGE, 1)
+    add_gang(bench, "large", LARGE, 1)
     known = {pod.metadata.name: pod for pod in bench.view.members.pods(GangName("bench", "large", False))}
     bench.keeper = GangWriter(
         bench.view, bench.planner, _ConflictingServer(known), lambda: True, lambda: NOW, UpdateQueue()
@@ -218,25 +218,30 @@ async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
     """Each of its pods takes all GPUs of a node, and no node is empty."""
     await bench.list()
     at_once(bench.view.budget_event(Replaced([])))
-    _gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
+    add_gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
     await _rounds(bench, meter)
 
 
 async def _reconsidered(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    active, configuration = (lambda: True), bench.view.ledger.configuration
-    nodes = NodeReconciler(_Server(), configuration, bench.view.nodes.get, active, lambda: 0.0)
+    with meter.watching():
+        await taken_over(bench)
+
+
+async def taken_over(bench: Bench) -> None:
+    """Look at all nodes, as who has just become the leader does."""
+    configuration = bench.view.ledger.configuration
+    nodes = NodeReconciler(_Server(), configuration, bench.view.nodes.get, lambda: True, lambda: 0.0)
     working = asyncio.create_task(nodes.queue.run())
     await asyncio.sleep(0)
 
     async def take_over() -> None:
         for name in bench.view.nodes:
             nodes.queue.add(name)
-        while nodes.tainted < NODES:
+        while nodes.tainted < len(bench.view.nodes):
             await asyncio.sleep(0)
 
-    with meter.watching():
-        await _begun(take_over)
+    await _begun(take_over)
     working.cancel()
 
 
@@ -275,14 +280,14 @@ def _refused(number: int) -> Pod:
 async def _many_that_fit(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     for number in range(GANGS):
-        _gang(bench, f"g{number}", 2, 1)
+        add_gang(bench, f"g{number}", 2, 1)
     await _rounds(bench, meter)
 
 
 async def _many_without_room(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     for number in range(GANGS):
-        _gang(bench, f"g{number}", 2, ALL_UNITS)
+        add_gang(bench, f"g{number}", 2, ALL_UNITS)
     await _rounds(bench, meter)
 
 
@@ -328,9 +333,10 @@ _REPELS = msgspec.convert(
 )
 
 
-def _gang(
+def add_gang(
     bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, gpus: int = 1, **spec: object
 ) -> None:
+    """Have a gang of ``size`` pods come, each of which asks for ``units`` of memory, over ``gpus`` GPUs."""
     for number in range(size):
         pod = gpu_pod(number, units)
         labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size), GPU_COUNT_LABEL: str(gpus)}
@@ -348,7 +354,8 @@ def _gang(
         at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=changed))))
 
 
-def _node(number: int) -> Node:
+def shared_node(number: int) -> Node:
+    """Return a node of eight GPUs as the API server has it."""
     node = gpu_node(number)
     labels = node.metadata.labels | {"kubernetes.io/hostname": node.metadata.name}
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", GPU_MEMORY: str(ALL_UNITS)}
@@ -359,8 +366,9 @@ def _node(number: int) -> Node:
     )
 
 
-def _bound_pods() -> Iterator[Pod]:
-    engine, _ = filled(NODES, PODS)
+def bound_pods(nodes: int, pods: int) -> Iterator[Pod]:
+    """Yield small pods that are bound to such nodes, as the API server has them."""
+    engine, _ = filled(nodes, pods)
     for number, booking in enumerate(engine.ledger.bookings()):
         if booking.allocation is None:
             continue

@@ -6,7 +6,7 @@ Compared with a scan of the same cluster in plain Python (a dict of nodes, a lis
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from benchmarks.clusters import GPUS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
@@ -15,7 +15,6 @@ from gputile.core.placement.topology import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 NODES, PODS = 5_000, 50_000
-SIZES = (100, 1_000, 5_000, 10_000)
 RUNS = 500
 NAME = "core"
 
@@ -52,22 +51,10 @@ def run() -> Iterator[Result]:
         text = f"filter + rank by packing, {NODES} nodes, {PODS} pods: {what}"
         yield Result(NAME, text, seconds * 1e3, "ms", target, seconds / usual, "binpack")
 
-    smallest: float | None = None
-    for size, median in growth(lambda size: (engine, names) if size == NODES else filled(size, 10 * size)):
-        smallest = smallest or median
-        what = f"filter + rank, {size} nodes, {10 * size} pods: median"
-        yield Result(NAME, what, median * 1e3, "ms", None, median / smallest, f"that of {SIZES[0]} nodes")
-
     links = tuple(tuple(300.0 if a // 8 == b // 8 else 20.0 for a in range(16)) for b in range(16))
     best_set.cache_clear()
     search = cpu_times(lambda i: best_set(links, tuple(range(16)), 1 + i), 15, warm_up=0)
     yield Result(NAME, "best-connected set of 16 GPUs on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
-
-
-def growth(cluster: Callable[[int], tuple[PlacementEngine, list[str]]]) -> Iterator[tuple[int, float]]:
-    """Yield each of ``SIZES``, in nodes, with the median CPU seconds of filter and rank on such a cluster."""
-    for size in SIZES:
-        yield size, _filter_and_rank(*cluster(size)).median
 
 
 def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Result:

@@ -1,32 +1,232 @@
-"""``python -m benchmarks.growth FILE.svg``: draw what a decision costs against the size of the cluster.
+"""``python -m benchmarks.growth``: how the cost of each decision grows with the cluster, and with a gang.
 
-One line a policy; needs matplotlib, the optional extra "plot".
+Each curve is CPU time against nodes of eight GPUs with ten pods each, or against the pods of one gang. Its exponent is
+that of its last tenfold: 1 is in proportion to the size, 0 does not grow. The module's command measures the curves and
+writes them where the documentation's picture is drawn from.
 """
 
+import argparse
+import asyncio
+import gc
+import json
+import math
+import statistics
 import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from benchmarks.clusters import Placement, filled
-from benchmarks.core import growth
+import msgspec
+
+from benchmarks.clusters import GPUS, filled, gpu_pod, request_for
+from benchmarks.controller_holds import Bench, add_gang, bound_pods, shared_node, taken_over
+from benchmarks.report import Result, without_collector
+from benchmarks.start import node_items, pod_items, start
+from benchmarks.what_if import documents_of, simulated
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_COUNT_LABEL
+from gputile.core.devices.request import parse_request
+from gputile.core.ledger.events import Confirmed
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.assume import BindTime, assume_pod
+from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_binding import PodBinding
+from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
+
+NAME = "growth"
+NODES: Final = (100, 316, 1_000, 3_162, 10_000)
+GANGS: Final = (8, 32, 126, 500, 2_000)  # pods
+GANG_NODES: Final = 5_000
+FIGURES: Final = Path(__file__).resolve().parents[1] / "docs" / "generator" / "growth.json"
+_PODS_A_NODE, _GANG, _RUNS, _TIMES = 10, 64, 200, 3
+_STARTED_S: Final = 1_000_000.0  # Unix time; 0 would be no time
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What is measured: ``of`` says the unit of ``sizes``; ``seconds`` are CPU seconds, one for each size."""
+
+    what: str
+    of: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def exponent(self) -> float:
+        """The slope between the sizes of the last tenfold, both axes logarithmic."""
+        first = next(i for i, size in enumerate(self.sizes) if size * 11 > self.sizes[-1])
+        return math.log(self.seconds[-1] / self.seconds[first]) / math.log(self.sizes[-1] / self.sizes[first])
+
+
+def curves(
+    nodes: Sequence[int] = NODES,
+    gangs: Sequence[int] = GANGS,
+    gang_nodes: int = GANG_NODES,
+    told: Callable[[str], None] = lambda _: None,
+) -> Iterator[Curve]:
+    """Yield the curves of all handlers; ``told`` hears of each size when it begins."""
+    found: dict[str, list[float]] = {}
+    for count in nodes:
+        told(f"{count} nodes")
+        for part in (_placement, _preemption, _controller, _whole_processes):
+            for what, seconds in part(count).items():
+                found.setdefault(what, []).append(seconds)
+    for what, each in found.items():
+        yield Curve(what, "nodes", tuple(nodes), tuple(each))
+    told(f"gangs on {gang_nodes} nodes")
+    yield Curve("gang planned and written", "pods of the gang", tuple(gangs), tuple(_gangs(gang_nodes, gangs)))
+
+
+def run() -> Iterator[Result]:
+    """Yield the cost at the largest size beside that at the smallest, and the exponent."""
+    for curve in curves():
+        what, seconds = f"{curve.what}, {curve.sizes[-1]} {curve.of}", curve.seconds
+        yield Result(NAME, what, seconds[-1] * 1e3, "ms", None, seconds[-1] / seconds[0], f"that of {curve.sizes[0]}")
+        yield Result(NAME, f"{curve.what}: exponent", curve.exponent, "")
+
+
+def _placement(nodes: int) -> Mapping[str, float]:
+    """Ask for one pod after another, each bound before the next is asked for, as kube-scheduler does."""
+    engine, names = filled(nodes, _PODS_A_NODE * nodes)
+    kinds = [request_for(units) for units in (1, 2, 3)]
+    parts: tuple[list[float], ...] = ([], [], [], [])
+    bound = []
+    with without_collector():
+        for number in range(_RUNS):
+            request, pod = kinds[number % 3], gpu_pod(10**7 + number, 1 + number % 3)
+            times = [time.process_time_ns()]
+            feasible = engine.filter(request, names).feasible
+            times.append(time.process_time_ns())
+            ranks = engine.rank(request, feasible)
+            times.append(time.process_time_ns())
+            best = feasible[ranks.index(max(ranks))]
+            times.append(time.process_time_ns())
+            verdict = assume_pod(engine, pod, best, BindTime(number, 0.0), wait=False)
+            times.append(time.process_time_ns())
+            assert isinstance(verdict, PodBinding), "a node that is feasible takes the pod"
+            verdict.confirm()
+            bound.append(pod.metadata.uid)
+            fresh = PlacementEngine(engine.ledger)
+            times.append(time.process_time_ns())
+            fresh.filter(request, names)
+            times.append(time.process_time_ns())
+            for part, (began, ended) in zip(parts, ((0, 1), (1, 2), (3, 4), (5, 6)), strict=True):
+                part.append((times[ended] - times[began]) / 1e9)
+    names_of = ("filter", "prioritize", "bind: choice and booking", "filter of a new kind of pod")
+    return {what: statistics.median(part) for what, part in zip(names_of, parts, strict=True)}
+
+
+def _preemption(nodes: int) -> Mapping[str, float]:
+    """Choose who leaves for a pod that wants all GPUs of a node, where no node is empty."""
+    engine, names = filled(nodes, _PODS_A_NODE * nodes)
+    facts = {each.uid: EvictionFacts("bench", each.name, started_at=_STARTED_S) for each in engine.ledger.bookings()}
+    for uid in facts:
+        engine.ledger.apply(Confirmed(uid))
+    rules = EvictionRules(facts, {})
+    request = parse_request(_whole_node_pod(), 1024)
+    assert request is not None
+    preemptor, times = Preemptor("p", request, 1000, 2 * _STARTED_S), []
+    with without_collector():
+        for _ in range(_TIMES):
+            began = time.process_time_ns()
+            chosen = at_once(choose_victims(engine, preemptor, names, rules))
+            times.append((time.process_time_ns() - began) / 1e9)
+            assert chosen is not None
+            assert chosen.evicted
+    return {"preemption: whom a pod evicts": statistics.median(times)}
+
+
+def _whole_node_pod() -> Pod:
+    pod = gpu_pod(10**7, 15 * GPUS)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={GPU_COUNT_LABEL: "8"}))
+
+
+def _controller(nodes: int) -> Mapping[str, float]:
+    async def measured() -> Mapping[str, float]:
+        found, pods = [shared_node(number) for number in range(nodes)], list(bound_pods(nodes, _PODS_A_NODE * nodes))
+        bench = Bench(found, pods)
+        lists = await _cpu_seconds(bench.list)
+        lead = await _cpu_seconds(lambda: taken_over(bench))
+        gangs = []
+        for number in range(_TIMES):
+            add_gang(bench, f"gang-{number}", _GANG, 1)
+            gangs.append(await _cpu_seconds(bench.keeper.run_round))
+        return {
+            "controller: lists, and a first round": lists,
+            "controller: a new leader looks at all nodes": lead,
+            f"gang of {_GANG} planned and written": statistics.median(gangs),
+        }
+
+    with without_collector():
+        return asyncio.run(measured())
+
+
+def _gangs(nodes: int, sizes: Sequence[int]) -> Iterator[float]:
+    found, pods = [shared_node(number) for number in range(nodes)], list(bound_pods(nodes, _PODS_A_NODE * nodes))
+
+    async def measured(size: int) -> float:
+        bench = Bench(found, pods)
+        await bench.list()
+        add_gang(bench, "gang", size, 1)
+        return await _cpu_seconds(bench.keeper.run_round)
+
+    for size in sizes:
+        with without_collector():
+            yield asyncio.run(measured(size))
+
+
+async def _cpu_seconds(work: Callable[[], Awaitable[object]]) -> float:
+    began = time.process_time_ns()
+    await work()
+    return (time.process_time_ns() - began) / 1e9
+
+
+def _whole_processes(nodes: int) -> Mapping[str, float]:
+    engine, _ = filled(nodes, _PODS_A_NODE * nodes)
+    started = asyncio.run(start(node_items(nodes), pod_items(engine.ledger)))
+    what_if, _mib = simulated(nodes, documents_of(2 * nodes))
+    return {"extender: start to ready": started.cpu, "simulate: two pods a node": what_if}
 
 
 def main() -> None:
-    """Measure and draw."""
-    if len(sys.argv) != 2 or not sys.argv[1].endswith((".svg", ".png")):
-        sys.exit("usage: python -m benchmarks.growth FILE.svg (or .png)")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        sys.exit("matplotlib is not installed: install gputile[plot]")
-    figure = Figure(figsize=(6, 4))
-    axes = figure.add_subplot(xlabel="nodes (8 GPUs and 10 pods each)", ylabel="filter + rank, median CPU ms")
-    policies: tuple[Placement, ...] = ("binpack", "packing")
-    for policy in policies:
-        points = list(growth(lambda size, policy=policy: filled(size, 10 * size, placement=policy)))  # type: ignore[misc]
-        print(policy, ", ".join(f"{size}: {seconds * 1e3:.2f} ms" for size, seconds in points))
-        axes.plot([size for size, _ in points], [seconds * 1e3 for _, seconds in points], marker="o", label=policy)
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    figure.savefig(sys.argv[1], bbox_inches="tight")
+    """Measure all curves, print them, and write them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--nodes", type=_sizes, default=NODES, metavar="N,N...", help="cluster sizes")
+    parser.add_argument("--gangs", type=_sizes, default=GANGS, metavar="N,N...", help="sizes of gangs, in pods")
+    parser.add_argument(
+        "--gang-nodes", type=int, default=GANG_NODES, metavar="N", help="nodes that gangs are planned on"
+    )
+    parser.add_argument("--output", type=Path, default=FIGURES, help="where the curves are written, as JSON")
+    options = parser.parse_args()
+    gc.collect()
+    found = []
+    for curve in curves(
+        options.nodes, options.gangs, options.gang_nodes, told=lambda text: print(text, file=sys.stderr, flush=True)
+    ):
+        found.append(curve)
+        points = ", ".join(f"{size}: {s * 1e3:.3g} ms" for size, s in zip(curve.sizes, curve.seconds, strict=True))
+        print(f"{curve.what}: {points}; exponent {curve.exponent:.2f}")
+    kept = [
+        {
+            "what": curve.what,
+            "of": curve.of,
+            "sizes": list(curve.sizes),
+            "milliseconds": [float(f"{seconds * 1e3:.3g}") for seconds in curve.seconds],
+            "exponent": round(curve.exponent, 2),
+        }
+        for curve in found
+    ]
+    options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(each) for each in text.split(","))
+    if len(sizes) < 2 or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+        raise argparse.ArgumentTypeError("at least two sizes from 1 on, each larger than the one before")
+    return sizes
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +30,28 @@ _PARTS = (4, 8, 16, 26, 32, 64, 128, 128, 128)  # units of 128 MiB, of 128 on a 
 def run() -> Iterator[Result]:
     """Simulate clusters of several sizes."""
     for nodes, pods, target in SIZES:
-        with tempfile.TemporaryDirectory() as directory:
-            cluster, manifests = Path(directory) / "cluster.yaml", Path(directory) / "pods.yaml"
-            cluster.write_text(_cluster(nodes), encoding="utf-8")
-            documents = [json.dumps(each) for each in _pods(pods)]
-            manifests.write_text("---\n" + "\n---\n".join(documents) + "\n", encoding="utf-8")
-            began = time.process_time()
-            for document in documents:
-                json.loads(document)
-            reading = time.process_time() - began
-            seconds, mib = _simulated(cluster, manifests)
+        documents = documents_of(pods)
+        began = time.process_time()
+        for document in documents:
+            json.loads(document)
+        reading = time.process_time() - began
+        seconds, mib = simulated(nodes, documents)
         what = f"{pods} pods on {nodes} nodes"
         yield Result(NAME, what, seconds, "s", target, seconds / reading, "json.loads of the pods")
         yield Result(NAME, f"{what}: memory", mib, "MiB", _MOST_MIB)
 
 
-def _simulated(cluster: Path, manifests: Path) -> tuple[float, float]:
-    """Return the CPU seconds and the MiB of the whole command."""
-    command = [
-        str(Path(sys.executable).with_name("gputile")),
-        "simulate",
-        "--cluster",
-        str(cluster),
-        "-f",
-        str(manifests),
-    ]
+def simulated(nodes: int, documents: Sequence[str]) -> tuple[float, float]:
+    """Return the CPU seconds and the MiB that the whole command takes for these manifests."""
+    with tempfile.TemporaryDirectory() as directory:
+        cluster, manifests = Path(directory) / "cluster.yaml", Path(directory) / "pods.yaml"
+        cluster.write_text(_cluster(nodes), encoding="utf-8")
+        manifests.write_text("---\n" + "\n---\n".join(documents) + "\n", encoding="utf-8")
+        program = str(Path(sys.executable).with_name("gputile"))
+        return _costs([program, "simulate", "--cluster", str(cluster), "-f", str(manifests)])
+
+
+def _costs(command: Sequence[str]) -> tuple[float, float]:
     with subprocess.Popen([*command, "-o", "json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -71,6 +68,11 @@ def _cluster(count: int) -> str:
     ]
     head = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\ngpuMemoryUnit: 128MiB\nnodes:\n"
     return head + "\n".join(kinds) + "\n"
+
+
+def documents_of(count: int) -> list[str]:
+    """Return the manifests of so many pods, each an object of its own."""
+    return [json.dumps(each) for each in _pods(count)]
 
 
 def _pods(count: int) -> Iterator[dict[str, Any]]:

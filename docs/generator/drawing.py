@@ -1,6 +1,8 @@
 """Boxes, arrows and words as SVG, in colours that read well on light and on dark pages."""
 
+from collections.abc import Sequence
 from html import escape
+from typing import Literal
 
 INK = "#7a8798"  # what lies outside boxes: words and arrows; 3.7 to 1 on white, 4.4 to 1 on the dark page
 FILLS = {
@@ -10,6 +12,7 @@ FILLS = {
     "violet": ("#6d4bb8", "#ffffff"),
     "grey": ("#56616f", "#ffffff"),
 }
+Anchor = Literal["start", "middle", "end"]
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 
@@ -47,10 +50,24 @@ class Drawing:
         )
         self.words(x + 10, y + 19, text, bold=True)
 
-    def words(self, x: float, y: float, text: str, *, middle: bool = False, bold: bool = False) -> None:
-        """Write a line outside of boxes."""
-        more = (' text-anchor="middle"' if middle else "") + (' font-weight="600"' if bold else ' font-size="12"')
-        self._parts.append(f'<text x="{x:g}" y="{y:g}" fill="{INK}"{more}>{escape(text)}</text>')
+    def words(self, x: float, y: float, text: str, *, at: Anchor = "start", bold: bool = False, ink: str = INK) -> None:
+        """Write a line outside of boxes, whose start, middle or end is at ``x``."""
+        anchor = "" if at == "start" else f' text-anchor="{at}"'
+        weight = ' font-weight="600"' if bold else ' font-size="12"'
+        self._parts.append(f'<text x="{x:g}" y="{y:g}" fill="{ink}"{anchor}{weight}>{escape(text)}</text>')
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        """Draw a line along points, each of them a dot."""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self._parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        self._parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+
+    def rule(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Draw a faint line for the eye to follow."""
+        (x1, y1), (x2, y2) = start, end
+        self._parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{INK}" stroke-opacity="0.3"/>'
+        )
 
     def arrow(self, *points: tuple[int, int], both: bool = False) -> None:
         """Draw an arrow along points, with a head at both ends if it goes forth and back."""

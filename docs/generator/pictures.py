@@ -1,6 +1,7 @@
 """The drawn pictures of docs/concepts; ``python -m docs.generator`` writes them into docs/pictures."""
 
 from docs.generator.drawing import Drawing
+from docs.generator.growth import growth
 from docs.generator.screenshot import screenshot
 
 
@@ -28,8 +29,8 @@ def packages() -> str:
     drawing.frame(670, 62, 180, 232, "native: C")
     for number, name in enumerate(("hooks", "accounting", "timeslice", "base", "simulated")):
         drawing.box(680, 92 + 40 * number, 160, 30, name, "amber")
-    drawing.words(760, 316, "in containers, mounted", middle=True)
-    drawing.words(760, 332, "there by the agent", middle=True)
+    drawing.words(760, 316, "in containers, mounted", at="middle")
+    drawing.words(760, 332, "there by the agent", at="middle")
     return drawing.svg()
 
 
@@ -83,7 +84,7 @@ def sharing() -> str:
     drawing.box(640, 40, 210, 90, "arbiter\nturns of 30 ms by\nweights and guarantees", "blue")
     drawing.arrow((558, 111), (638, 111), both=True)
     drawing.arrow((268, 111), (285, 111), (285, 148), (700, 148), (700, 132), both=True)
-    drawing.words(604, 100, "turns", middle=True)
+    drawing.words(604, 100, "turns", at="middle")
     drawing.words(160, 166, "Requests above the limit are refused")
     drawing.words(160, 181, "before they reach the driver.")
     drawing.frame(10, 188, 840, 200, "one GPU of 16 GiB")
@@ -143,4 +144,4 @@ def gang() -> str:
     return drawing.svg()
 
 
-PICTURES = {"cluster": screenshot, "packages": packages, "pod": pod, "sharing": sharing, "gang": gang}
+PICTURES = {"cluster": screenshot, "packages": packages, "pod": pod, "sharing": sharing, "gang": gang, "growth": growth}
