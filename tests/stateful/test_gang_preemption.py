@@ -36,7 +36,21 @@ CONFIGURATION = Configuration(
 )
 STEPS = (
     *("single", "single", "single", "gang", "gang", "round", "round", "round", "round", "hear", "hear", "told", "told"),
-    *("schedule", "schedule", "schedule", "leave", "leave", "end", "refuse", "mute", "leader", "jump", "back", "wait"),
+    *(
+        "schedule",
+        "schedule",
+        "schedule",
+        "leave",
+        "leave",
+        "end",
+        "refuse",
+        "lose",
+        "mute",
+        "leader",
+        "jump",
+        "back",
+        "wait",
+    ),
 )
 
 
@@ -48,6 +62,7 @@ class World(PreemptingBench):
         self.ends(*list(self.cluster.pods))
         self.cluster.prompt, self.cluster.on_evict = False, self.on_evict
         self.count = 0
+        self.unknown = set[str]()  # gangs of which a rest may stay: nobody knows of it any more
         self.extender = Ledger(self.view.ledger.configuration)
         self.extender.apply(NodeApplied(node(gpus=GPUS)))
         self.engine = PlacementEngine(self.extender)
@@ -55,8 +70,10 @@ class World(PreemptingBench):
     def on_evict(self, victim: Pod) -> None:
         """Some gang that is more important has a whole plan, which fits beside all that are as important as itself.
 
-        As far as the controller was told.
+        As far as the controller was told. The rest of a gang leaves in any case.
         """
+        if self.gang_of(victim) in self.in_part():
+            return
         told = list(self.cluster.told.values())
         holds = [
             (each, hold) for each in told if not each.spec.node_name and (hold := reservation_of(each)) is not None
@@ -74,6 +91,15 @@ class World(PreemptingBench):
             if max(held.values()) <= UNITS:
                 return
         raise AssertionError(f"{victim.metadata.name} leaves for no plan")
+
+    def gang_of(self, one: Pod) -> str:
+        return one.metadata.labels.get(GANG_NAME_LABEL, "")
+
+    def in_part(self) -> set[str]:
+        """Return the gangs of which pods were evicted, and others stay."""
+        staying = {self.gang_of(each) for each in self.bound() if not each.metadata.deletion_timestamp}
+        evicted = {uid.rpartition("-")[0] for uid in self.cluster.evicted}
+        return (staying & evicted) - {""}
 
     def bound(self) -> list[Pod]:
         return [each for each in self.cluster.pods.values() if each.spec.node_name]
@@ -140,11 +166,17 @@ class World(PreemptingBench):
                 del self.cluster.pods[sorted(self.cluster.pods)[number % len(self.cluster.pods)]]
             case "refuse":
                 self.cluster.refused ^= set(sorted(self.cluster.pods)[number::2])
+            case "lose":
+                for uid in sorted(self.cluster.pods)[number::3]:
+                    if self.cluster.lost.pop(uid, None) is None:
+                        self.cluster.lost[uid] = number % 2 == 0
             case "mute":
                 self.cluster.mute = not self.cluster.mute
             case "leader":
+                self.unknown |= self.in_part()
                 self.planner = GangPlanner(self.view, self.new_plan)
             case "jump":
+                self.unknown |= self.in_part()
                 self.now_s += 100.0 * number
             case "back":
                 self.now_s -= 100.0 * number
@@ -157,7 +189,7 @@ class World(PreemptingBench):
 
     async def calm_down(self) -> None:
         """Let all go well, for long enough."""
-        self.cluster.refused, self.cluster.mute = set(), False
+        self.cluster.refused, self.cluster.lost, self.cluster.mute = set(), {}, False
         for _ in range(40):
             for each in [each for each in self.bound() if each.metadata.deletion_timestamp]:
                 del self.cluster.pods[each.metadata.name]
@@ -193,5 +225,6 @@ async def test_no_gpu_holds_too_much_and_nobody_is_evicted_without_a_whole_plan(
         assert len(members) < size or free < size, "a gang waits that others could leave room for"
     await world.calm_down()
     assert len(world.cluster.evicted) == evicted, "who has left stays away, and nobody else has to go"
+    assert world.in_part() <= world.unknown, "a gang leaves whole"
     kept = [each for each in world.waiting() if reservation_of(each) is not None]
     assert not kept, "nothing is kept for ever"

@@ -66,7 +66,8 @@ class GangEvent:
 class GangRound:
     """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
 
-    ``evictions`` are of pods that leave places which were written in an earlier round.
+    ``evictions`` are of pods that leave places which were written in an earlier round, each list for one gang, or what
+    stays of one.
 
     ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
     ``contradictions`` tell of gangs that were left out because what is known of their pods contradicts itself.
@@ -160,6 +161,7 @@ class GangPlanner:
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
                     self._starvation.starve(gang.name, certain=self._searches.starts_some_day(gang))
+        result.evictions += yield from self.preemption.rests()
         self._starting_on = starting_on
         runs = {gang.name: not gang.below_min_member for gang in gangs}
         self._starvation.end(
@@ -292,7 +294,7 @@ class GangPlanner:
 
     def _keep_places(self, gang: Gang, found: GangVictims, result: GangRound) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
-        plan = self.preemption.reserve(gang, found)
+        plan = yield from self.preemption.reserve(gang, found)
         yield from self._write(gang, plan, len(plan.places), result, starts=False)
         leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"

@@ -4,7 +4,8 @@ First GPUs are reserved, by a plan that is not to start yet. When all reservatio
 that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
 It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
 the gang waits before it tries again. Pods whose eviction was refused are not chosen again for a while
-(``refused_evictions``). The next leader finds the reservations and the pods that leave, and plans anew.
+(``refused_evictions``). The next leader finds the reservations and the pods that leave, and plans anew. A gang that has
+to leave whole does so whatever becomes of the plan (``half_left_gangs``).
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs import Gang
+from gputile.controlplane.half_left_gangs import HalfLeftGangs
 from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
@@ -40,9 +42,9 @@ _WAITING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
 
 
 class Eviction(NamedTuple):
-    """A pod that is to be evicted for a gang, and why."""
+    """A pod that is to be evicted for a gang, and why; ``gang`` is None where the rest of its own gang has left."""
 
-    gang: GangName
+    gang: GangName | None
     uid: str
     namespace: str
     name: str
@@ -82,8 +84,9 @@ class GangPreemption:
         self._cluster_state = cluster_state
         self._configuration = cluster_state.ledger.configuration
         self._plans: dict[GangName, PreemptionPlan] = {}
-        bound = cluster_state.bound_pods.facts
-        self._refused = RefusedEvictions(lambda: cluster_state.now_ns / _SECOND, lambda uid: uid in bound)
+        bound = cluster_state.bound_pods
+        self._refused = RefusedEvictions(lambda: cluster_state.now_ns / _SECOND, lambda uid: uid in bound.facts)
+        self._half_left = HalfLeftGangs(lambda: cluster_state.now_ns / _SECOND, bound.facts, bound.gangs)
         self._rests: dict[GangName, tuple[frozenset[str], int]] = {}
         self._asking: set[GangName] = set()  # that asked for a search in this round
         self._passed_over: set[GangName] = set()  # that had none in the last rounds: they come first
@@ -146,8 +149,9 @@ class GangPreemption:
         self._passed_over.add(name)
         return False
 
-    def reserve(self, gang: Gang, found: GangVictims) -> GangPlan:
-        """Note that these places are reserved for a gang; return the plan."""
+    def reserve(self, gang: Gang, found: GangVictims) -> Steps[GangPlan]:
+        """Note, in steps, that these places are reserved for a gang; return the plan."""
+        yield from self._half_left.begin(found.evicted, self._rules(), gang.name, _why(gang.name))
         facts = self._cluster_state.bound_pods.facts
         graces = [facts[uid].grace_s for uid in found.evicted if uid in facts]
         lasts = self._configuration.preemption.keep_seconds + max([0, *graces, *self._leaving_s(found)])
@@ -179,20 +183,20 @@ class GangPreemption:
         )
 
     def _rules(self) -> EvictionRules:
-        state, now_ns = self._cluster_state, self._cluster_state.now_ns
-        under_way = {
-            uid
-            for preempting in self._plans.values()
-            for uid, at_ns in preempting.evicted.items()
-            if now_ns - at_ns < _EVICTED_NS
-        }
+        state = self._cluster_state
         return EvictionRules(
             state.bound_pods.facts,
             state.bound_pods.gangs,
-            under_way,
+            self._to_leave().union(self._half_left.under_way()),
             self._budget,
             gang_size=self._size_of_group,
         )
+
+    def _to_leave(self) -> set[str]:
+        """Return the victims of all plans that are not leaving yet: for other plans they count as gone."""
+        facts = self._cluster_state.bound_pods.facts
+        victims = (uid for preempting in self._plans.values() for uid in preempting.victims)
+        return {uid for uid in victims if (known := facts.get(uid)) is not None and not known.leaves_at}
 
     def _budget(self, uid: str) -> EvictionBudget | None:
         """Return what guards a pod; one that was refused lately is not evicted, either."""
@@ -255,13 +259,18 @@ class GangPreemption:
 
     def due(self, name: GangName, preempting: PreemptionPlan) -> Steps[list[Eviction]]:
         """Return, in steps, the evictions to ask for now."""
-        facts, why = self._cluster_state.bound_pods.facts, f"preempted by gang {name}"
+        facts, why = self._cluster_state.bound_pods.facts, _why(name)
         due: list[Eviction] = []
         for uid in self._refused.first(preempting.victims):
             if self._is_due(uid, preempting):
                 due.append(Eviction(name, uid, facts[uid].namespace, facts[uid].name, why))
             yield
         return due
+
+    def rests(self) -> Steps[list[list[Eviction]]]:
+        """Return, in steps, the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang."""
+        due = yield from self._half_left.due(self._plans, self._to_leave())
+        return [[Eviction(None, uid, facts.namespace, facts.name, why) for uid, facts, why in rest] for rest in due]
 
     def _is_any_due(self, preempting: PreemptionPlan) -> Steps[bool]:
         for uid in preempting.victims:
@@ -298,17 +307,29 @@ class GangPreemption:
     # -- what came of evictions
 
     def was_evicted(self, eviction: Eviction) -> None:
-        """Note that the API server has accepted an eviction, or may have."""
+        """Note that the API server has accepted an eviction."""
         self.evictions += 1
-        if (preempting := self._plans.get(eviction.gang)) is not None:
+        self._half_left.was_evicted(eviction.uid)
+        if (preempting := self._plan_for(eviction)) is not None:
             preempting.evicted[eviction.uid] = self._cluster_state.now_ns
 
+    def was_gone(self, eviction: Eviction) -> None:
+        """Note that the API server has no such pod any more: the watch tells."""
+        self._half_left.was_evicted(eviction.uid)
+
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
-        """Note that the API server refuses an eviction."""
+        """Note that the API server refuses an eviction, or may have accepted it."""
         self.evictions_refused += 1
+        self.evictions += error.may_have_been_executed
         self._refused.refused(eviction.uid, error)
-        if (preempting := self._plans.get(eviction.gang)) is not None:
+        self._half_left.was_refused(eviction.uid, perhaps_evicted=error.may_have_been_executed)
+        if (preempting := self._plan_for(eviction)) is not None:
             preempting.refused, preempting.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
+            if error.may_have_been_executed:
+                preempting.evicted[eviction.uid] = self._cluster_state.now_ns
+
+    def _plan_for(self, eviction: Eviction) -> PreemptionPlan | None:
+        return self._plans.get(eviction.gang) if eviction.gang is not None else None
 
     def _bookings(self, preempting: PreemptionPlan) -> Steps[dict[str, Booking] | None]:
         """Return, in steps, the reservations of a plan by UID, None where one is not there."""
@@ -326,3 +347,7 @@ class GangPreemption:
             found[uid] = booking
             plans[booking.plan] += 1
         return found if len(plans) == 1 else None
+
+
+def _why(name: GangName) -> str:
+    return f"preempted by gang {name}"

@@ -155,13 +155,13 @@ class GangWriter:
                 async with self._slots:
                     await self._writer.evict(each.namespace, each.name, each.uid, each.why)
             except (NotFound, Conflict):
-                continue  # it is gone: the watch tells
+                preemption.was_gone(each)
+                continue
             except KubeError as error:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
-                if error.may_have_been_executed:
-                    preemption.was_evicted(each)
                 preemption.was_refused(each, why, error)
-                for pod in self._cluster_state.members.pods(each.gang):
+                told = self._cluster_state.members.pods(each.gang) if each.gang is not None else [victim]
+                for pod in told:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
             preemption.was_evicted(each)

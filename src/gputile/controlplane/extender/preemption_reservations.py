@@ -7,7 +7,8 @@ reservation, and evicts the pods that still have to leave.
 
 Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A reservation is given up if its
 first eviction is refused, if its GPUs are lost for other reasons, and when its time has ended. Pods whose eviction was
-refused are not chosen again for a while (``refused_evictions``).
+refused are not chosen again for a while (``refused_evictions``). A gang that has to leave whole does so whatever
+becomes of the reservation (``half_left_gangs``).
 """
 
 import logging
@@ -27,13 +28,14 @@ from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
+from gputile.controlplane.half_left_gangs import HalfLeftGangs, StayingPod
 from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
+from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, EvictionFacts
 from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
@@ -90,6 +92,7 @@ class PreemptionReservations:
         self._preempting: dict[str, _Preempting] = {}  # by the UID of the pod that preempts
         self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
         self._refused = RefusedEvictions(clock.monotonic, lambda uid: self._ledger.booking(uid) is not None)
+        self._half_left = HalfLeftGangs(clock.monotonic, sources.bound_pods.facts, sources.bound_pods.gangs)
         self._latest: dict[str, float] = {}  # plan -> when its place is given up at the latest, monotonic
 
     # -- questions
@@ -228,7 +231,10 @@ class PreemptionReservations:
     # -- reservations that were written
 
     async def go_on(self, active: Callable[[], bool]) -> None:
-        """Have the pods leave that still have to, and give up the reservations that are lost or have ended."""
+        """Have the pods leave that still have to, and give up the reservations that are lost or have ended.
+
+        Then the rest of each gang is asked to leave that leaves whole.
+        """
         now = self._clock.monotonic()
         self._evicted = {
             uid: at
@@ -242,6 +248,9 @@ class PreemptionReservations:
                 await self._go_on(booking)
         for uid in [uid for uid in self._preempting if not self._is_reserved(uid)]:
             await self._ended(self._preempting.pop(uid))
+        for rest in at_once(self._half_left.due()):
+            if active():
+                await self._evict_rest(rest)
 
     def _latest_end(self, booking: Booking) -> float:
         """Return when a place is given up at the latest: a reservation ends too late where a clock was wrong."""
@@ -310,22 +319,26 @@ class PreemptionReservations:
     async def _evict(self, preempting: _Preempting, uids: Sequence[str]) -> None:
         """Ask for the evictions, until one is refused; without any before it the place is given up."""
         preemptor = preempting.pod.metadata.uid
+        kept = self._ledger.booking(preemptor)
+        if kept is None:
+            return
+        said = f"preempted by pod {preempting.pod.key} on node {kept.node}"
+        at_once(self._half_left.begin(uids, self.rules(), preemptor, said))
         for uid in self._refused.first(uids):
             facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
             if booking is None or not booking.reserved or booking.plan != preempting.plan:
                 return
             if facts is None:
                 continue
-            said = f"preempted by pod {preempting.pod.key} on node {booking.node}"
             try:
                 await self._api.evict(facts.namespace, facts.name, uid, said)
             except NoLongerActive:
                 return
             except (NotFound, Conflict):
+                self._half_left.was_evicted(uid)
                 continue  # it is gone
             except KubeError as error:
-                self.evictions_refused += 1
-                self._refused.refused(uid, error)
+                self._was_refused(uid, error)
                 preempting.evicted |= error.may_have_been_executed
                 preempting.retry_at = self._clock.monotonic() + RETRY_S
                 why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
@@ -334,10 +347,35 @@ class PreemptionReservations:
                     await self.give_up(preemptor, why)
                 return
             preempting.evicted = True
-            self.evictions += 1
-            self._evicted[uid] = self._clock.monotonic()
-            victim = Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))
-            self._say(victim, EventReason.PREEMPTED, said)
+            self._was_evicted(uid, facts, said)
+
+    async def _evict_rest(self, rest: Sequence[StayingPod]) -> None:
+        """Ask for the evictions of those that stay of one gang, until one is refused."""
+        for uid, facts, said in rest:
+            try:
+                await self._api.evict(facts.namespace, facts.name, uid, said)
+            except NoLongerActive:
+                return
+            except (NotFound, Conflict):
+                self._half_left.was_evicted(uid)
+            except KubeError as error:
+                self._was_refused(uid, error)
+                why = f"others of its gang have left, and its eviction was refused: {error}"
+                self._say(_named_pod(uid, facts), EventReason.PREEMPTION_REFUSED, why, warning=True)
+                return
+            else:
+                self._was_evicted(uid, facts, said)
+
+    def _was_evicted(self, uid: str, facts: EvictionFacts, said: str) -> None:
+        self.evictions += 1
+        self._evicted[uid] = self._clock.monotonic()
+        self._half_left.was_evicted(uid)
+        self._say(_named_pod(uid, facts), EventReason.PREEMPTED, said)
+
+    def _was_refused(self, uid: str, error: KubeError) -> None:
+        self.evictions_refused += 1
+        self._refused.refused(uid, error)
+        self._half_left.was_refused(uid, perhaps_evicted=error.may_have_been_executed)
 
     async def _ended(self, preempting: _Preempting) -> None:
         """Tell of a reservation that has ended, unless its pod is bound to it now."""
@@ -383,3 +421,8 @@ class PreemptionReservations:
 
     def _say(self, pod: Pod, reason: EventReason, message: str, *, warning: bool = False) -> None:
         self._notify(PodEvent(pod, warning, reason, message, latest=True))
+
+
+def _named_pod(uid: str, facts: EvictionFacts) -> Pod:
+    """Return what an event needs of a pod that may leave."""
+    return Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))

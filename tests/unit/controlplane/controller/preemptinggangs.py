@@ -14,7 +14,7 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.errors import Conflict, NotFound, TooManyRequests
+from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import allocation_text, pod, share
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node
@@ -22,12 +22,16 @@ from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Be
 
 @dataclass
 class Cluster:
-    """The API server: it stores at once what is written, and refuses the eviction of some pods."""
+    """The API server: it stores at once what is written, and refuses the eviction of some pods.
+
+    It answers nothing about the eviction of those in ``lost``, whether it executes it or not.
+    """
 
     bench: "PreemptingBench"
     pods: dict[str, Pod] = field(default_factory=dict)
     told: dict[str, Pod] = field(default_factory=dict)  # what the controller was told of them
     refused: set[str] = field(default_factory=set)
+    lost: dict[str, bool] = field(default_factory=dict)  # whether it is executed
     evicted: list[str] = field(default_factory=list)
     said: list[tuple[str, str, str]] = field(default_factory=list)
     mute: bool = False
@@ -69,6 +73,8 @@ class Cluster:
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         if uid in self.refused:
             raise TooManyRequests(429, "TooManyRequests", "the budget does not allow it")
+        if not self.lost.get(uid, True):
+            raise AnswerLost("timed out")
         current = self.pods.get(uid)
         if current is None:
             raise NotFound(404, "NotFound", "no such pod")
@@ -78,6 +84,8 @@ class Cluster:
         stored = self.store(msgspec.structs.replace(current, metadata=meta))
         if self.prompt:
             self.bench.watch(stored)
+        if uid in self.lost:
+            raise AnswerLost("timed out")
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         self.said.append((about.metadata.name, reason, message))

@@ -6,7 +6,7 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_SIZE_LABEL, POD_GROUP_LABEL
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
@@ -319,3 +319,90 @@ async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench.comes("g", 2)
     await bench.write()
     assert not bench.planner.without_room()
+
+
+@pytest.mark.anyio
+async def test_two_plans_do_not_both_have_a_pod_leave_of_a_gang_that_lets_one_go() -> None:
+    """Four run of a gang of three. The second plan is made before the first one's pod is evicted."""
+    bench = PreemptingBench(labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
+    bench.comes("g", 1)
+    bench.comes("h", 1)
+    for _ in range(4):
+        await bench.write(6)
+    assert len(bench.cluster.evicted) in (1, 4)
+
+
+async def begun(refused: str) -> PreemptingBench:
+    """A gang of three has to leave for a pod of another gang. One of its pods has left, and ``refused`` is refused."""
+    bench = PreemptingBench(gpus=3, labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
+    bench.comes("g", 1)
+    await bench.write()
+    bench.cluster.refused = {refused}
+    await bench.write()
+    return bench
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("refused", ["low-1", "low-2"])
+async def test_a_gang_leaves_whole_though_the_place_is_free_before(refused: str) -> None:
+    bench = await begun(refused)
+    before = len(bench.cluster.evicted)
+    assert 0 < before < 3
+    bench.ends("low-0")
+    assert bench.reasons(await bench.write()) == ["GangPlanned"]
+    for _ in range(3):
+        await bench.write(6)
+    assert refused not in bench.cluster.evicted
+    assert len(bench.cluster.evicted) == 2, "one that is refused keeps no other one"
+    assert (refused, "PreemptionRefused") in [each[:2] for each in bench.cluster.said]
+    bench.cluster.refused = set()
+    await bench.write(6)
+    assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
+    assert bench.planner.preemption.evictions == 3
+
+
+@pytest.mark.anyio
+async def test_a_gang_leaves_whole_though_the_gang_is_deleted_that_it_leaves_for() -> None:
+    bench = await begun("low-1")
+    bench.cluster.refused = set()
+    bench.ends("g-0", "low-0")
+    for _ in range(2):
+        await bench.write(6)
+    assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
+
+
+@pytest.mark.anyio
+async def test_nobody_of_a_gang_leaves_whose_first_pod_is_refused() -> None:
+    bench = await begun("low-0")
+    for _ in range(3):
+        await bench.write(6)
+    bench.ends("g-0")
+    bench.cluster.refused = set()
+    for _ in range(3):
+        await bench.write(6)
+    assert not bench.cluster.evicted
+
+
+@pytest.mark.anyio
+async def test_a_gang_that_is_whole_again_stays_and_its_new_pod_is_not_asked() -> None:
+    bench = await begun("low-1")
+    bench.ends("g-0", "low-0")
+    bench.low("new", 0)
+    bench.cluster.refused = set()
+    for _ in range(3):
+        await bench.write(6)
+    assert bench.cluster.evicted == ["low-0"]
+
+
+@pytest.mark.anyio
+async def test_a_refusal_of_the_rest_does_not_end_the_next_plan_of_the_gang() -> None:
+    """The gang that it left for has started, lost its pod, and has a place again that others leave."""
+    bench = await begun("low-1")
+    bench.ends("low-0")
+    await bench.write()
+    bench.ends("g-0")
+    bench.low("other", 0)
+    bench.cluster.refused |= {"low-2"}
+    bench.comes("g", 1)
+    kinds = [reason for _ in range(4) for reason in bench.reasons(await bench.write(6))]
+    assert "PreemptionEnded" not in kinds
