@@ -63,12 +63,16 @@ class EvictionSources:
 
 @dataclass(slots=True)
 class _Preempting:
-    """A pod with a reservation of this plan. ``evicted`` tells whether a pod has been evicted for it."""
+    """A pod with a reservation of this plan. ``evicted`` tells whether a pod has been evicted for it.
+
+    ``unsure`` is the UID of the pod about whose eviction no answer came, "" for none.
+    """
 
     pod: Pod
     plan: str
     evicted: bool = False
     retry_at: float = 0.0
+    unsure: str = ""
 
 
 class PreemptionReservations:
@@ -104,7 +108,8 @@ class PreemptionReservations:
         """
         bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
         budget = budgets.budget if refused_too else self._budget
-        return EvictionRules(bound_pods.facts, bound_pods.gangs, self._evicted, budget, soon_s=soon_s)
+        evicted = self._evicted.keys() | {each.unsure for each in self._preempting.values() if each.unsure}
+        return EvictionRules(bound_pods.facts, bound_pods.gangs, evicted, budget, soon_s=soon_s)
 
     def _budget(self, uid: str) -> EvictionBudget | None:
         return EvictionBudget(uid, 0) if self._refused.among([uid]) else self._sources.budgets.budget(uid)
@@ -288,6 +293,9 @@ class PreemptionReservations:
         """Have the pods leave that still have to, or give the place up where they may not be made to."""
         if self._clock.monotonic() < preempting.retry_at or not takes_now(self._ledger, preempting.pod, booking.node):
             return
+        if not await self._is_settled(preempting):
+            preempting.retry_at = self._clock.monotonic() + RETRY_S
+            return
         gpus = frozenset(share.uuid for share in booking.gpus)
         request, leaving = self.request(preempting.pod), self.leaving_at(booking.node, gpus)
         if request is None:
@@ -305,6 +313,20 @@ class PreemptionReservations:
         for other in place.withdrawn:
             await self.give_up(other, f"pod {preempting.pod.key} of higher priority takes its place")
         await self._evict(preempting, place.evicted)
+
+    async def _is_settled(self, preempting: _Preempting) -> bool:
+        """Return whether it is known what came of an eviction that was not answered: else others leave beside it."""
+        uid, facts = preempting.unsure, self._sources.bound_pods.facts.get(preempting.unsure)
+        if facts is not None and not facts.leaves_at:
+            try:
+                found = await self._api.pod(facts.namespace, facts.name)
+            except KubeError:
+                return False
+            if found is None or found.metadata.uid != uid or found.metadata.deletion_timestamp:
+                self._evicted[uid] = self._clock.monotonic()
+                self._half_left.was_evicted(uid)
+        preempting.unsure = ""
+        return True
 
     async def _taken_over(self, booking: Booking) -> _Preempting | None:
         """Return what is known of a reservation of an earlier leader, None where its pod cannot be read."""
@@ -340,6 +362,7 @@ class PreemptionReservations:
             except KubeError as error:
                 self._was_refused(uid, error)
                 preempting.evicted |= error.may_have_been_executed
+                preempting.unsure = uid if error.may_have_been_executed else ""
                 preempting.retry_at = self._clock.monotonic() + RETRY_S
                 why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
                 self._say(preempting.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)

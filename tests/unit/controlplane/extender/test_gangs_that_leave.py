@@ -141,3 +141,25 @@ async def test_pods_that_a_gang_lets_go_may_be_refused() -> None:
     await world.live(60)
     assert len(world.running(gang)) == 3
     assert "high" in world.bound()
+
+
+@pytest.mark.parametrize("fate", ["lost", "500"])
+async def test_whoever_has_perhaps_left_counts_in_its_gang(fate: str) -> None:
+    """Three run of a gang of two, on one GPU. The watch is behind: the next choice must not have a second one leave."""
+    world = GangWorld()
+    for i in range(5):
+        await world.run(f"full{i}", 14, 100)
+    gang = await world.gang("g", 3, 2, gib=5)
+    assert len(world.bound()) == 8
+    world.fates = {name: [fate] for name in gang}
+    await high_comes(world, 5)
+    assert len(world.cluster.evicted) == 1
+    world.cluster.readable = False
+    await world.round(6)
+    world.cluster.readable = True
+    for _ in range(3):
+        await world.round(6)
+    assert len(world.cluster.evicted) == 1
+    await world.live(30)
+    assert len(world.running(gang)) == 2
+    assert "high" in world.bound()
