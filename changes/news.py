@@ -66,8 +66,10 @@ def _entry(text: str) -> str:
     return wrapped.replace(_KEPT, " ")
 
 
-def notes_of(version: str, changelog: Path = CHANGELOG) -> str:
+def notes_of(version: str, changelog: Path = CHANGELOG, since: Sequence[NewsItem] = ()) -> str:
     """Return what the changelog says of a version, under a heading of its own: a release's notes.
+
+    What the sources have ``since`` then, and no version has yet, follows.
 
     Raises:
         NewsError: it says nothing.
@@ -75,7 +77,8 @@ def notes_of(version: str, changelog: Path = CHANGELOG) -> str:
     for part in changelog.read_text(encoding="utf-8").split(_VERSION)[1:]:
         heading, _, text = part.partition("\n")
         if heading.partition(" ")[0] == version and text.strip():
-            return f"# gputile {heading}\n\n{text.strip()}\n"
+            more = f"\n## Since then, in no version yet\n\n{assemble(since).strip()}\n" if since else ""
+            return f"# gputile {heading}\n\n{text.strip()}\n{more}"
     raise NewsError(
         f"{changelog.name} says nothing of {version}: put the news under it by make version VERSION={version}"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from changes.news import NewsError
+from changes.news import NewsError, collect
 
 from release.artefacts import Release, build_container_image, build_release
 from release.python_packages import ToolMissing
@@ -80,6 +80,8 @@ def _build_all(options: argparse.Namespace) -> None:
         print(f"built     {path.name}: {-(-path.stat().st_size // 1024):,} KiB", flush=True)
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
+    if news := collect(PROJECT / "changes"):
+        print(f"no version  has {len(news)} pieces of news: make version VERSION=... before you publish it")
     if not release.url:
         print("left out  krew's manifests: make release URL=https://... says where people will load the files from")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from changes.news import notes_of
+from changes.news import collect, notes_of
 
 from gputile.version import VERSION
 from release.archives import pack
@@ -74,9 +74,10 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_notes(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the notes: what the changelog says of this version."""
+    """Yield the notes: what the changelog says of this version, and the news since."""
+    project = release.sources.project
     path = output / f"gputile-{VERSION}.md"
-    path.write_text(notes_of(VERSION, release.sources.project / "CHANGELOG.md"), encoding="utf-8")
+    path.write_text(notes_of(VERSION, project / "CHANGELOG.md", collect(project / "changes")), encoding="utf-8")
     yield path
 
 

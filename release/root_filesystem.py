@@ -5,12 +5,13 @@ what the packages carry, less what only a person at a terminal or a package mana
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
@@ -27,9 +28,9 @@ from release.python_packages import (
 )
 
 SUITE: Final = "bookworm"
-DEBIAN_PACKAGES: Final = ("python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
+DEBIAN_PACKAGES: Final = ("base-files", "python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
 # Packages depend on them for installing and for a terminal: what is unpacked here has no use for either.
-WITHOUT: Final = ("dpkg", "tar", "readline-common", "gcc-12-base")
+WITHOUT: Final = ("dpkg", "mawk", "tar", "readline-common")
 _WITHOUT_PATHS: Final = (
     "etc/alternatives",
     "etc/apt",
@@ -75,11 +76,12 @@ sys.exit({function}())
 
 @dataclass(frozen=True, order=True)
 class DebianPackage:
-    """A package whose files are in the image."""
+    """A package whose files are in the image, and the licences that its copyright file names."""
 
     name: str
     version: str
     architecture: str
+    licenses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,24 @@ def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPacka
             check=True,
             env=settings,
         )
-        packages = tuple(sorted(DebianPackage(*line.split()) for line in listed.read_text().splitlines()))
+        lines = (line.split() for line in listed.read_text().splitlines())
+        packages = sorted(DebianPackage(name, version, machine) for name, version, machine in lines)
         _remove(root, surplus.read_text().splitlines())
     for name, text in _ACCOUNTS.items():
         (root / name).write_text(text)
     for name in ("dev", "proc", "sys", "run"):
         (root / name).mkdir(exist_ok=True)
     _write_virtual_environment(root)
-    return tuple(package for package in packages if package.name not in WITHOUT)
+    kept = (package for package in packages if package.name not in WITHOUT)
+    return tuple(replace(package, licenses=_licenses(root / "usr/share/doc" / package.name)) for package in kept)
+
+
+def _licenses(documents: Path) -> tuple[str, ...]:
+    """Return the licences that a copyright file names, by its fields (DEP 5), else by the texts that it refers to."""
+    text = (documents / "copyright").read_text(encoding="utf-8")
+    named = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE) if text.startswith("Format:") else []
+    referred = re.findall(r"/usr/share/common-licenses/([A-Za-z](?:[\w.+-]*\w)?)", text)
+    return tuple(sorted({name.strip() for name in named or referred}))
 
 
 def _remove(root: Path, surplus: Sequence[str]) -> None:

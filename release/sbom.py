@@ -18,6 +18,8 @@ from release.root_filesystem import SUITE, DebianPackage
 
 _NAMESPACE: Final = uuid.UUID("7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11")  # of gputile's bills of materials
 
+_LONGEST_NAME: Final = 80  # characters of a licence's name; some packages put its whole text there
+
 
 def bill_of_materials(
     reference: str, digest: str, epoch: int, debian: Iterable[DebianPackage], python: Sequence[Distribution]
@@ -35,7 +37,8 @@ def bill_of_materials(
         url = PackageURL(
             "deb", "debian", package.name, package.version, {"arch": package.architecture, "distro": SUITE}
         )
-        bom.components.add(_component(package.name, package.version, url))
+        licenses = [LicenseFactory().make_with_name(name) for name in package.licenses]
+        bom.components.add(_component(package.name, package.version, url, licenses))
     for found in python:
         url = PackageURL("pypi", name=found.name.lower().replace("_", "-"), version=found.version)
         bom.components.add(_component(found.name, found.version, url, _licenses(found)))
@@ -50,6 +53,12 @@ def _component(name: str, version: str, url: PackageURL, licenses: Iterable[Lice
 
 
 def _licenses(found: Distribution) -> Iterable[License]:
-    """Return the licence that a distribution declares as an SPDX expression (PEP 639)."""
-    declared = found.metadata.get_all("License-Expression") or []
-    return [LicenseFactory().make_from_string(expression) for expression in declared]
+    """Return the licences that a distribution declares: an SPDX expression (PEP 639), else a name or classifiers."""
+    factory, metadata = LicenseFactory(), found.metadata
+    if declared := metadata.get_all("License-Expression"):
+        return [factory.make_from_string(expression) for expression in declared]
+    named = "\n".join(metadata.get_all("License") or []).strip()
+    if named and "\n" not in named and len(named) <= _LONGEST_NAME:
+        return [factory.make_with_name(named)]
+    classifiers = [each for each in metadata.get_all("Classifier") or [] if each.startswith("License :: ")]
+    return [factory.make_with_name(each.rpartition(" :: ")[2]) for each in sorted(classifiers)]

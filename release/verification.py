@@ -147,8 +147,11 @@ def _unpack(archive: Path, directory: Path) -> None:
 
 
 def _run(command: list[str | Path], directory: Path, right: tuple[int, ...] = (0,)) -> str:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    words = " ".join(map(str, command[:4]))
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotAsPromised(f"{words} ... cannot be started: {error.strerror}") from error
     if done.returncode not in right:
-        words = " ".join(map(str, command[:4]))
         raise NotAsPromised(f"{words} ... ends with {done.returncode}: {done.stderr[-800:].strip()}")
     return done.stdout

@@ -419,6 +419,19 @@ def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
     assert pod_specs(render(FULL))["gputile-agent"]["hostPID"] is True
 
 
+@pytest.mark.parametrize("values", [{}, FULL, {"scheduler.mode": "own"}], ids=["default", "full", "own scheduler"])
+def test_pods_share_no_more_of_their_host_than_they_need(values: dict[str, object]) -> None:
+    """Whoever sees the processes of the host can signal those of its user, and read what they were told."""
+    shared = {
+        name: {key for key in ("hostPID", "hostIPC", "hostNetwork") if spec.get(key)}
+        for name, spec in pod_specs(render(values)).items()
+    }
+    agent = {"hostIPC", "hostPID"} if values is FULL else set()  # FULL has MPS, whose memory is shared
+    scheduler = {"hostNetwork"} if "scheduler.mode" in values else set()
+    for name, keys in shared.items():
+        assert keys == (agent if name == "gputile-agent" else scheduler if name == "gputile-scheduler" else set()), name
+
+
 @pytest.mark.requirement("M7")
 def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
     """Containers write there."""

@@ -6,12 +6,14 @@ import platform
 import re
 import subprocess
 import tarfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy, copytree
 
 import pytest
 import yaml
+from changes.news import assemble, collect
 from release.archives import pack
 from release.artefacts import SUMS, Release, build_chart, build_krew_manifests, build_notes, build_plugins, build_python
 from release.sources import Sources
@@ -78,8 +80,10 @@ def test_the_notes_are_what_the_changelog_says_of_this_version(built: Path) -> N
     notes = (built / f"gputile-{VERSION}.md").read_text("utf-8")
     heading, _, said = notes.partition("\n\n")
     assert re.fullmatch(rf"# gputile {re.escape(VERSION)} \(\d{{4}}-\d\d-\d\d\)", heading)
-    assert said in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert "\n## " not in notes
+    of_version, _, since = said.partition("\n## Since then, in no version yet\n\n")
+    assert of_version in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert "\n## " not in of_version + since
+    assert since.strip() == assemble(collect(ROOT / "changes")).strip()
 
 
 def test_the_same_sources_give_the_same_files(built: Path, tmp_path: Path) -> None:
@@ -188,4 +192,62 @@ def test_an_image_without_content_is_noticed(dist: Path) -> None:
         packed.addfile(entry, io.BytesIO(text))
     write_sums(dist)
     with pytest.raises(NotAsPromised, match="has no oci-layout"):
+        list(verify_release(RELEASE, dist))
+
+
+@pytest.mark.parametrize("program", ["kubectl-gputile", "kubectl-inspect-cgpu"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("#!/bin/sh\necho no >&2\nexit 1\n", "ends with 1: no"), ("#!/missing\n", "cannot be started: No such")],
+)
+def test_a_plugin_that_does_not_start_is_noticed(dist: Path, tmp_path: Path, program: str, text: str, why: str) -> None:
+    (archive,) = dist.glob("gputile-kubectl-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "plugins", filter="data")
+    content: dict[str, Path | str] = {
+        path.name: path.read_text() if path.name.startswith("kubectl") else path
+        for path in (tmp_path / "plugins").iterdir()
+    }
+    archive.write_bytes(pack(content | {program: text}, EPOCH))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    for manifest in dist.glob("*.krew.yaml"):
+        manifest.write_text(re.sub(r"[0-9a-f]{64}", digest, manifest.read_text()))
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match=f"{program} --help .*{why}"):
+        list(verify_release(RELEASE, dist))
+
+
+def test_a_manifest_of_another_address_is_noticed(dist: Path) -> None:
+    elsewhere = replace(RELEASE, url="https://example.com/v2")
+    with pytest.raises(NotAsPromised, match=r"gputile\.krew\.yaml is of another archive"):
+        list(verify_release(elsewhere, dist))
+
+
+def test_a_chart_of_another_version_is_noticed(dist: Path, tmp_path: Path) -> None:
+    """Even where the sources say the same: what is built is called by another number."""
+    project = tmp_path / "project"
+    chart = Path(copytree(CHART, project / "charts" / "gputile"))
+    told = (chart / "Chart.yaml").read_text().replace(VERSION, "0.0.1")
+    (chart / "Chart.yaml").write_text(told)
+    (project / "examples").symlink_to(ROOT / "examples")
+    (dist / f"gputile-{VERSION}.tgz").write_bytes(pack({"gputile": chart}, EPOCH))
+    write_sums(dist)
+    changed = replace(RELEASE, sources=replace(SOURCES, project=project))
+    with pytest.raises(NotAsPromised, match=r"Chart\.yaml says 0\.0\.1"):
+        list(verify_release(changed, dist))
+
+
+@pytest.mark.parametrize(("printed", "why"), [("nothing", "shows no nodes"), ("NODE", "prints other than JSON")])
+def test_a_wheel_that_shows_something_else_is_noticed(dist: Path, printed: str, why: str) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        files = {name: packed.read(name) for name in packed.namelist()}
+    (entry_points,) = (name for name in files if name.endswith("/entry_points.txt"))
+    files[entry_points] = b"[console_scripts]\ngputile = shown_instead:main\n"
+    files["shown_instead.py"] = f"def main():\n    print({printed!r})\n".encode()
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match=why):
         list(verify_release(RELEASE, dist))

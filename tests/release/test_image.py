@@ -29,7 +29,7 @@ from tests.release.dockerfile import instructions
 
 # What somebody who broke into a container would look for first.
 UNWANTED = re.compile(
-    r"/(bash|dash|sh|busybox|perl|gcc|cc|ld|as|make|apt|apt-get|dpkg|tar|curl|wget|nc|mount|su|sudo|pip3?|uv)$"
+    r"/(bash|dash|sh|busybox|perl|gcc|cc|ld|as|make|apt|apt-get|dpkg|tar|curl|wget|nc|mount|su|sudo|pip3?|uv|m?awk)$"
 )
 
 
@@ -176,6 +176,23 @@ def test_the_bill_of_materials_is_of_what_is_there(image: Image) -> None:
     for component in bill["components"]:
         if ":pypi/" in component["purl"] and component["name"] != "gputile":
             assert f"{component['name'].lower().replace('_', '-')}=={component['version']}" in locked
+
+
+def test_what_is_in_the_image_comes_with_its_licences(image: Image) -> None:
+    """Each package of Debian with its copyright file, the texts that those refer to, and each by name in the bill."""
+    bill = json.loads(image.built.bill.read_text())
+    unnamed = [component["name"] for component in bill["components"] if not component.get("licenses")]
+    assert unnamed == ["libcrypt1"], "its copyright file tells them in prose"
+    debian = [each["name"] for each in bill["components"] if each["purl"].startswith("pkg:deb/")]
+    documents = image.root / "usr/share/doc"
+    texts = {name: (documents / name / "copyright").read_text("utf-8") for name in debian}
+    assert {"libstdc++6", "libgcc-s1", "gcc-12-base"} < texts.keys()
+    referred = {
+        found for text in texts.values() for found in re.findall(r"/usr/share/common-licenses/([\w.-]*\w)", text)
+    }
+    assert {"GPL-3", "Apache-2.0"} < referred
+    assert [name for name in sorted(referred) if not (image.root / "usr/share/common-licenses" / name).is_file()] == []
+    assert [path.name for path in documents.iterdir() if path.is_symlink() and not path.exists()] == []
 
 
 def test_the_build_file_makes_the_same_image(image: Image) -> None:

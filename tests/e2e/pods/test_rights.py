@@ -96,7 +96,7 @@ def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str
     return found
 
 
-def assert_powerless(found: dict[str, Any], process: str = "gputile") -> None:
+def assert_powerless(found: dict[str, Any], process: str = "/opt/gputile/bin/gputile ") -> None:
     """No capability now or ever, no process but its container's, no device, no mount, nobody's Secrets and pods."""
     assert (found["capabilities"], found["no_new_privileges"], found["seccomp"]) == (0, "1", FILTERED)
     assert process in found["first_process"]
@@ -153,7 +153,7 @@ def test_from_kube_scheduler(release: PodRelease) -> None:
     with stand_in(release, pod, "kube-scheduler") as place:
         found = intrude(release, place, "kube-scheduler", PLAIN_NODE)
     assert found["uid"] == NOBODY
-    assert_powerless(found, process="python")
+    assert_powerless(found, process=WAITS[-1])
     assert (found["writes"], found["changes_node"], found["reports_node"]) == MAY["scheduler"]
 
 

@@ -36,19 +36,22 @@ async def installation_problems(
 ) -> list[InstallationProblem]:
     """Return what is wrong with the installation in ``namespace``, as far as the user may read it.
 
-    ``release`` is the Helm release that the user asked for, "" for those of the workloads, and ``selector`` that of the
-    labels of its objects. ``scheduler_name`` is the scheduler that admission gives pods to, "" where it is not known.
+    ``release`` is the Helm release that the user asked for, "" for those of the objects that are there, and
+    ``selector`` that of the labels of its objects. ``scheduler_name`` is the scheduler that admission gives pods to, ""
+    where it is not known.
 
     Raises:
         KubeError: the cluster cannot be read.
     """
-    names = {release} if release else {each.metadata.labels.get(RELEASE_LABEL, "") for each in workloads}
     version, revisions, accounts, others = await asyncio.gather(
         _version(connection),
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
         _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
         asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
     )
+    # A release that Helm has begun to remove, or has only begun to install, may have accounts and no workloads.
+    labelled = [each.metadata.labels for each in (*workloads, *accounts)]
+    names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
     return [
         *old_server(version),
         *unfinished_releases(revisions, names, namespace),

@@ -69,6 +69,15 @@ _REMEDIES: Final[tuple[tuple[str, str], ...]] = (
         "give the rights that it names back: helm upgrade writes the chart's own",
     ),
     (
+        r"\(OOMKilled\)",
+        "raise the component's resources.limits.memory by helm upgrade: the node ended it, as it had no more",
+    ),
+    (
+        r": (?:Evicted|OutOf\w+|NodeLost|Terminated|NodeShutdown|Preempting): ",
+        "see that its node has room (kubectl describe node), or set the component's resources or nodeSelector; then "
+        "kubectl delete --namespace {namespace} the pod that is named",
+    ),
+    (
         "CrashLoopBackOff|RunContainerError",
         "kubectl logs --namespace {namespace} {workload} --all-containers --previous",
     ),

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WorkloadCondition
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Terminated, WorkloadCondition
 from gputile.tools.views.remedies import remedy_of
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -160,7 +160,7 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
         if waiting is not None and waiting.reason not in _STARTS:
             state = RolloutState.FAILED if waiting.reason in _HOPELESS else RolloutState.DEPLOYING
             ended = container.last_state.terminated
-            more = f"; it ended with exit code {ended.exit_code}" if ended else ""
+            more = _end(ended) if ended else ""
             text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
             lacking = _latest(events, name, _PULLS_WITHOUT) if waiting.reason in _NO_IMAGE else None
             if lacking is not None:
@@ -177,6 +177,12 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
         return RolloutState.DEPLOYING, f"pod {name}: {event.reason}: {event.message}"
     ready = conditions.get("Ready", WorkloadCondition())
     return RolloutState.DEPLOYING, f"pod {name}: {ready.reason}: {ready.message}" if ready.reason else ""
+
+
+def _end(ended: Terminated) -> str:
+    """Return how a container ended; the reason that says no more than the exit code is left out."""
+    why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
+    return f"; it ended with exit code {ended.exit_code}{why}"
 
 
 def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | None:

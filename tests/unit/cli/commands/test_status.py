@@ -195,6 +195,19 @@ def test_an_upgrade_that_failed_is_named_though_every_component_is_ready(
 ACCOUNTS = "/api/v1/namespaces/gputile/serviceaccounts"
 
 
+@pytest.mark.parametrize(("status", "remedy"), [("failed", "then install it once more"), ("uninstalling", "uninstall")])
+def test_a_release_of_which_no_workload_is_there_is_named(
+    server: FakeApiServer, kubeconfig: str, status: str, remedy: str
+) -> None:
+    labels = {"app.kubernetes.io/name": "gputile", "app.kubernetes.io/instance": "gputile"}
+    server.put(ACCOUNTS, {"metadata": {"name": "gputile-agent", "namespace": "gputile", "labels": labels}})
+    helm = {"owner": "helm", "name": "gputile", "version": "1", "status": status}
+    server.put(SECRETS, {"metadata": {"name": "sh.helm.release.v1.gputile.v1", "labels": helm}})
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (3, "gputile: NotInstalled: Helm release gputile")
+    assert remedy in " ".join(result.stdout.split())
+
+
 def test_a_component_that_is_gone_is_named(server: FakeApiServer, kubeconfig: str) -> None:
     labels = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "gputile"}
     unit = "schedulerName: gputile-scheduler"

@@ -26,6 +26,12 @@ def remedy(reason: str) -> str:
         (f"{NOT_STARTED}Unknown desc = failed to find runtime handler nvidia from runtime list", "runtimeClassName"),
         (f"{REFUSED}no PriorityClass with name critical was found", "priorityClassName"),
         (
+            "pod p: container agent: CrashLoopBackOff; it ended with exit code 137 (OOMKilled)",
+            "resources.limits.memory",
+        ),
+        ("pod p: Evicted: The node was low on resource: memory.", "kubectl describe node"),
+        ("pod p: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", "kubectl describe node"),
+        (
             f"{REFUSED}maximum memory usage per Container is 100Mi, but limit is 256Mi",
             "LimitRange of the namespace gpus",
         ),

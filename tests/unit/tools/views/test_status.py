@@ -179,6 +179,10 @@ CRASHED = {
 }
 
 
+def ended(code: int, reason: str) -> dict[str, object]:
+    return {"lastState": {"terminated": {"exitCode": code, "reason": reason}}}
+
+
 @pytest.mark.parametrize(
     ("pods", "events", "conditions", "state", "reason"),
     [
@@ -202,6 +206,26 @@ CRASHED = {
             [],
             RolloutState.FAILED,
             "pod p: container webhook: CrashLoopBackOff; it ended with exit code 2",
+        ),
+        (
+            [
+                pod(
+                    containerStatuses=[
+                        CRASHED | {"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+                    ]
+                )
+            ],
+            [],
+            [],
+            RolloutState.FAILED,
+            "pod p: container webhook: CrashLoopBackOff; it ended with exit code 137 (OOMKilled)",
+        ),
+        (
+            [pod(containerStatuses=[CRASHED | ended(1, "Error")])],
+            [],
+            [],
+            RolloutState.FAILED,
+            "pod p: container webhook: CrashLoopBackOff; it ended with exit code 1",
         ),
         (
             [pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])],
