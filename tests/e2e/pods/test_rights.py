@@ -96,7 +96,7 @@ def intrude(release: PodRelease, pod: dict[str, Any], container: str, other: str
     return found
 
 
-def assert_powerless(found: dict[str, Any], process: str = "/opt/gputile/bin/gputile ") -> None:
+def assert_powerless(found: dict[str, Any], process: str = "/opt/gputile/bin/") -> None:
     """No capability now or ever, no process but its container's, no device, no mount, nobody's Secrets and pods."""
     assert (found["capabilities"], found["no_new_privileges"], found["seccomp"]) == (0, "1", FILTERED)
     assert process in found["first_process"]
