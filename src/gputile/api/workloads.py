@@ -1,8 +1,10 @@
 """Defines slim Deployments, DaemonSets and others that tell whether gputile is ready."""
 
+from typing import Any
+
 import msgspec
 
-from gputile.api.core import ObjectMeta, ObjectReference
+from gputile.api.core import ObjectMeta, ObjectReference, ResourceList
 from gputile.api.wire_object import WireObject
 
 
@@ -243,6 +245,27 @@ class ListedPriorityClass(WireObject):
     value: int = 0
     global_default: bool = False
     preemption_policy: str = ""
+
+
+class ListedOverhead(WireObject):
+    """node.k8s.io/v1 Overhead."""
+
+    pod_fixed: ResourceList = {}
+
+
+class ListedScheduling(WireObject):
+    """node.k8s.io/v1 Scheduling."""
+
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class ListedRuntimeClass(WireObject):
+    """node.k8s.io/v1 RuntimeClass: what it gives to its pods."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    overhead: ListedOverhead = msgspec.field(default_factory=ListedOverhead)
+    scheduling: ListedScheduling = msgspec.field(default_factory=ListedScheduling)
 
 
 class ListedClaimSpec(WireObject):

@@ -203,21 +203,7 @@ def _make_pods(
     from gputile.tools.simulator.updates.volumes import volume_notes
 
     if live is not None:
-        from gputile.cli.reads.claims import read_block_claims
-        from gputile.cli.reads.live_cluster import unsafe_namespaces
-        from gputile.cli.reads.services import read_services
-
-        admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
-        if live.priority_classes is not None:
-            admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
-        rules = _namespace_rules(options, scenario, live)
-        services, said = read_services(options.reach, scenario.manifests)
-        blocks, of_claims = read_block_claims(options.reach, scenario.manifests)
-        admission = admission.beside(rules.limit_ranges)
-        intake = dataclasses.replace(
-            intake, admission=admission, services=services, autoscalers=rules.autoscalers, block_claims=blocks
-        )
-        scenario.notes += [*rules.notes, *said, *of_claims]
+        intake = _as_in_cluster(options, scenario, intake, live)
     try:
         if stored is not None:
             scenario.manifests, said = stored.merged(scenario.manifests)
@@ -237,6 +223,33 @@ def _make_pods(
     except (ManifestError, ImmutableObject) as error:
         fail(str(error), BAD_INPUT)
     return more
+
+
+def _as_in_cluster(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live") -> "Intake":
+    """Return how objects are taken in by what else the live cluster has; add notes of what is not known of it."""
+    from gputile.cli.reads.claims import read_block_claims
+    from gputile.cli.reads.live_cluster import unsafe_namespaces
+    from gputile.cli.reads.runtime_classes import read_runtimes
+    from gputile.cli.reads.services import read_services
+    from gputile.tools.simulator.documents.notes import Note
+
+    admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
+    if live.priority_classes is not None:
+        admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
+    runtimes, unlisted = read_runtimes(options.reach, scenario.manifests)
+    if runtimes is not None:
+        admission = dataclasses.replace(admission, runtimes=runtimes, all_runtimes=True)
+    if unlisted is not None:
+        said = f"the cluster's RuntimeClasses are not known ({unlisted}). Assumed: those that pods name are there"
+        scenario.notes.append(Note(said))
+    rules = _namespace_rules(options, scenario, live)
+    services, of_services = read_services(options.reach, scenario.manifests)
+    blocks, of_claims = read_block_claims(options.reach, scenario.manifests)
+    scenario.notes += [*rules.notes, *of_services, *of_claims]
+    admission = admission.beside(rules.limit_ranges)
+    return dataclasses.replace(
+        intake, admission=admission, services=services, autoscalers=rules.autoscalers, block_claims=blocks
+    )
 
 
 def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":

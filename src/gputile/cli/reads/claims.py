@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from gputile.api.workloads import ListedClaim
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.cli.reads.named_fields import names_field
 from gputile.kube.errors import Forbidden, NotFound
 from gputile.kube.watching.listing import Reading, list_all
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from gputile.tools.simulator.documents.notes import Note
 
 _MOST_NAMESPACES: Final = 200
-_NAME: Final = "claimName"
+_NAMING: Final = frozenset({"claimName", "volumeClaimTemplates"})
 
 
 def read_block_claims(
@@ -24,12 +25,12 @@ def read_block_claims(
 ) -> "tuple[Mapping[tuple[str, str], bool], list[Note]]":
     """Return which claims of the cluster are of blocks, by namespace and name, and what is to be said of others.
 
-    Read are the claims of namespaces in which one of ``manifests`` names a claim. Leaves the program where the API
-    server fails.
+    Read are the claims of namespaces in which one of ``manifests`` names a claim, or makes claims that may be there
+    already. Leaves the program where the API server fails.
     """
     from gputile.tools.simulator.documents.notes import Note
 
-    naming = (each.namespaced_name[0] for each in manifests if not each.described and _names_a_claim(each.body))
+    naming = (each.namespaced_name[0] for each in manifests if not each.described and names_field(each.body, _NAMING))
     names = list(dict.fromkeys(naming))[:_MOST_NAMESPACES]
     found: dict[tuple[str, str], bool] = {}
     notes: list[Note] = []
@@ -53,17 +54,3 @@ def read_block_claims(
     if names:
         read_or_leave(read())
     return found, notes
-
-
-def _names_a_claim(value: Any) -> bool:
-    """Return whether something in an object names a claim, however deep its templates stand."""
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, dict):
-            if _NAME in each:
-                return True
-            left += each.values()
-        elif isinstance(each, list):
-            left += each
-    return False

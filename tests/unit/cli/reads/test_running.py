@@ -331,6 +331,59 @@ def test_priority_classes_that_may_not_be_listed_are_said_to_be_unknown(server: 
     assert (placed, "the cluster's PriorityClasses are not known (GET " in said) == (["w"], True), said
 
 
+RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+SANDBOXED = changed(POD, "spec.runtimeClassName", "kata")
+KATA: Json = {
+    "metadata": {"name": "kata"},
+    "handler": "kata",
+    "overhead": {"podFixed": {"cpu": "250m", "memory": "160Mi"}},
+    "scheduling": {"nodeSelector": {"sandbox": "yes"}, "tolerations": [{"key": "sandbox", "operator": "Exists"}]},
+}
+
+
+def test_the_runtime_classes_are_those_of_the_cluster(server: FakeApiServer, kubeconfig: str) -> None:
+    """The API server's admission refuses pods of a class that is not there, and writes what the class gives."""
+    server.store[RUNTIMES] = {"other": {"metadata": {"name": "other"}, "handler": "other"}}
+    absent = simulated(server, kubeconfig, SANDBOXED, 2)[1]
+    assert 'spec.runtimeClassName: Forbidden: no RuntimeClass with name "kata" was found' in absent
+    server.store[RUNTIMES] = {"kata": KATA}
+    assert simulated(server, kubeconfig, SANDBOXED, 3)[0] == ["w"], "no node has the label that the class asks for"
+    conflict = simulated(server, kubeconfig, changed(SANDBOXED, "spec.nodeSelector", {"sandbox": "no"}), 2)[1]
+    assert 'and the RuntimeClass "kata" has "yes"' in conflict
+    overhead = simulated(server, kubeconfig, changed(SANDBOXED, "spec.overhead", {"cpu": "1"}), 2)[1]
+    assert 'it is not the overhead of the RuntimeClass "kata"' in overhead
+    server.store[RUNTIMES] = {"kata": {"metadata": {"name": "kata"}, "handler": "kata"}}
+    placed, said = simulated(server, kubeconfig, SANDBOXED)
+    assert (placed, "RuntimeClass" in said) == (["w"], False)
+
+
+def test_a_runtime_class_among_the_files_goes_before_that_of_the_cluster(
+    server: FakeApiServer, kubeconfig: str
+) -> None:
+    server.store[RUNTIMES] = {"kata": KATA}
+    server.kinds["node.k8s.io/v1"] = ["RuntimeClass"]
+    written = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}
+    both = {"apiVersion": "v1", "kind": "List", "items": [written, SANDBOXED]}
+    assert simulated(server, kubeconfig, both)[0] == ["w"]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_runtime_classes_that_may_not_be_listed_are_said_to_be_unknown(
+    server: FakeApiServer, kubeconfig: str, status: int
+) -> None:
+    server.refused[RUNTIMES] = (status, "Forbidden" if status == 403 else "NotFound")
+    placed, said = simulated(server, kubeconfig, SANDBOXED)
+    assert (placed, "the cluster's RuntimeClasses are not known (GET " in said) == (["w"], True), said
+    assert "RuntimeClass" not in simulated(server, kubeconfig, POD)[1], "nobody misses what nothing names"
+
+
+@pytest.mark.requirement("B4")
+def test_a_runtime_class_that_cannot_be_read_is_not_taken_for_absent(server: FakeApiServer, kubeconfig: str) -> None:
+    server.store[RUNTIMES] = {"kata": {"metadata": {"name": "kata"}, "overhead": {"podFixed": [1]}}}
+    placed, said = simulated(server, kubeconfig, SANDBOXED)
+    assert (placed, "RuntimeClasses are not known (kata cannot be read: " in said) == (["w"], True), said
+
+
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize(
     "path",

@@ -246,6 +246,24 @@ def test_a_claim_of_blocks_in_the_cluster_is_not_mounted(
     assert ('"v": its claim has the volumeMode Block, so no kubelet starts the pod' in said) == (code == 2)
 
 
+CLAIMED_SET = changed(
+    changed(STATEFUL_SET, "spec.volumeClaimTemplates", [{**CLAIM, "metadata": {"name": "v"}}]),
+    "spec.template.spec.containers.0.volumeMounts",
+    [{"name": "v", "mountPath": "/x"}],
+)
+
+
+@pytest.mark.parametrize(("name", "mode", "code"), [("v-w-0", "Block", 2), ("v-w-0", GONE, 0), ("v-w-9", "Block", 0)])
+def test_a_set_that_finds_claims_of_blocks_does_not_mount_them(
+    server: FakeApiServer, kubeconfig: str, name: str, mode: object, code: int
+) -> None:
+    """A StatefulSet's controller takes the claims of an earlier one of its name, whatever its templates say."""
+    claim = {**CLAIM, "metadata": {"name": name, "namespace": "default"}}
+    server.store[CLAIMS] = {name: claim if mode is GONE else changed(claim, "spec.volumeMode", mode)}
+    _, said = simulated(server, kubeconfig, CLAIMED_SET, code)
+    assert ('"v": its claim has the volumeMode Block, so no kubelet starts the pod' in said) == (code == 2)
+
+
 def test_claims_that_may_not_be_listed_are_told(server: FakeApiServer, kubeconfig: str) -> None:
     server.refused[CLAIMS] = (403, "Forbidden")
     said = "whether the claims of the namespace default are of blocks or of files is not judged"

@@ -33,7 +33,7 @@ from gputile.tools.simulator.admission.priority_classes import (
     with_priority,
     with_written_classes,
 )
-from gputile.tools.simulator.admission.runtime_classes import with_runtime, written_runtimes
+from gputile.tools.simulator.admission.runtime_classes import RuntimeClasses, with_runtime, written_runtimes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.documents.notes import Note
 
@@ -56,9 +56,9 @@ class Admission:
 
     ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
     GPUs past the ledger, as the namespaces' labels say. ``priorities`` and ``runtimes`` are PriorityClasses and
-    RuntimeClasses, by name, and ``limits`` what LimitRanges say of containers, by namespace. ``all_priorities`` says
-    that there are no other PriorityClasses. The policies about access to GPUs do not hold in the namespace
-    ``installed_in``, where gputile's own pods are.
+    RuntimeClasses, by name, and ``limits`` what LimitRanges say of containers, by namespace. ``all_priorities`` and
+    ``all_runtimes`` say that there are no other classes of the kind. The policies about access to GPUs do not hold in
+    the namespace ``installed_in``, where gputile's own pods are.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -66,7 +66,8 @@ class Admission:
     unsafe: frozenset[str] = frozenset()
     priorities: PriorityClasses = field(default_factory=lambda: SYSTEM_CLASSES)
     all_priorities: bool = False
-    runtimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    runtimes: RuntimeClasses = field(default_factory=dict)
+    all_runtimes: bool = False
     installed_in: str = ""
     limits: RangeLimits = field(default_factory=dict)
 
@@ -101,7 +102,7 @@ class Admission:
         prefix = f"{path}." if path else ""
         pod = with_limits(origin, prefix, with_defaults(pod), self.limits)
         pod = with_priority(origin, prefix, pod, self.priorities, notes, complete=self.all_priorities)
-        pod = with_runtime(origin, prefix, pod, self.runtimes, notes)
+        pod = with_runtime(origin, prefix, pod, self.runtimes, notes, complete=self.all_runtimes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
         check_together(origin, prefix, pod, self.limits)

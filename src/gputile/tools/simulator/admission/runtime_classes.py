@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
+from gputile.api.workloads import ListedRuntimeClass
 from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.classes import broken_runtime_class
@@ -13,10 +16,16 @@ from gputile.tools.simulator.rules.values.fields import broken_fields
 from gputile.tools.simulator.rules.values.repeats import identity
 
 Json = Mapping[str, Any]
+RuntimeClasses = Mapping[str, Json]  # by name
 _KIND: Final = "RuntimeClass"
 
 
-def written_runtimes(manifests: Iterable[Manifest]) -> dict[str, Json]:
+def listed_runtimes(listed: Iterable[ListedRuntimeClass]) -> RuntimeClasses:
+    """Return the RuntimeClasses of a cluster, by name."""
+    return {each.metadata.name: msgspec.to_builtins(each) for each in listed}
+
+
+def written_runtimes(manifests: Iterable[Manifest]) -> RuntimeClasses:
     """Return the RuntimeClasses among ``manifests``, by name, without those that an API server would refuse."""
     found: dict[str, Json] = {}
     for manifest in manifests:
@@ -29,19 +38,25 @@ def written_runtimes(manifests: Iterable[Manifest]) -> dict[str, Json]:
     return found
 
 
-def with_runtime(origin: Origin, prefix: str, pod: Json, classes: Mapping[str, Json], notes: list[Note]) -> Json:
+def with_runtime(
+    origin: Origin, prefix: str, pod: Json, classes: RuntimeClasses, notes: list[Note], *, complete: bool
+) -> Json:
     """Return ``pod`` with what its RuntimeClass gives it; ``prefix`` stands before the paths of its fields.
 
-    A class that is not in ``classes`` gives nothing, and a note says so.
+    If ``classes`` are not ``complete``, a class that is not among them gives nothing, and a note says so.
 
     Raises:
-        ManifestError: the pod says something else than its class.
+        ManifestError: the pod says something else than its class, or there is no such class.
     """
     spec = pod.get("spec", {})
     name = spec.get("runtimeClassName")
     if not name:
         return pod
     if name not in classes:
+        if complete:
+            raise origin.error(
+                f"{prefix}spec.runtimeClassName", f"Forbidden: no RuntimeClass with name {shown(name)} was found"
+            )
         said = f"no file has the RuntimeClass {shown(name)}: its overhead, nodeSelector and tolerations are not known"
         notes.append(Note(f"{prefix}spec.runtimeClassName: {said}", origin))
         return pod

@@ -46,8 +46,7 @@ def made_jobs(owner: Manifest, namespace: str, count: int) -> Made:
 
 def made_claims(owner: Manifest, namespace: str, pods: Sequence[Pod], claims: Places) -> Iterator[Made]:
     """Yield the claims of a StatefulSet's ``pods`` that are not among ``claims``."""
-    templates = owner.body.get("spec", {}).get("volumeClaimTemplates", ()) if owner.kind == "StatefulSet" else ()
-    for each in templates:
+    for each in _claim_templates(owner):
         name = each.get("metadata", {}).get("name", "")
         there = sum((namespace, f"{name}-{pod.metadata.name}") in claims for pod in pods) if claims else 0
         yield _made(owner, "v1", _CLAIM, namespace, each.get("spec", {})), len(pods) - there
@@ -91,13 +90,24 @@ def claims_used_otherwise(
 
     ``block_claims`` says of claims, by namespace and name, whether they are of blocks.
     """
-    namespace = pods[0].metadata.namespace if pods else ""
-    blocks: dict[str, bool] = {}
-    for each in spec.get("volumes", ()) if block_claims else ():
-        of_blocks = block_claims.get((namespace, each.get("persistentVolumeClaim", {}).get("claimName", "")))
-        if of_blocks is not None:
-            blocks[each["name"]] = of_blocks
-    yield from (owner.origin.error(*each) for each in used_otherwise(path, spec, blocks))
+    named = [
+        (each["name"], each["persistentVolumeClaim"]["claimName"])
+        for each in spec.get("volumes", ())
+        if each.get("persistentVolumeClaim", {}).get("claimName")
+    ]
+    own = [each.get("metadata", {}).get("name", "") for each in _claim_templates(owner)]
+    wrong: dict[tuple[str, str], None] = {}
+    for pod in (pods if own else pods[:1]) if block_claims else ():
+        claims = [*named, *((name, f"{name}-{pod.metadata.name}") for name in own)]
+        places = ((volume, (pod.metadata.namespace, claim)) for volume, claim in claims)
+        blocks = {volume: block_claims[place] for volume, place in places if place in block_claims}
+        wrong |= dict.fromkeys(used_otherwise(path, spec, blocks))
+    yield from (owner.origin.error(*each) for each in wrong)
+
+
+def _claim_templates(owner: Manifest) -> Sequence[Json]:
+    templates: Sequence[Json] = owner.body.get("spec", {}).get("volumeClaimTemplates", ())
+    return templates if owner.kind == "StatefulSet" else ()
 
 
 def _made(owner: Manifest, api_version: str, kind: str, namespace: str, spec: Json | None = None) -> Manifest:
