@@ -4,16 +4,15 @@ The two alternate in one run on one control plane, since everything shares the m
 after the other, as a controller's slow start does; a plain pod meets the policies only.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from tests.localcluster.admission import installed, pod
 from tests.localcluster.controlplane import ControlPlane
 
+from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 
 NAME = "admission"
@@ -33,9 +32,9 @@ def run() -> Iterator[Result]:
                     if with_it:
                         stack.enter_context(installed(plane))
                     for what in LIMITS:
-                        before = _cpu_seconds(plane) if with_it else 0.0
+                        before = cpu_seconds(plane.processes["webhook"].pid) if with_it else 0.0
                         times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
-                        spent += _cpu_seconds(plane) - before if with_it else 0.0
+                        spent += cpu_seconds(plane.processes["webhook"].pid) - before if with_it else 0.0
     for what in LIMITS:
         for name, fraction in (("median", 0.5), ("p99", 0.99)):
             without, beside = (_at(times[what, each], fraction) for each in (False, True))
@@ -55,14 +54,6 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
         times.append((time.perf_counter() - begin) * 1e3)
     plane.nodes.delete_all_pods_now(namespace)
     return times[PODS // 10 :]
-
-
-def _cpu_seconds(plane: ControlPlane) -> float:
-    """Return the CPU time that the webhook has used so far."""
-    fields = (
-        Path(f"/proc/{plane.processes['webhook'].pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
-    )
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _at(times: list[float], fraction: float) -> float:

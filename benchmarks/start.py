@@ -6,7 +6,6 @@ extender's own process. Its list is compared with reading the same bytes and thr
 
 import asyncio
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from aiohttp import web
 from tests.localcluster.ports import free_ports
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
+from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.ledger import Ledger
@@ -68,7 +68,7 @@ async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
         )
         try:
             await _until_ready(own)
-            ready, cpu = time.perf_counter() - started, _cpu_seconds(process.pid)
+            ready, cpu = time.perf_counter() - started, cpu_seconds(process.pid)
             await asyncio.sleep(1.0)
             resident = _resident_mib(process.pid)
         finally:
@@ -144,12 +144,6 @@ async def _until_ready(port: int) -> None:
                     if response.status == 200:
                         return
             await asyncio.sleep(0.02)
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return what all threads of a process have had of the CPUs; proc_pid_stat(5): utime and stime."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_mib(pid: int) -> float:
