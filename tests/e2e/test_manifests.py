@@ -16,7 +16,7 @@ from gputile.tools.simulator.rules.workloads.kinds import template_path
 from tests.api_rules import BESIDE, BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
-from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.controlplane import ControlPlane, KubectlFailed
 from tests.localcluster.dry_run import answer
 from tests.manifests import (
     CRON_JOB,
@@ -173,3 +173,38 @@ def test_what_a_dry_run_of_kubectl_prints_can_be_judged(control_plane: ControlPl
     (tmp_path / "printed.yaml").write_text(broken)
     with pytest.raises(ManifestError, match="must be greater than or equal to 0"):
         load_scenario([str(tmp_path / "cluster.yaml")], [str(tmp_path / "printed.yaml")])
+
+
+MAP = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "w"}})
+YAML_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: w}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        (f"{MAP}{MAP}\n{MAP}\n", True),
+        (f"---\n{MAP}\n---\n{YAML_MAP}---\n{MAP}\n", True),
+        (f"{YAML_MAP}---\n{MAP}\n", True),
+        (f"{MAP}\n---\n{MAP}\n", False),
+        (f"{MAP}\n---\n{YAML_MAP}", False),
+        (f"{MAP}\n# that is all\n", False),
+    ],
+    ids=range(6),
+)
+def test_where_documents_end(control_plane: ControlPlane, tmp_path: Path, text: str, taken: bool) -> None:
+    """A file that begins with a JSON object is JSON to its end: kubectl has created the first one when it says so."""
+    file = tmp_path / "m.yaml"
+    file.write_text(text)
+    try:
+        control_plane.kubectl("create", "--dry-run=server", "-f", str(file))
+        by_kubectl = True
+    except KubectlFailed:
+        by_kubectl = False
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    try:
+        load_scenario([str(cluster)], [str(file)])
+        here = True
+    except ManifestError as error:
+        here = "already" in str(error)  # the same object a second time, so all of the text was read
+    assert (by_kubectl, here) == (taken, taken)

@@ -25,7 +25,6 @@ _TAG = "tag:yaml.org,2002:"
 _MARK: Final = "\ufeff"
 _MARKED_LINE: Final = re.compile(f"^{_MARK}", re.MULTILINE)
 _SEPARATOR: Final = re.compile(r"^---(.*)\n?", re.MULTILINE)
-_LINE_END: Final = re.compile(r"^[ \t\r]*\n?")
 _OBJECT: Final = re.compile(r"[ \t\r\n]*(?={)")
 
 
@@ -41,8 +40,8 @@ def load_documents(text: str) -> Iterator[Any]:
     """Yield the value of each document in ``text``; an empty document is None.
 
     kubectl's rules tell where one ends: JSON objects stand one behind the other, and each line that begins with "---"
-    ends a document of YAML. A document may begin with a byte order mark. What kubectl leaves out in silence, behind
-    "..." for one, is refused.
+    ends a document of YAML. What begins with a JSON object is JSON to its end. A document may begin with a byte order
+    mark. What kubectl leaves out in silence, behind "..." for one, is refused.
 
     Raises:
         DocumentError: the text cannot be read, or is larger or deeper than a manifest may be.
@@ -54,10 +53,11 @@ def load_documents(text: str) -> Iterator[Any]:
     if count == 0:
         yield from _yaml_stream(text, 0)
     elif text[end:].strip():
-        if count > 1:
-            raise DocumentError(f"line {_line_of(text, end)}: what follows {count} JSON objects is not JSON")
-        rest = _LINE_END.sub("", text[end:], 1)
-        yield from _yaml_stream(rest, text.count("\n") - rest.count("\n"))
+        objects = "a JSON object" if count == 1 else f"{count} JSON objects"
+        why = (
+            "kubectl reads a text that begins with one as JSON to its end: begin with a line of ---, or leave these out"
+        )
+        raise DocumentError(f"line {_line_of(text, end)}: what follows {objects} is not JSON: {why}")
 
 
 def load_document(content: str | bytes) -> Any:
