@@ -3,7 +3,8 @@
 Only what facts touch is computed again. It does no I/O and knows no clock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -123,10 +124,18 @@ class PageState:
         bound = {pod.namespace for tile in self._tiles.values() for pod in tile.pods}
         return bound.union(pod.namespace for pod in self._pending.values())
 
-    def take_difference(self) -> Difference:
-        """Return what has changed of the page since the last call."""
-        nodes, nodes_gone = self._changed_nodes()
-        pending, pending_gone = self._changed_pending()
+    @property
+    def differs(self) -> bool:
+        """Whether something may have changed since the last call of ``take_difference``, or was too much for it."""
+        return bool(self._touched_nodes or self._touched_pods) or self._ledger.changes.position != self._position
+
+    def take_difference(self, most: int | None = None) -> Difference:
+        """Return what has changed of the page since the last call.
+
+        With ``most``, no more than so many nodes and so many pods are looked at: the next calls tell of the others.
+        """
+        nodes, nodes_gone = self._changed_nodes(most)
+        pending, pending_gone = self._changed_pending(most)
         return Difference(nodes, nodes_gone, pending, pending_gone)
 
     # -- within
@@ -147,10 +156,10 @@ class PageState:
             if not on_node:
                 del self._on_instances[pod.spec.node_name]
 
-    def _changed_nodes(self) -> tuple[dict[str, NodeTile], tuple[str, ...]]:
+    def _changed_nodes(self, most: int | None) -> tuple[dict[str, NodeTile], tuple[str, ...]]:
         changed: dict[str, NodeTile] = {}
         gone: list[str] = []
-        for name in sorted(self._names_to_look_at()):
+        for name in sorted(self._names_to_look_at(most)):
             row = self._ledger.row_of.get(name)
             tile = self._tile(name, row) if row is not None else None
             before = self._tiles.get(name)
@@ -165,19 +174,24 @@ class PageState:
         on_instances = self._on_instances.get(name, {}).values()
         return node_tile(self._ledger, row, self._nodes.get(name), self._pods, on_instances)
 
-    def _names_to_look_at(self) -> Iterable[str]:
-        names, self._touched_nodes = self._touched_nodes, set()
+    def _names_to_look_at(self, most: int | None) -> set[str]:
         rows = self._ledger.changes.since(self._position)
         self._position = self._ledger.changes.position
         if rows is None:
-            return names.union(self._ledger.row_of)
-        infos = (self._ledger.node_info(int(row)) for row in rows)
-        return names.union(info.name for info in infos if info is not None)
+            self._touched_nodes.update(self._ledger.row_of)
+        else:
+            infos = (self._ledger.node_info(int(row)) for row in rows)
+            self._touched_nodes.update(info.name for info in infos if info is not None)
+        names = set(islice(self._touched_nodes, most))
+        self._touched_nodes -= names
+        return names
 
-    def _changed_pending(self) -> tuple[dict[str, PendingPod], tuple[str, ...]]:
+    def _changed_pending(self, most: int | None) -> tuple[dict[str, PendingPod], tuple[str, ...]]:
         changed: dict[str, PendingPod] = {}
         gone: list[str] = []
-        touched, self._touched_pods = self._touched_pods, {}
+        touched = dict(islice(self._touched_pods.items(), most))
+        for uid in touched:
+            del self._touched_pods[uid]
         for uid, key in touched.items():
             pod = self._pods.get(uid)
             found = pending_pod(pod, self.configuration) if pod is not None else None

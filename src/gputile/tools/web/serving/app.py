@@ -173,11 +173,11 @@ class PageApp:
 
     def prepare(self) -> None:
         """Encode the state, so that the first viewer need not wait for that."""
-        self._state_now()
+        self._encoded_state()
 
     async def _first(self, request: Request) -> Response:
         """Answer what fills a screen: a browser draws it while thousands of nodes are on their way."""
-        self._feed.publish()
+        await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
             nodes = sorted(answer.nodes, key=lambda node: _as_counted(node.name))[:FIRST_NODES]
@@ -187,18 +187,18 @@ class PageApp:
     async def _state(self, request: Request, viewer: Viewer) -> None:
         rights = self._rights(request)
         if rights.everywhere:
-            body = self._state_now()
+            await self._feed.publish()
+            body = self._encoded_state()
         else:
             async with self._encoding:
-                self._feed.publish()
+                await self._feed.publish()
                 answer = self._answer()
                 body = await asyncio.to_thread(lambda: msgspec.json.encode(self._visible(answer, rights)))
         await viewer.begin("application/json")
         if await viewer.write(body):
             await viewer.end()
 
-    def _state_now(self) -> bytes:
-        self._feed.publish()
+    def _encoded_state(self) -> bytes:
         if self._encoded[0] != self._feed.log.revision:
             answer = self._answer()
             self._encoded = answer.revision, msgspec.json.encode(answer)

@@ -79,16 +79,19 @@ def steps(draw: st.DrawFn) -> Step:
     return step
 
 
-@given(st.lists(st.lists(steps(), max_size=6), max_size=8))
-def test_state_and_differences_are_the_new_state(batches: list[list[Step]]) -> None:
+@given(st.lists(st.lists(steps(), max_size=6), max_size=8), st.none() | st.integers(1, 2))
+def test_state_and_differences_are_the_new_state(batches: list[list[Step]], most: int | None) -> None:
     state, nodes, pods = PageState(GANGS), dict[str, Node](), dict[str, Pod]()
     seen = state.page
     for batch in batches:
         for step in batch:
             step(state, nodes, pods)
-        difference = state.take_difference()
-        seen = applied(seen, difference)
-        assert seen == state.page
+        while state.differs:
+            difference = state.take_difference(most)
+            assert most is None or len(difference.nodes) + len(difference.nodes_gone) <= most
+            assert most is None or len(difference.pending) + len(difference.pending_gone) <= most
+            seen = applied(seen, difference)
+            assert seen == state.page
         assert not state.take_difference()
     bound_anew = {uid: each for uid, each in pods.items() if not _unbound_again(each, state)}
     if len(bound_anew) == len(pods):
