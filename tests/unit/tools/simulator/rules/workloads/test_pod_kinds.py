@@ -718,7 +718,7 @@ def test_something_else_on_the_way_to_a_template(tmp_path: Path, there: object) 
     table = write(
         tmp_path, json.dumps({"apiVersion": "gputile.io/v1alpha1", "kind": "PodKinds", "kinds": kinds}), "k.yaml"
     )
-    text = f"{json.dumps(body)}\n---\n{json.dumps(DEPLOYMENT)}"
+    text = f"{json.dumps(body)}\n{json.dumps(DEPLOYMENT)}"
     with pytest.raises(ManifestError, match=r"spec\.foo: must be a mapping, is "):
         expand(load_text(tmp_path, text).manifests, [], Intake(kinds=known_kinds([table])))
 
