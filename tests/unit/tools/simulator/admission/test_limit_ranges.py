@@ -26,7 +26,7 @@ def limits(namespace: str = "default", kind: str = "Container", **amounts: Json)
 
 def container(tmp_path: Path, *bodies: Json) -> Container:
     """Return the container of the first pod that the objects make."""
-    return expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, []).pods[0].spec.containers[0]
+    return expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests, []).pods[0].spec.containers[0]
 
 
 def asking(body: Json = POD, **resources: Json) -> Json:

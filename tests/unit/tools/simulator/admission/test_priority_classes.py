@@ -23,7 +23,7 @@ CLASS: Json = {
 
 
 def loaded(tmp_path: Path, *bodies: Json) -> Scenario:
-    text = "\n---\n".join(map(json.dumps, bodies))
+    text = "\n".join(map(json.dumps, bodies))
     return load_scenario([write(tmp_path, CLUSTER, "cluster.yaml")], [write(tmp_path, text)])
 
 

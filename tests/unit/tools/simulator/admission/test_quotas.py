@@ -72,7 +72,7 @@ def quota(hard: Json, **more: object) -> Json:
 
 
 def expanded(tmp_path: Path, *bodies: Json) -> Expansion:
-    return expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, [])
+    return expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests, [])
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,14 @@ LOCAL = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
 )
 def test_what_two_services_want_is_refused(tmp_path: Path, first: Json, second: Json, field: str) -> None:
     with pytest.raises(ManifestError, match=r"Service/b: .*is already allocated") as found:
-        expand(load_text(tmp_path, f"{json.dumps(first)}\n---\n{json.dumps(second)}").manifests, [])
+        expand(load_text(tmp_path, f"{json.dumps(first)}\n{json.dumps(second)}").manifests, [])
     assert field in str(found.value)
 
 
 def test_what_one_service_has_is_its_own(tmp_path: Path) -> None:
     both = service("a", "x", port(30080), port(30080, "b", "UDP"), type="NodePort")
     headless = [service(name, "x", {"port": 80}, clusterIP="None") for name in "bc"]
-    text = "\n---\n".join(map(json.dumps, [both, *headless]))
+    text = "\n".join(map(json.dumps, [both, *headless]))
     assert expand(load_text(tmp_path, text).manifests, []).pods == []
 
 
@@ -79,7 +79,7 @@ def live(name: str, *ports: tuple[int, str, int], **spec: Any) -> ListedService:
 
 
 def refused(tmp_path: Path, there: ListedService, *bodies: Json) -> str:
-    text = "\n---\n".join(map(json.dumps, bodies))
+    text = "\n".join(map(json.dumps, bodies))
     try:
         expand(load_text(tmp_path, text).manifests, [], Intake(services=[there]))
     except ManifestError as error:

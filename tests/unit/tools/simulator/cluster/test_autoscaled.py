@@ -27,7 +27,7 @@ def autoscaler(body: Json, least: int, most: int) -> Json:
 
 
 def expanded(tmp_path: Path, *bodies: Json) -> Expansion:
-    return expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, [])
+    return expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests, [])
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -56,7 +56,7 @@ NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "defa
 def verdict(tmp_path: Path, *bodies: Json, intake: Intake | None = None) -> str:
     """Return why the objects are refused, "" where they are not."""
     try:
-        expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, [node("n")], intake)
+        expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests, [node("n")], intake)
     except ManifestError as error:
         return str(error)
     return ""
@@ -281,7 +281,7 @@ def test_a_selector_of_namespaces_knows_their_names(tmp_path: Path, key: str, no
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
     rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     pods = [changed(changed(POD, "spec.affinity", rule), "metadata.name", name) for name in "ab"]
-    code, said = simulate(tmp_path, "\n---\n".join(map(json.dumps, pods)))
+    code, said = simulate(tmp_path, "\n".join(map(json.dumps, pods)))
     assert code == (0 if noted else 3), said
     assert ("as if namespaces had no label but their name" in said) == noted
 
@@ -359,7 +359,7 @@ def test_a_running_pod_takes_what_it_is_resized_from(tmp_path: Path) -> None:
     has = {"name": "c", "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
     for cpu, code in (("124", 3), ("123", 0)):
         status = {"containerStatuses": [{**has, "resources": {"requests": {"cpu": cpu}}}]}
-        objects = "\n---\n".join(map(json.dumps, (running("old", "u", "1", **status), new)))
+        objects = "\n".join(map(json.dumps, (running("old", "u", "1", **status), new)))
         assert simulate(tmp_path, objects)[0] == code
 
 
@@ -754,7 +754,7 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
     node: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}
     node["status"] = {"allocatable": {"cpu": 2_000, "pods": 10}}
     cluster = {"apiVersion": "gputile.io/v1alpha1", "kind": "Cluster", "nodes": [{"name": "b", "cpu": 2_000}]}
-    text = "\n---\n".join(map(json.dumps, (large, node if kind == "Node" else cluster)))
+    text = "\n".join(map(json.dumps, (large, node if kind == "Node" else cluster)))
     code, told = simulate(tmp_path, text)
     assert code == (3 if kind == "Node" else 2)
     assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told

@@ -27,7 +27,7 @@ def claim(mode: str) -> Json:
 
 def told(tmp_path: Path, *bodies: Json) -> str:
     """Return what is noted of several pods that ask for a claim."""
-    manifests = load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests
+    manifests = load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests
     return " ".join(note.text for note in expand(manifests, []).notes if "one pod at a time" in note.text)
 
 

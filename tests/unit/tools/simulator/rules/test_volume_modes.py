@@ -43,7 +43,7 @@ def of_mode(mode: str) -> Json:
 
 
 def judged(tmp_path: Path, bodies: list[Json]) -> int:
-    return len(expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, []).pods)
+    return len(expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))).manifests, []).pods)
 
 
 @pytest.mark.parametrize("written", [in_a_set, in_a_pod, beside], ids=lambda each: each.__name__)

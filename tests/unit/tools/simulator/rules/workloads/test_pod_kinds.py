@@ -395,7 +395,7 @@ def test_a_rollout_has_the_rules_of_sets_for_a_template_of_others(tmp_path: Path
     named = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": template}
     body = of_kind("argoproj.io/v1alpha1", "Rollout", {"workloadRef": {"apiVersion": "v1", "kind": "PodTemplate"}})
     body["spec"]["workloadRef"]["name"] = "t"
-    text = f"{json.dumps(named)}\n---\n{json.dumps(body)}"
+    text = f"{json.dumps(named)}\n{json.dumps(body)}"
     with pytest.raises(ManifestError, match=r'Rollout/w: .*restartPolicy: Unsupported value: "Never"'):
         expand(load_text(tmp_path, text).manifests, [], Intake(kinds=known_kinds()))
 
@@ -436,7 +436,7 @@ def rollout_of(**reference: str) -> Json:
 
 
 def both(tmp_path: Path, first: Json, second: Json) -> Expansion:
-    text = f"{json.dumps(first)}\n---\n{json.dumps(second)}"
+    text = f"{json.dumps(first)}\n{json.dumps(second)}"
     return expand(load_text(tmp_path, text).manifests, [])
 
 
@@ -580,7 +580,7 @@ def test_a_rollout_takes_the_template_of_the_deployment_that_it_names(tmp_path: 
     spec = {"replicas": 2, "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}
     rollout = of_kind("argoproj.io/v1alpha1", "Rollout", spec)
     deployment = changed(changed(DEPLOYMENT, "metadata.name", "d"), "spec.replicas", 0)
-    texts = "\n---\n".join(map(json.dumps, (rollout, deployment)))
+    texts = "\n".join(map(json.dumps, (rollout, deployment)))
     found = expand(load_text(tmp_path, texts).manifests, [], Intake())
     assert [pod.metadata.name for pod in found.pods] == ["w-0", "w-1"]
     with pytest.raises(ManifestError, match=r"spec\.workloadRef\.name: must be there, as a string"):
