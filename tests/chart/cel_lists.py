@@ -27,6 +27,7 @@ _WISHES = (*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_b
 POLICIES = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     ".filter(k, k in ": protected_annotations.PROTECTED,
+    ".exists(k, (k in ": protected_annotations.PROTECTED,
     "r in ": GPU_RESOURCES,
     "e.name in ": isolation_bypass.ENVIRONMENT,
     "e.value in ": isolation_bypass.HARMLESS,
@@ -40,6 +41,7 @@ WEBHOOKS = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     "r in ": GPU_RESOURCES,
     ".exists(k, (k in ": protected_annotations.PROTECTED,
+    ".exists(k,\n      k in ": protected_annotations.PROTECTED,
     "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),
     "g.name == 'gputile.io/gang')) ||\n      ": gang_gate.FIXED,
 }

@@ -53,6 +53,21 @@ def test_a_policy_of_gpu_time_is_set_by_name_or_number(flag: str, policy: str) -
     assert parse_policy(configuration(objects).gpu_time.policy) is GpuTimePolicy.WEIGHTED
 
 
+@pytest.mark.requirement("B2", "G2")
+@pytest.mark.parametrize("policies", [True, False])
+def test_the_webhook_judges_once_only_beside_the_policies(policies: bool) -> None:
+    """Without them it alone sees what other webhooks have made of a pod."""
+    (webhooks,) = of_kind(render({"policies.enabled": policies}), "ValidatingWebhookConfiguration").values()
+    found = {
+        each["name"]: {one["name"] for one in each["matchConditions"]}
+        for each in webhooks["webhooks"]
+        if each["name"].startswith("gpu-pods.")
+    }
+    assert len(found) == 2
+    assert {"amounts-may-be-wrong" in names for names in found.values()} == {policies}
+    assert all("names-a-gpu-resource-or-allocation" in names for names in found.values())
+
+
 @pytest.mark.requirement("U11")
 def test_status_knows_the_containers_of_gputiles_own_image_by_their_names() -> None:
     specs = [spec for values in (FULL, {"scheduler.mode": "own"}) for spec in pod_specs(render(values)).values()]

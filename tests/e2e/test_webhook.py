@@ -9,9 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from gputile.api.core import Pod
+from gputile.core.admission.amounts import broken_amounts
+from gputile.core.admission.sharing_annotations import broken_shares
 from tests.documents import document_yaml
 from tests.localcluster.admission import (
     EXAMPLES,
@@ -163,6 +169,87 @@ def _check_stored(body: Json, result: Json) -> None:
     if AFFINITY in body["metadata"].get("annotations", {}):
         own = body["spec"].get("affinity")
         assert result["spec"]["affinity"] == (own or json.loads(MODEL.replace("Tesla K80", "Tesla-K80")))
+
+
+CONTAINERS = st.builds(
+    lambda limits, requests, always: {
+        "resources": {"limits": limits, "requests": {**limits, **requests} if requests else {}},
+        **({"restartPolicy": "Always"} if always else {}),
+    },
+    st.dictionaries(
+        st.sampled_from([MEM, MEM, CORE, WHOLE, TOPOLOGY, LEGACY, MIG]),
+        st.sampled_from(["0", "1", "2", "5", "9", "10", "64", "99", "100", "999", "1000", "2k"]),
+        max_size=2,
+    ),
+    st.one_of(st.just({}), st.dictionaries(st.sampled_from([MEM, WHOLE]), st.sampled_from(["1", "9"]), max_size=1)),
+    st.booleans(),
+)
+
+
+def optional(values: dict[str, list[str]]) -> st.SearchStrategy[dict[str, str]]:
+    return st.fixed_dictionaries({}, optional={key: st.sampled_from(each) for key, each in values.items()})
+
+
+def judged_pod(containers: list[Json], first: list[Json], meta: Json) -> Json:
+    apps = [{key: value for key, value in each.items() if key != "restartPolicy"} for each in containers]
+    every = [{**each, "name": f"c{i}", "image": "registry.example.com/x:1"} for i, each in enumerate([*first, *apps])]
+    body = pod("judged", meta=meta, initContainers=every[: len(first)])
+    return {**body, "spec": {**body["spec"], "containers": every[len(first) :]}}
+
+
+JUDGED = st.builds(
+    judged_pod,
+    st.one_of(st.lists(CONTAINERS, min_size=1, max_size=2), st.lists(CONTAINERS, min_size=6, max_size=9)),
+    st.one_of(st.just([]), st.lists(CONTAINERS, max_size=2)),
+    st.builds(
+        lambda labels, annotations: {"labels": labels, "annotations": annotations},
+        st.one_of(st.just({}), optional({"aliyun.com/gpu-count": ["1", "2", "17", "x"]})),
+        st.one_of(
+            st.just({}),
+            optional(
+                {
+                    "gputile.io/gpu-weight": ["1", "2", "x"],
+                    "gputile.io/mps-active-thread-percentage": ["0", "50", "x"],
+                    "gputile.io/memory-unit-mib": ["0", "63", "64", "128", "1024", "1025", "16777216", "x"],
+                }
+            ),
+        ),
+    ),
+)
+
+
+@pytest.mark.requirement("G2", "M8", "M10", "G4")
+def test_a_pod_that_is_sent_once_breaks_no_rule_of_amounts(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """Whatever other webhooks have made of a pod after gputile has changed it: here nothing has changed it."""
+    api, sent = control_plane.api, 'gputile_webhook_reviews_total{outcome="allowed",webhook="validate"}'
+    api.post(f"/api/v1/namespaces/{namespace}/pods", pod("first", {MEM: 1}))  # so that the series are there
+    verdict(api, namespace, pod("x", {MEM: 8, CORE: 20}))
+    before = webhook.metric(sent)
+    for body in (pod("x", {MEM: 16}), pod("x", {WHOLE: 8}), pod("x", {TOPOLOGY: 4})):
+        assert verdict(api, namespace, body) == ""
+    assert webhook.metric(sent) == before, "these were sent once"
+    for body in (pod("x", {MEM: 8, CORE: 20}), pod("x", {MEM: 8}, meta=TWO_GPUS)):
+        assert verdict(api, namespace, body) == ""
+    assert webhook.metric(sent) == before + 2, "these a second time"
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+    @given(body=JUDGED)
+    def judged(body: Json) -> None:
+        plain = msgspec.convert(body, Pod)
+        wrong = broken_amounts(plain, 128) or broken_shares(plain.metadata.annotations, 1)
+        assert bool(verdict(api, namespace, body)) == bool(wrong), wrong
+
+    control_plane.kubectl("delete", "mutatingwebhookconfiguration", "gputile")
+    control_plane.wait(
+        lambda: verdict(api, namespace, pod("x", {LEGACY: 0, WHOLE: 1})) == "", "no webhook that changes"
+    )
+    try:
+        judged()
+    finally:
+        control_plane.kubectl("apply", "-f", "-", input=manifest_of(webhook.port))
+        wait_in_force(control_plane)
 
 
 @pytest.mark.requirement("G4")

@@ -6,19 +6,24 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import (
     CDI_ANNOTATION_PREFIX,
     GANG_GATE,
+    GPU_COUNT_LABEL,
     GPU_RESOURCES,
     LEGACY_AFFINITY_ANNOTATION,
     MIG_PREFIX,
+    MPS_THREADS_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
 from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
+from gputile.core.admission.pod_view import ContainerView, PodSpecView, PodView, VolumeMount
 from tests.chart import cel_lists
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
@@ -51,12 +56,62 @@ def judged_by(rules: list[Any]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
 def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
-    assert conditions(webhook) == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
+    judged = conditions(webhook)
+    if "names-a-gpu-resource" in judged:
+        assert judged == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
+    else:
+        forged = {*protected_annotations.PROTECTED, protected_annotations.PROTECTED_PREFIX}
+        assert judged["names-a-gpu-resource-or-allocation"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
     assert webhook["failurePolicy"] == "Fail"
     path = webhook["clientConfig"]["service"]["path"]
     opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
     assert path.endswith(UNSAFE_SUFFIX) == opened
     assert path.split("/")[1] in ("mutate", "validate")
+
+
+def test_what_is_sent_once_names_nothing_that_is_protected() -> None:
+    """Of gputile's annotations a pod that is not sent again has the memory unit alone."""
+    (condition,) = {
+        each["expression"]
+        for webhook in WEBHOOKS
+        for each in webhook["matchConditions"]
+        if each["name"] == "amounts-may-be-wrong"
+    }
+    known = named(condition)
+    own = next(name for name in known if name.endswith("/"))
+    others = {*protected_annotations.PROTECTED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION}
+    assert {name for name in others if not name.startswith(own)} <= known
+    assert known >= {protected_annotations.PROTECTED_PREFIX, protected_annotations.STAMPED, GPU_COUNT_LABEL}
+    assert known >= set(GPU_RESOURCES)
+
+
+PATHS = st.lists(
+    st.sampled_from(
+        sorted(
+            {part for path in (*isolation_bypass.LIMIT_PATHS, *isolation_bypass.WISH_PATHS) for part in path.split("/")}
+            | {"", ".", "..", "var", "tmp", "nvidia-mps", "a.b", "ld", "x"}
+        )
+    ),
+    max_size=5,
+).map("/".join)
+
+
+@given(path=st.one_of(PATHS, PATHS.map("/{}".format)), gpu=st.booleans())
+@example(path="/etc", gpu=True)
+def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
+    """The policy looks at mounts only where this condition holds, so it holds wherever the rule does."""
+    (condition,) = (each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "may-reach-gpus")
+    (odd,) = re.findall(r"mountPath\.matches\('([^']*)'\)", condition["expression"])
+    mount = VolumeMount(name="m", mount_path=path)
+    view = PodView(spec=PodSpecView(containers=(ContainerView(name="c", volume_mounts=(mount,)),)))
+    if list(isolation_bypass.broken_access(view, gpu=gpu)):
+        assert re.search(odd, path)
+
+
+def test_a_variable_that_is_refused_is_judged() -> None:
+    (condition,) = (each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "may-reach-gpus")
+    (odd,) = re.findall(r"e\.name\.matches\('([^']*)'\)", condition["expression"])
+    assert all(re.search(odd, name) for name in (*isolation_bypass.ENVIRONMENT, isolation_bypass.ENVIRONMENT_PREFIX))
 
 
 @pytest.mark.requirement("L4")
