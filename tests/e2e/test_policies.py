@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gputile.core.admission import isolation_bypass
 from gputile.core.admission.isolation_bypass import (
     DAEMON_PATHS,
     GPU_PATHS,
@@ -24,9 +25,8 @@ MEM = "aliyun.com/gpu-mem"
 RUNS = 60
 
 PROTECTED = (*GPU_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *WISH_PATHS)
-PARTS = st.sampled_from(
-    sorted({part for path in PROTECTED for part in path.split("/") if part} | {"", ".", "..", "x", "nvidia0", "var"})
-)
+OTHERS = {"", ".", "..", "x", "nvidia0", "var", "self", "thread-self", "task", "1", "root", "cwd"}
+PARTS = st.sampled_from(sorted({part for path in PROTECTED for part in path.split("/") if part} | OTHERS))
 # What is protected, with its parents and children, in every spelling, and what only looks like it.
 PATHS = st.one_of(
     st.builds(
@@ -35,6 +35,13 @@ PATHS = st.one_of(
         st.integers(-2, 0),
         st.sampled_from(["", "/", "/./", "//", "/x/..", "/var", "/x", "../"]),
         st.sampled_from(["", "/", "/.", "//x", "/..", "x", "0", "/x/.."]),
+    ),
+    st.builds(
+        "{}/proc/{}/{}{}".format,
+        st.sampled_from(["", "/", "//.", "/x"]),
+        st.sampled_from(["1", "self", "thread-self", "selfish", "net", "/./7", "self/task/7", "\u0661"]),
+        st.sampled_from(["root", "cwd", "roots", "fd/3", ""]),
+        st.sampled_from(["", "/etc/gputile", "/dev/nvidia0", "/run/nvidia-container-devices/all"]),
     ),
     st.lists(PARTS, min_size=1, max_size=5).map("/".join),
     st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts)),
@@ -104,6 +111,21 @@ def test_cel_and_python_refuse_the_same_paths(
     devices = [path for path in devices if path not in mounts]
     body = with_paths(gpu, init, hosts, mounts, devices)
     assert by_cel(verdict(policies.api, "default", body), body) == by_python(body)
+
+
+CAPABILITIES = st.one_of(
+    st.sampled_from([*isolation_bypass.CAPABILITIES, "NET_ADMIN", "\u017fYS_ADMIN", "SYS_ADM\u0131N", "\u212aILL", ""]),
+    st.text(max_size=6),
+)
+
+
+@settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@example(gpu=True, names=["\u017fys_adm\u0131n"])
+@given(gpu=st.booleans(), names=st.lists(st.tuples(st.sampled_from(["", "CAP_", "cap_"]), CAPABILITIES).map("".join)))
+def test_cel_and_python_refuse_the_same_capabilities(policies: ControlPlane, gpu: bool, names: list[str]) -> None:
+    body = pod("p", {MEM: 1} if gpu else None, container={"securityContext": {"capabilities": {"add": names}}})
+    said = verdict(policies.api, "default", body)
+    assert ("[privileged]" in said) == bool(by_python(body)), said
 
 
 @pytest.mark.parametrize("field", ["hosts", "devices"])

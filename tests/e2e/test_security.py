@@ -288,14 +288,16 @@ def more_memory_than_asked(s: Scene) -> str:
 def cover_the_limits(s: Scene) -> str:
     volumes = [{"name": "v", "emptyDir": {}}]
     direct = ("/etc/gputile/allocation", "/etc//gputile", "/etc/ld.so.preload", "/etc/ld-nix.so.preload")
-    for path in (*direct, "/tmp/../etc/gputile", "/x/../etc/ld.so.preload", "etc/gputile", "/etc"):
+    indirect = ("/tmp/../etc/gputile", "/x/../etc/ld.so.preload", "/proc/self/root/etc/gputile/allocation")
+    for path in (*direct, *indirect, "etc/gputile", "/etc"):
         body = pod("x", {MEM: 1}, container={"volumeMounts": [{"name": "v", "mountPath": path}]}, volumes=volumes)
         _by(s.create(body), "mount")
     return REFUSED
 
 
 def privileged_gpu_pod(s: Scene) -> str:
-    for context in ({"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}):
+    named = [{"capabilities": {"add": [name]}} for name in ("SYS_ADMIN", "\u017fys_adm\u0131n")]
+    for context in ({"privileged": True}, *named):
         _by(s.create(pod("x", {MEM: 1}, container={"securityContext": context})), "privileged")
     return REFUSED
 
@@ -314,7 +316,7 @@ def namespaces_of_the_node(s: Scene) -> str:
 
 
 def gpus_by_host_path(s: Scene) -> str:
-    for path in ("/dev/nvidia0", "/dev//./nvidiactl", "/var/lib/gputile"):
+    for path in ("/dev/nvidia0", "/dev//./nvidiactl", "/var/lib/gputile", "/proc/1/root/dev/nvidia0"):
         _by(s.create(pod("x", volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
     runtimes = ("/var/run/containerd/containerd.sock", "/run/runc", "/var/run/docker.sock", "/etc/kubernetes")
     others = ("/", "/dev", "/dev/char/195:0", "/proc/1/root/dev", "/sys", "/var/lib/kubelet/device-plugins")
@@ -325,7 +327,9 @@ def gpus_by_host_path(s: Scene) -> str:
 
 def devices_by_annotation(s: Scene) -> str:
     device = {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}
-    _by(s.create(pod("x", meta={"annotations": device})), "device-annotation")
+    others = ("cdi-devices.nri.io/pod", "devices.nri.io/pod", "mounts.nri.io", "io.kubernetes.cri-o.Devices")
+    for annotations in (device, *({key: "x"} for key in others)):
+        _by(s.create(pod("x", meta={"annotations": annotations})), "device-annotation")
     for path in ("plain", "plain/status", "free", "free/status"):
         _by(s.patch(path, _annotations(**device)), "device-annotation")
     for path in ("pods/free/binding", "bindings"):

@@ -5,10 +5,11 @@ GPUs, which are not sent to the webhook; ``make policies`` writes the lists ther
 reported together with everything else that is wrong with a GPU pod.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
-from gputile.api.well_known import CDI_ANNOTATION_PREFIX, UNSAFE_ACCESS_LABEL
+from gputile.api.well_known import DEVICE_ANNOTATION_PREFIXES, UNSAFE_ACCESS_LABEL
 from gputile.core.admission.pod_view import ContainerView, PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 
@@ -97,6 +98,9 @@ NODE_PATHS: Final = (
     "/var/lib/rancher",
     "/var/snap",
 )
+# Links of a process to a root or a working directory (proc_pid_root(5)), which any path may go on from.
+_PROCESS: Final = re.compile(r"/proc/([0-9]+|self|thread-self)(/|\Z)")
+_PROCESS_ROOT: Final = re.compile(r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)")
 # Paths in a container where the container toolkit reads its settings, and gputile writes limits.
 WISHES: Final = "nvidia-container-devices"
 WISH_PATHS: Final = (f"/run/{WISHES}",)
@@ -153,7 +157,7 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
-        if climbs(path) or _leads_to_gpus(path) or (gpu and _leads_to_the_node(path)):
+        if climbs(path) or _PROCESS_ROOT.match(path) or _leads_to_gpus(path) or (gpu and _leads_to_the_node(path)):
             yield AdmissionRefusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs or their limits: "
@@ -197,6 +201,8 @@ def _hides(path: str, gpu: bool) -> str | None:
             return "goes up by '..', and where that leads depends on links: write the path without it"
         return None
     plain = plain_path(path)
+    if gpu and _PROCESS.match(plain):
+        return "goes by the links of a process, which lead anywhere: write the path that is meant"
     if any(_within(plain, each) for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
@@ -206,7 +212,7 @@ def _hides(path: str, gpu: bool) -> str | None:
 
 def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:
     for key in pod.metadata.annotations:
-        if key.startswith(CDI_ANNOTATION_PREFIX):
+        if key.startswith(DEVICE_ANNOTATION_PREFIXES):
             yield AdmissionRefusal(
                 AdmissionRule.DEVICE_ANNOTATION,
                 f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "
@@ -238,7 +244,12 @@ def _strong_capabilities(container: ContainerView) -> list[str]:
     context = container.security_context
     if context is None or context.capabilities is None:
         return []
-    return [name for name in context.capabilities.add if name.upper().removeprefix("CAP_") in CAPABILITIES]
+    return [
+        name
+        for name in context.capabilities.add
+        # runtimes raise letters as Unicode does, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
+        if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES
+    ]
 
 
 def _host_namespaces(pod: PodView) -> Iterator[AdmissionRefusal]:

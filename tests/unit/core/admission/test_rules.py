@@ -19,6 +19,7 @@ SIDECAR = {"restartPolicy": "Always"}
 MIG = "nvidia.com/mig-1g.10gb"
 COUNT = {"labels": {"aliyun.com/gpu-count": "2"}}
 ALLOCATION = "gputile.io/allocation"
+DEVICE = ["device-annotation"]
 UNSAFE = replace(POLICY, unsafe_access=True)
 
 
@@ -97,6 +98,10 @@ REFUSED = {
     "sys_admin": (pod(GPU, container=secure(capabilities={"add": ["SYS_ADMIN"]})), ["privileged"]),
     "open by handle": (pod(GPU, container=secure(capabilities={"add": ["DAC_READ_SEARCH"]})), ["privileged"]),
     "cap_sys_admin": (pod(GPU, container=secure(capabilities={"add": ["cap_sys_admin"]})), ["privileged"]),
+    "a name that runtimes make a capability": (
+        pod(GPU, container=secure(capabilities={"add": ["\u017fys_adm\u0131n"]})),
+        ["privileged"],
+    ),
     "host pid": (pod(GPU, hostPID=True), ["host-namespace"]),
     "host ipc": (pod(GPU, hostIPC=True), ["host-namespace"]),
     "card": (pod(volumes=host("/dev/nvidia0")), ["host-path"]),
@@ -110,6 +115,9 @@ REFUSED = {
     "dev": (pod(GPU, volumes=host("/dev/")), ["host-path"]),
     "dev by number": (pod(GPU, volumes=host("/dev/char/195:0")), ["host-path"]),
     "proc": (pod(GPU, volumes=host("/proc/1/root")), ["host-path"]),
+    "the node's root by a process": (pod(volumes=host("/proc/1/root/dev/nvidia0")), ["host-path"]),
+    "the same by a thread": (pod(volumes=host("/proc//thread-self/root/var/lib/gputile")), ["host-path"]),
+    "the same by a task": (pod(volumes=host("/proc/self/task/7/cwd")), ["host-path"]),
     "plugins": (pod(GPU, volumes=host("/var/lib/kubelet/device-plugins")), ["host-path"]),
     "what starts containers": (pod(GPU, volumes=host("/var/run/runc")), ["host-path"]),
     "docker": (pod(GPU, volumes=host("/var/run/docker.sock")), ["host-path"]),
@@ -146,6 +154,9 @@ REFUSED = {
     "up to the limits": (pod(GPU, container=mount("/tmp/../etc/gputile")), ["mount"]),
     "up to the preload": (pod(GPU, container=mount("/x/../etc/ld.so.preload")), ["mount"]),
     "beyond the root": (pod(GPU, container=mount("../../etc/./gputile/")), ["mount"]),
+    "by a process's link": (pod(GPU, container=mount("/proc/self/root/etc/gputile/allocation")), ["mount"]),
+    "by a process's link, odd spelling": (pod(GPU, container=mount("proc//1/./root/etc/ld.so.preload")), ["mount"]),
+    "by a thread's link": (pod(GPU, container=mount("/proc/thread-self/root/etc")), ["mount"]),
     "relative": (pod(GPU, container=mount("etc//gputile")), ["mount"]),
     "all of etc": (pod(GPU, container=mount("/etc")), ["mount"]),
     "all": (pod(GPU, container=mount("/.")), ["mount"]),
@@ -154,7 +165,12 @@ REFUSED = {
     "limits of an init container": (pod(GPU, initContainers=[{"name": "i", **mount("/etc")}]), ["mount"]),
     "up to wished devices": (pod(container=mount("/var/x/../run/nvidia-container-devices/all")), ["mount"]),
     "wished devices": (pod(container=mount("/var/run/nvidia-container-devices/all")), ["mount"]),
-    "cdi": (pod(meta={"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}), ["device-annotation"]),
+    "cdi": (pod(meta={"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}), DEVICE),
+    "cdi by nri": (pod(meta={"annotations": {"cdi-devices.nri.io/container.c": "- nvidia.com/gpu=all"}}), DEVICE),
+    "devices by nri": (pod(meta={"annotations": {"devices.nri.io/pod": "- path: /dev/nvidia0"}}), DEVICE),
+    "devices by nri, of all": (pod(meta={"annotations": {"devices.nri.io": "- path: /dev/nvidia0"}}), DEVICE),
+    "mounts by nri": (pod(GPU, meta={"annotations": {"mounts.nri.io/pod": "- source: /"}}), DEVICE),
+    "devices by cri-o": (pod(meta={"annotations": {"io.kubernetes.cri-o.Devices": "/dev/nvidia0"}}), DEVICE),
     "mig, all devices": (pod({MIG: 1}, container=env("NVIDIA_VISIBLE_DEVICES", value="all")), ["environment"]),
     "mig, privileged": (pod({MIG: 1}, container=secure(privileged=True)), ["privileged"]),
     "past the scheduler": (pod(GPU, nodeName="n"), ["node-name"]),
@@ -188,6 +204,9 @@ LET_THROUGH = {
     "plain, up": pod(container=mount("/x/../etc/gputile")),
     "plain runtime": pod(volumes=host("/run/containerd")),
     "data": pod(GPU, volumes=host("/mnt/data")),
+    "a file of proc": pod(GPU, container=mount("/proc/meminfo")),
+    "plain, a namespace of a process": pod(volumes=host("/proc/1/ns/net")),
+    "plain, by a process's link": pod(container=mount("/proc/self/root/etc/gputile")),
     "shared memory": pod(GPU, volumes=host("/dev/shm")),
     "applications": pod(GPU, volumes=host("/opt/data")),
     "a name that begins alike": pod(GPU, volumes=host("/var/snapshots")),
