@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.timestamps import unix_seconds
+from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
@@ -25,8 +26,9 @@ class Gang:
     """A gang, at a moment.
 
     ``size`` is how many pods start together, 0 where no label, PodGroup or plan that has begun tells. ``running``
-    counts pods that have started (see ``gang_rules.started``). ``reserved`` are unbound pods with a reservation that
-    they may use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
+    counts pods that have started (see ``gang_rules.started``), and ``begun`` tells that some of these got their places
+    from gputile: those that ask for no GPU start alone. ``reserved`` are unbound pods with a reservation that they may
+    use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
     moved: the end of their reservation is to be put off, or set right.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``repeated`` tells that a plan of
     the gang has kept GPUs until it ended, or is about to, and has not begun.
@@ -35,6 +37,7 @@ class Gang:
     name: GangName
     size: int
     running: int
+    begun: bool
     reserved: tuple[Pod, ...]
     unreserved: tuple[Pod, ...]
     priority: int
@@ -61,7 +64,7 @@ class Gang:
     @property
     def started(self) -> bool:
         """Whether some of the pods that start together have started, and others, lost since, have not."""
-        return self.below_min_member and bool(self.running or self.reserved)
+        return self.below_min_member and (self.begun or bool(self.reserved))
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
@@ -159,6 +162,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         name=name,
         size=size,
         running=len(running),
+        begun=any(_has_place(pod) for pod in running),
         reserved=tuple(pod for pod in waiting if pod.metadata.uid in reserved),
         unreserved=tuple(pod for pod in waiting if pod.metadata.uid not in reserved),
         priority=queue_priority(waiting),
@@ -167,6 +171,11 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         ending=tuple(ending),
         repeated=repeated,
     )
+
+
+def _has_place(pod: Pod) -> bool:
+    """Return whether gputile gave a bound pod its place, or has found the GPUs that it has."""
+    return not pod.metadata.annotations.keys().isdisjoint((ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION))
 
 
 def _is_repeated(cluster_state: ClusterState, pod: Pod, started_plans: Collection[str]) -> bool:

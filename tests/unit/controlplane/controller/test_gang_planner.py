@@ -109,6 +109,49 @@ def test_priority_goes_before_age_and_age_before_the_rest() -> None:
     assert placed(bench.round()) == ["urgent-0", "urgent-1"]
 
 
+def launcher(gang: str, size: int, node_name: str = "cpu") -> Pod:
+    """A pod of a gang that asks for no GPU: it has no gate, and runs when there is a node for it."""
+    alone = pod(f"{gang}-launcher", node=node_name, phase="Running")
+    labels = {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)}
+    meta = msgspec.structs.replace(alone.metadata, labels=labels, creation_timestamp=BORN, resource_version="1")
+    return msgspec.structs.replace(alone, metadata=meta)
+
+
+def test_a_pod_without_a_gpu_brings_its_gang_no_nearer_to_the_front() -> None:
+    """Anybody can have one run at any time; a gang has begun when pods of it have got places."""
+    bench = Bench(gpus=2)
+    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
+    at_once(bench.view.pod_event(Applied(launcher("young", 3))))
+    bench.gang("young", 2, 3)
+    assert placed(bench.round()) == ["old-0", "old-1"]
+
+
+def test_gangs_of_which_a_pod_without_a_gpu_runs_are_not_passed_for_ever() -> None:
+    """They wait for no GPUs that another one of them has: none has any."""
+    bench = Bench()
+    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
+    at_once(bench.view.node_event(Applied(node("m"))))
+    for name in ("one", "two"):
+        at_once(bench.view.pod_event(Applied(launcher(name, 6))))
+        bench.gang(name, 5, 6, born="2030-03-17T17:46:30Z")
+    bench.round()
+    bench.gang("small", 1)
+    late = bench.round(601)
+    assert len([name for name in placed(late) if name.startswith("one")]) == 4, "what there is is kept for it"
+    assert "small-0" not in placed(late)
+
+
+def test_a_gang_that_lost_a_pod_goes_before_others() -> None:
+    bench = Bench(gpus=2)
+    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
+    text = allocation_text(share("GPU-n-0", 4096))
+    runs = member("young", 0, 2, node="n", phase="Running")
+    meta = msgspec.structs.replace(runs.metadata, annotations={ALLOCATION_ANNOTATION: text})
+    at_once(bench.view.pod_event(Applied(msgspec.structs.replace(runs, metadata=meta))))
+    at_once(bench.view.pod_event(Applied(member("young", 1, 2))))
+    assert placed(bench.round()) == ["young-1"]
+
+
 def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     bench = Bench()
     at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
