@@ -7,7 +7,8 @@ from gputile.api.core import Pod
 from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.devices.gang_membership import GangName
+from gputile.core.admission.gpu_requests import is_decided
+from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
@@ -91,7 +92,10 @@ class _Seen:
 
 
 class Gangs:
-    """The gangs that have unbound pods; only those are looked at again about which something may have changed."""
+    """The gangs with unbound pods that ask for GPUs, or are behind the gate.
+
+    Only those are looked at again about which something may have changed.
+    """
 
     def __init__(self, cluster_state: ClusterState) -> None:
         self._cluster_state = cluster_state
@@ -140,8 +144,8 @@ class Gangs:
 
 def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[None, None, Gang | None]:
     waiting = [pod for pod in pods if waits(pod)]
-    if not waiting:
-        return None
+    if not any(gated(pod) or is_decided(pod) for pod in waiting):
+        return None  # kube-scheduler, or a plugin of its own, sees to pods that ask for no GPU
     yield
     running = started(pods)
     plans = yield from _started_plans(cluster_state, waiting, running)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
+from gputile.api.core import Node, ObjectMeta, Pod, ResourceRequirements, SchedulingGate
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
@@ -139,6 +139,38 @@ def test_gangs_of_which_a_pod_without_a_gpu_runs_are_not_passed_for_ever() -> No
     late = bench.round(601)
     assert len([name for name in placed(late) if name.startswith("one")]) == 4, "what there is is kept for it"
     assert "small-0" not in placed(late)
+
+
+def without_gpu(gang: str, number: int, size: int, cpu: str) -> Pod:
+    """A pod that waits for a node, of a gang that another scheduler's plugin may start."""
+    waits = launcher(gang, size, "")
+    resources = ResourceRequirements(requests={"cpu": cpu})
+    containers = (msgspec.structs.replace(waits.spec.containers[0], resources=resources),)
+    meta = msgspec.structs.replace(waits.metadata, name=f"{gang}-{number}", uid=f"{gang}-{number}")
+    spec = msgspec.structs.replace(waits.spec, containers=containers)
+    return msgspec.structs.replace(waits, metadata=meta, spec=spec)
+
+
+def test_a_gang_without_gpus_is_left_to_others_and_delays_nobody() -> None:
+    """kube-scheduler binds its pods, one by one: nothing waits behind a gate."""
+    bench = Bench()
+    other = without_gpu("x", 0, 1, "60")
+    runs = msgspec.structs.replace(other.spec, node_name="n")
+    meta = msgspec.structs.replace(other.metadata, labels={})
+    at_once(bench.view.pod_event(Applied(msgspec.structs.replace(other, spec=runs, metadata=meta))))
+    at_once(bench.view.pod_event(Applied(without_gpu("alone", 0, 1, "60"))))
+    result = bench.round()
+    assert (result.events, result.reservations, result.waiting) == ([], [], 0)
+    bench.round(601)
+    bench.gang("late", 4)
+    assert placed(bench.round(602)) == [f"late-{i}" for i in range(4)]
+
+
+def test_a_pod_without_a_gpu_that_waits_takes_part_in_the_plan_of_its_gang() -> None:
+    bench = Bench()
+    at_once(bench.view.pod_event(Applied(without_gpu("g", 9, 3, "90"))))
+    bench.gang("g", 2, 3)
+    assert placed(bench.round()) == ["g-0", "g-1", "g-9"]
 
 
 def test_a_gang_that_lost_a_pod_goes_before_others() -> None:
