@@ -89,7 +89,7 @@ PATHS = st.lists(
     st.sampled_from(
         sorted(
             {part for path in (*isolation_bypass.LIMIT_PATHS, *isolation_bypass.WISH_PATHS) for part in path.split("/")}
-            | {"", ".", "..", "var", "tmp", "nvidia-mps", "a.b", "ld", "x"}
+            | {"", ".", "..", "var", "tmp", "nvidia-mps", "a.b", "ld", "x", "proc", "self", "1", "root"}
         )
     ),
     max_size=5,
@@ -98,6 +98,7 @@ PATHS = st.lists(
 
 @given(path=st.one_of(PATHS, PATHS.map("/{}".format)), gpu=st.booleans())
 @example(path="/etc", gpu=True)
+@example(path="/proc/self/root/etc/gputile", gpu=True)
 def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
     """The policy looks at mounts only where this condition holds, so it holds wherever the rule does."""
     (condition,) = (each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "may-reach-gpus")
@@ -171,6 +172,7 @@ def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotatio
     for rules, spec in ((policy["matchConstraints"]["resourceRules"], policy), (webhook["rules"], webhook)):
         assert judged_by(rules) == every - without, "the API server takes no annotations by the others"
         assert conditions(spec) == {"adds-a-device": {*DEVICE_ANNOTATION_PREFIXES}}
+    assert conditions(POLICIES["gputile-access"])["may-reach-gpus"] >= {*DEVICE_ANNOTATION_PREFIXES}
     assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {*DEVICE_ANNOTATION_PREFIXES}
     selector = next(each for each in load("policies.yaml") if each["spec"].get("policyName") == "gputile-devices")
     assert selector["spec"]["matchResources"]["namespaceSelector"] == webhook["namespaceSelector"]
