@@ -20,7 +20,7 @@ class ApiError(RuntimeError):
     """The API server refused a request."""
 
     def __init__(self, method: str, path: str, status: int, body: str) -> None:
-        super().__init__(f"{method} {path}: {status} {body[:800]}")
+        super().__init__(f"{method} {path}: {status} {body[:8000]}")
         self.status = status
 
 
