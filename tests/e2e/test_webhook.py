@@ -238,6 +238,11 @@ def test_a_pod_that_is_sent_once_breaks_no_rule_of_amounts(
     @given(body=JUDGED)
     def judged(body: Json) -> None:
         plain = msgspec.convert(body, Pod)
+        spec = body["spec"]
+        named = [each["resources"] for each in (*spec["containers"], *spec["initContainers"])]
+        if not any(amounts for resources in named for amounts in resources.values()):
+            assert verdict(api, namespace, body) == "", "it names no GPU resource, and is sent to nobody"
+            return
         wrong = broken_amounts(plain, 128) or broken_shares(plain.metadata.annotations, 1)
         assert bool(verdict(api, namespace, body)) == bool(wrong), wrong
 
