@@ -19,6 +19,7 @@ from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
 from gputile.node.agent.decisions.answers.mps_clients import daemon_name
 from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
+from gputile.node.agent.processes import mps
 from gputile.node.agent.processes.mps import LOGS
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -66,6 +67,25 @@ async def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
         await here.until(
             lambda: says(here.host_paths.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n")
         )
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M7")
+async def test_what_clients_make_a_daemon_write_takes_no_more_of_the_disk_than_is_set(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may connect as often as it likes, and each time a daemon writes some lines."""
+    monkeypatch.setattr(mps, "MOST_LOG_BYTES", 64 * 1024)
+    monkeypatch.setattr(mps, "LOOK_EVERY_S", 0.05)
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.install_mps(
+            'cd "$CUDA_MPS_LOG_DIRECTORY"; head -c 1000000 /dev/zero > control.log; touch written; exec sleep 3600'
+        )
+        here.cluster.relabel({MODE_LABEL: "mps"})
+        logs = here.host_paths.state / LOGS / "GPU-0"
+        await here.until((logs / "written").exists, 30.0)
+        await here.until(lambda: (logs / "control.log").stat().st_blocks * 512 <= 64 * 1024, 10.0)
 
 
 @pytest.mark.anyio

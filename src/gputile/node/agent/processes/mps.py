@@ -13,7 +13,9 @@ Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import shutil
 import stat
 from collections import defaultdict
@@ -21,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from gputile.api.units import MIB
 from gputile.node.agent.decisions.answers.mps_clients import PIPE_ENV, GpuUuids, daemon_name
 from gputile.node.agent.files.nosuid import is_nosuid
 from gputile.node.agent.processes.daemon_process import DaemonProcess
@@ -32,9 +35,26 @@ PROGRAM: Final = "nvidia-cuda-mps-control"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
-LOGS: Final = "mps-logs"  # beside the daemons' directory: they grow, and containers do not see them
+LOGS: Final = "mps-logs"  # beside the daemons' directory, and containers do not see them
+# What a daemon writes for each client that connects is on the node's disk, and clients connect as often as they like.
+MOST_LOG_BYTES = 4 * MIB  # of each file
+LOOK_EVERY_S = 10.0
+_BLOCK = 512  # stat(2), st_blocks
 _PASSED = 0o711
 _PROCESS = "process"  # the file that names the daemon's process
+
+
+def cut_back(directory: Path, most: int) -> None:
+    """Empty the files of a directory that take more than ``most`` bytes of the disk.
+
+    Who goes on writing where such a file ended leaves a hole before that, which takes none.
+    """
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_blocks * _BLOCK > most:
+                os.truncate(path, 0)
+                log.info("%s had more than %d bytes, and begins anew", path, most)
 
 
 class MpsDaemons:
@@ -123,7 +143,9 @@ class MpsDaemons:
             if not ending.done():
                 self._up[gpus].set()
                 self._down.pop(gpus, None)
-            await asyncio.wait((ending,))
+            while not ending.done():
+                cut_back(logs, MOST_LOG_BYTES)
+                await asyncio.wait((ending,), timeout=LOOK_EVERY_S)
             return ending.result()
         finally:
             self._up[gpus].clear()
