@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
-from gputile.api.well_known import DEVICE_ANNOTATION_PREFIXES, GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
+from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
 from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "examples" / "webhook"
@@ -31,8 +31,8 @@ POLICIES = {
     "r in ": GPU_RESOURCES,
     "e.name in ": isolation_bypass.ENVIRONMENT,
     "e.value in ": isolation_bypass.HARMLESS,
-    ".filter(k,\n      ": DEVICE_ANNOTATION_PREFIXES,
-    "annotations.exists(k,\n      ": DEVICE_ANNOTATION_PREFIXES,
+    ".filter(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
+    "annotations.exists(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
     ".replace('CAP_', '') in ": isolation_bypass.CAPABILITIES,
     "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.GPU_PATHS,
     "- name: nodePaths\n    expression: >-\n      ": isolation_bypass.NODE_PATHS,
@@ -42,7 +42,7 @@ POLICIES = {
 WEBHOOKS = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     "r in ": GPU_RESOURCES,
-    "annotations.exists(k,\n      ": DEVICE_ANNOTATION_PREFIXES,
+    "annotations.exists(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
     ".exists(k, (k in ": protected_annotations.PROTECTED,
     ".exists(k,\n      k in ": protected_annotations.PROTECTED,
     "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),

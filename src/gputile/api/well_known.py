@@ -70,19 +70,11 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of al
 # Annotations with a meaning to others
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the pod's own UID
-# What the annotations of pods begin with by which runtimes and their plugins add devices and mounts, past the kubelet.
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.nri.io"  # NRI's device injector; pod: CDI devices to add
 NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.nri.io"  # NRI's device injector; pod: devices to add
 NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.nri.io"  # NRI's device injector; pod: directories of the node to mount
 CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"  # CRI-O; pod: devices of the node to add
-DEVICE_ANNOTATION_PREFIXES: Final = (
-    CDI_ANNOTATION_PREFIX,
-    NRI_CDI_ANNOTATION_PREFIX,
-    NRI_DEVICE_ANNOTATION_PREFIX,
-    NRI_MOUNT_ANNOTATION_PREFIX,
-    CRIO_DEVICE_ANNOTATION,
-)
 
 # Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
 CONDITION_PREFIX: Final = "gputile.io/"

@@ -9,7 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from gputile.api.well_known import DEVICE_ANNOTATION_PREFIXES, UNSAFE_ACCESS_LABEL
+from gputile.api.well_known import (
+    CDI_ANNOTATION_PREFIX,
+    CRIO_DEVICE_ANNOTATION,
+    NRI_CDI_ANNOTATION_PREFIX,
+    NRI_DEVICE_ANNOTATION_PREFIX,
+    NRI_MOUNT_ANNOTATION_PREFIX,
+    UNSAFE_ACCESS_LABEL,
+)
 from gputile.core.admission.pod_view import ContainerView, PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 
@@ -108,6 +115,15 @@ WISH_PATHS: Final = (f"/run/{WISHES}",)
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
 # The sockets of MPS's control daemon, which keeps the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
+
+# What annotations begin with by which runtimes and their plugins add devices and mounts, past the kubelet.
+DEVICE_ANNOTATIONS: Final = (
+    CDI_ANNOTATION_PREFIX,
+    NRI_CDI_ANNOTATION_PREFIX,
+    NRI_DEVICE_ANNOTATION_PREFIX,
+    NRI_MOUNT_ANNOTATION_PREFIX,
+    CRIO_DEVICE_ANNOTATION,
+)
 
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
@@ -212,7 +228,7 @@ def _hides(path: str, gpu: bool) -> str | None:
 
 def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:
     for key in pod.metadata.annotations:
-        if key.startswith(DEVICE_ANNOTATION_PREFIXES):
+        if key.startswith(DEVICE_ANNOTATIONS):
             yield AdmissionRefusal(
                 AdmissionRule.DEVICE_ANNOTATION,
                 f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import (
-    DEVICE_ANNOTATION_PREFIXES,
     GANG_GATE,
     GPU_COUNT_LABEL,
     GPU_RESOURCES,
@@ -171,9 +170,11 @@ def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotatio
     without = {("pods", "CREATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")}
     for rules, spec in ((policy["matchConstraints"]["resourceRules"], policy), (webhook["rules"], webhook)):
         assert judged_by(rules) == every - without, "the API server takes no annotations by the others"
-        assert conditions(spec) == {"adds-a-device": {*DEVICE_ANNOTATION_PREFIXES}}
-    assert conditions(POLICIES["gputile-access"])["may-reach-gpus"] >= {*DEVICE_ANNOTATION_PREFIXES}
-    assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {*DEVICE_ANNOTATION_PREFIXES}
+        assert conditions(spec) == {"adds-a-device": {*isolation_bypass.DEVICE_ANNOTATIONS}}
+    assert conditions(POLICIES["gputile-access"])["may-reach-gpus"] >= {*isolation_bypass.DEVICE_ANNOTATIONS}
+    assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {
+        *isolation_bypass.DEVICE_ANNOTATIONS
+    }
     selector = next(each for each in load("policies.yaml") if each["spec"].get("policyName") == "gputile-devices")
     assert selector["spec"]["matchResources"]["namespaceSelector"] == webhook["namespaceSelector"]
 
