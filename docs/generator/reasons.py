@@ -1,4 +1,7 @@
-"""Writes the tables of events, conditions and exit codes, as the enumerations of the code have them."""
+"""Writes the tables of events, conditions and exit codes: names of the code, and what ``reasons.toml`` says of each."""
+
+import tomllib
+from pathlib import Path
 
 from docs.generator.tables import code, table
 
@@ -6,16 +9,25 @@ from gputile.api.reasons import ConditionReason, ConditionType, EventReason
 from gputile.api.well_known import CONDITION_PREFIX
 from gputile.cli.output.exit_codes import ExitCode
 
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+EVENTS, CONDITIONS, CONDITION_REASONS, EXIT_CODES = (
+    _DATA[each] for each in ("events", "conditions", "condition_reasons", "exit_codes")
+)
+
 
 def events() -> str:
     """Return the table of the events about pods."""
-    rows = [(code(each), ", ".join(each.kinds), each.components, each.meaning, each.remedy) for each in EventReason]
+    rows = [
+        (code(each), ", ".join(row["types"]), ", ".join(row["components"]), row["meaning"], row["remedy"])
+        for each in EventReason
+        for row in (EVENTS[each],)
+    ]
     return table(("reason", "type", "component", "it means", "what to do"), rows)
 
 
 def conditions() -> str:
     """Return the table of the conditions of nodes."""
-    rows = [(code(each), each.component, each.meaning) for each in ConditionType]
+    rows = [(code(each), CONDITIONS[each]["component"], CONDITIONS[each]["meaning"]) for each in ConditionType]
     return table(("condition", "component", "`True` means"), rows)
 
 
@@ -24,15 +36,17 @@ def condition_reasons() -> str:
     rows = [
         (
             code(each),
-            ", ".join(code(kind.removeprefix(CONDITION_PREFIX)) for kind in each.of),
-            each.meaning,
-            each.remedy,
+            ", ".join(code(kind.removeprefix(CONDITION_PREFIX)) for kind in row["of"]),
+            row["meaning"],
+            row["remedy"],
         )
         for each in ConditionReason
+        for row in (CONDITION_REASONS[each],)
     ]
     return table(("reason", "of", "it means", "what to do"), rows)
 
 
 def exit_codes() -> str:
     """Return the table of the exit codes."""
-    return table(("code", "meaning", "commands"), [(str(each.value), each.meaning, each.commands) for each in ExitCode])
+    rows = [(str(each.value), EXIT_CODES[str(each.value)]) for each in ExitCode]
+    return table(("code", "meaning", "commands"), [(number, row["meaning"], row["commands"]) for number, row in rows])

@@ -5,6 +5,7 @@ import re
 from enum import Enum
 
 import pytest
+from docs.generator.reasons import CONDITION_REASONS, CONDITIONS, EVENTS, EXIT_CODES
 from docs.generator.source import calls, component, modules, strings
 
 from gputile.api.reasons import ConditionReason, ConditionType, EventReason
@@ -47,13 +48,21 @@ def test_each_row_is_in_use(table: type[Enum]) -> None:
 
 def test_an_event_names_who_records_it() -> None:
     found = users(EventReason)
-    told = {each: set(each.components.split(", ")) for each in EventReason}
+    told = {each: set(EVENTS[each]["components"]) for each in EventReason}
     assert told == {each: found[each.name] for each in EventReason}
 
 
 def test_a_reason_belongs_to_conditions() -> None:
-    assert [each for each in ConditionReason if not each.of or not {*each.of} <= {*ConditionType}] == []
-    assert {kind for each in ConditionReason for kind in each.of} == {*ConditionType}
+    of = {each: CONDITION_REASONS[each]["of"] for each in ConditionReason}
+    assert [each for each, kinds in of.items() if not kinds or not {*kinds} <= {*ConditionType}] == []
+    assert {kind for kinds in of.values() for kind in kinds} == {*ConditionType}
+
+
+def test_the_tables_tell_of_nothing_else() -> None:
+    assert [*EVENTS] == [*EventReason]
+    assert [*CONDITIONS] == [*ConditionType]
+    assert [*CONDITION_REASONS] == [*ConditionReason]
+    assert [*EXIT_CODES] == [str(each.value) for each in ExitCode]
 
 
 def test_a_command_leaves_with_a_code_of_the_table() -> None:
