@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gputile.tools.simulator.rules.pods.affinity import broken_label_selector
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain
+from gputile.tools.simulator.rules.values.names import broken_subdomain
 from gputile.tools.simulator.rules.values.numbers import one_of
 
 Json = Mapping[str, Any]
@@ -20,13 +19,8 @@ def broken_role(body: Json) -> Iterator[Broken]:
 def broken_cluster_role(body: Json) -> Iterator[Broken]:
     """Yield what is wrong with a ClusterRole."""
     yield from _rules(body, of_namespace=False)
-    if "aggregationRule" in body:
-        where = "aggregationRule.clusterRoleSelectors"
-        selectors = body["aggregationRule"].get("clusterRoleSelectors", ())
-        if not selectors:
-            yield where, "Required value: at least one selector"
-        for i, selector in enumerate(selectors):
-            yield from broken_label_selector(f"{where}[{i}]", selector)
+    if "aggregationRule" in body and not body["aggregationRule"].get("clusterRoleSelectors"):
+        yield "aggregationRule.clusterRoleSelectors", "Required value: at least one selector"
 
 
 def broken_role_binding(body: Json) -> Iterator[Broken]:
@@ -57,8 +51,6 @@ def _binding(body: Json, kinds: tuple[str, ...], *, of_namespace: bool) -> Itera
     role = body["roleRef"]
     yield from one_of("roleRef.apiGroup", role.get("apiGroup") or _GROUP, (_GROUP,))
     yield from one_of("roleRef.kind", role["kind"], kinds)
-    if why := broken_path_segment(role["name"]):
-        yield "roleRef.name", why
     for i, subject in enumerate(body.get("subjects", ())):
         yield from _subject(f"subjects[{i}]", subject, of_namespace=of_namespace)
 

@@ -8,14 +8,7 @@ from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.containers import broken_resources
 from gputile.tools.simulator.rules.pods.tolerations import broken_tolerations
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import (
-    broken_domain_path,
-    broken_labels,
-    broken_path_segment,
-    broken_qualified_name,
-    broken_subdomain,
-)
-from gputile.tools.simulator.rules.values.numbers import one_of
+from gputile.tools.simulator.rules.values.names import broken_domain_path, broken_qualified_name
 from gputile.tools.simulator.rules.values.repeats import repeated
 
 Json = Mapping[str, Any]
@@ -36,10 +29,6 @@ def broken_storage_class(body: Json) -> Iterator[Broken]:
         yield "parameters", f"Too long: may not be more than {_MOST_PARAMETERS} or {_LARGEST_PARAMETERS} bytes"
     if "" in parameters:
         yield "parameters", 'Invalid value: "": field can not be empty'
-    if body.get("reclaimPolicy"):
-        yield from one_of("reclaimPolicy", body["reclaimPolicy"], ("Delete", "Retain"))
-    if "volumeBindingMode" in body:
-        yield from one_of("volumeBindingMode", body["volumeBindingMode"], ("Immediate", "WaitForFirstConsumer"))
     yield from _topologies("allowedTopologies", body.get("allowedTopologies", ()))
 
 
@@ -49,8 +38,6 @@ def _topologies(path: str, terms: Any) -> Iterator[Broken]:
         found: dict[str, frozenset[str]] = {}
         for j, expression in enumerate(term.get("matchLabelExpressions", ())):
             where, key, values = f"{path}[{i}].matchLabelExpressions[{j}]", expression["key"], expression["values"]
-            if why := broken_qualified_name(key):
-                yield f"{where}.key", why
             if key in found:
                 yield f"{where}.key", f"Duplicate value: {shown(key)}"
             for k in repeated(values):
@@ -69,18 +56,12 @@ def broken_priority_class(body: Json) -> Iterator[Broken]:
             yield "metadata.name", f"Forbidden: {shown(name)}: names with 'system-' are reserved for system use only"
     elif value > _HIGHEST_PRIORITY:
         yield "value", f"Forbidden: maximum allowed value of a user defined priority is {_HIGHEST_PRIORITY}"
-    if "preemptionPolicy" in body:
-        yield from one_of("preemptionPolicy", body["preemptionPolicy"], ("Never", "PreemptLowerPriority"))
 
 
 def broken_runtime_class(body: Json) -> Iterator[Broken]:
     """Yield what is wrong with a RuntimeClass."""
-    if why := broken_label_name(body["handler"]):
-        yield "handler", why
     yield from broken_resources("overhead.podFixed", {"limits": body.get("overhead", {}).get("podFixed", {})})
-    scheduling = body.get("scheduling", {})
-    yield from broken_labels("scheduling.nodeSelector", scheduling.get("nodeSelector", {}))
-    tolerations = scheduling.get("tolerations", ())
+    tolerations = body.get("scheduling", {}).get("tolerations", ())
     yield from broken_tolerations("scheduling.tolerations", tolerations)
     keys = [tuple(each.get(field, "") for field in ("key", "operator", "value", "effect")) for each in tolerations]
     for i in repeated(keys):
@@ -100,13 +81,7 @@ def broken_ingress_class(body: Json) -> Iterator[Broken]:
 
 
 def _parameters(path: str, reference: Json) -> Iterator[Broken]:
-    if "apiGroup" in reference and (why := broken_subdomain(reference["apiGroup"])):
-        yield f"{path}.apiGroup", why
-    for field in ("kind", "name"):
-        if why := broken_path_segment(reference[field]):
-            yield f"{path}.{field}", why
     scope = reference.get("scope", "Cluster")
-    yield from one_of(f"{path}.scope", scope, ("Cluster", "Namespace"))
     if scope == "Namespace":
         if why := broken_label_name(reference["namespace"]) if "namespace" in reference else "Required value":
             yield f"{path}.namespace", why

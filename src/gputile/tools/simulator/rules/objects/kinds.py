@@ -21,11 +21,8 @@ from gputile.tools.simulator.rules.objects.networks import broken_ingress, broke
 from gputile.tools.simulator.rules.objects.quotas import broken_limit_range, broken_quota
 from gputile.tools.simulator.rules.objects.security_levels import broken_security_levels
 from gputile.tools.simulator.rules.objects.services import broken_service
-from gputile.tools.simulator.rules.pods.affinity import broken_label_selector
 from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_finalizer
-from gputile.tools.simulator.rules.values.numbers import broken_share, one_of
 
 Json = Mapping[str, Any]
 
@@ -35,23 +32,15 @@ def values_are_judged(kind: str) -> bool:
     return kind in _KINDS or kind == "PodTemplate"
 
 
-def broken_values(kind: str, body: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the values of an object of a kind that makes no pods; its fields are right."""
+def broken_beside_workloads(kind: str, body: Json) -> Iterator[Broken]:
+    """Yield what is wrong with an object of a kind that makes no pods, where more than one field counts."""
     if kind in _KINDS:
         yield from _KINDS[kind](body)
 
 
 def _budget(body: Json) -> Iterator[Broken]:
-    spec = body.get("spec", {})
-    bounds = [field for field in ("minAvailable", "maxUnavailable") if field in spec]
-    if len(bounds) > 1:
+    if {"minAvailable", "maxUnavailable"} <= body.get("spec", {}).keys():
         yield "spec", "Invalid value: minAvailable and maxUnavailable cannot be both set"
-    for field in bounds:
-        yield from broken_share(f"spec.{field}", spec[field], at_most_all=True)
-    yield from broken_label_selector("spec.selector", spec.get("selector", {}))
-    if "unhealthyPodEvictionPolicy" in spec:
-        valid = ("AlwaysAllow", "IfHealthyBudget")
-        yield from one_of("spec.unhealthyPodEvictionPolicy", spec["unhealthyPodEvictionPolicy"], valid)
 
 
 def _claim(body: Json) -> Iterator[Broken]:
@@ -59,11 +48,7 @@ def _claim(body: Json) -> Iterator[Broken]:
 
 
 def _namespace(body: Json) -> Iterator[Broken]:
-    labels = body.get("metadata", {}).get("labels", {})
-    yield from broken_security_levels("metadata.labels", labels)
-    for i, name in enumerate(body.get("spec", {}).get("finalizers", ())):
-        if why := broken_finalizer(name):
-            yield f"spec.finalizers[{i}]", why
+    yield from broken_security_levels("metadata.labels", body.get("metadata", {}).get("labels", {}))
 
 
 def _nothing(_: Json) -> Iterator[Broken]:

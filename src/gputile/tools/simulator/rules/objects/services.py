@@ -3,27 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.addresses import broken_endpoint, broken_range, no_address, parse_address
+from gputile.tools.simulator.rules.values.addresses import broken_range, no_address, parse_address
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import (
-    broken_labels,
-    broken_port_name,
-    broken_qualified_name,
-    broken_subdomain,
-)
-from gputile.tools.simulator.rules.values.numbers import broken_port, one_of
+from gputile.tools.simulator.rules.values.names import broken_qualified_name, broken_subdomain
+from gputile.tools.simulator.rules.values.numbers import broken_port
 
 Json = Mapping[str, Any]
-_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _NODE_PORTS: Final = range(30000, 32768)  # where --service-node-port-range says nothing else
 _LONGEST_AFFINITY: Final = 86400  # seconds
 _HEADLESS: Final = "None"
 _RANGES: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
 _HINTS: Final = ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints")
 _FAMILIES: Final = {"IPv4": 4, "IPv6": 6}
-_DISTRIBUTIONS: Final = ("PreferClose", "PreferSameNode", "PreferSameZone")
 
 
 def broken_service(body: Json) -> Iterator[Broken]:
@@ -38,11 +30,7 @@ def broken_service(body: Json) -> Iterator[Broken]:
         yield from _external_name(spec)
     else:
         yield from _addresses(spec, kind)
-    yield from broken_labels("spec.selector", spec.get("selector", {}))
     yield from _affinity(spec)
-    for i, address in enumerate(spec.get("externalIPs", ())):
-        if why := broken_endpoint(address):
-            yield f"spec.externalIPs[{i}]", why
     yield from _load_balancer(spec, kind, annotations)
     yield from _traffic(spec, kind)
 
@@ -54,7 +42,8 @@ def _ports(spec: Json, kind: str) -> Iterator[Broken]:
     taken: dict[str, set[Any]] = {"name": set(), "port": set(), "nodePort": set()}
     for i, port in enumerate(ports):
         path, protocol = f"spec.ports[{i}]", port.get("protocol") or "TCP"
-        yield from _port(path, port, several=len(ports) > 1)
+        if len(ports) > 1 and not port.get("name"):
+            yield f"{path}.name", "Required value: of several ports each has a name"
         if port.get("nodePort") and kind == "ClusterIP":
             yield f"{path}.nodePort", "Forbidden: may not be used when `type` is 'ClusterIP'"
         else:
@@ -73,24 +62,6 @@ def _node_port(path: str, number: int) -> Iterator[Broken]:
     if number and number not in _NODE_PORTS:
         rule = f"provided port is not in the default range {_NODE_PORTS[0]}-{_NODE_PORTS[-1]}"
         yield path, f"Invalid value: {number}: {rule}"
-
-
-def _port(path: str, port: Json, *, several: bool) -> Iterator[Broken]:
-    name, target = port.get("name", ""), port.get("targetPort")
-    if several and not name:
-        yield f"{path}.name", "Required value: of several ports each has a name"
-    elif name and (why := broken_label_name(name)):
-        yield f"{path}.name", why
-    yield from broken_port(f"{path}.port", port["port"])
-    if port.get("protocol"):
-        yield from one_of(f"{path}.protocol", port["protocol"], _PROTOCOLS)
-    if isinstance(target, str) and target:
-        if why := broken_port_name(target):
-            yield f"{path}.targetPort", why
-    elif target:
-        yield from broken_port(f"{path}.targetPort", target)
-    if "appProtocol" in port and (why := broken_qualified_name(port["appProtocol"])):
-        yield f"{path}.appProtocol", why
 
 
 def _is_headless(spec: Json) -> bool:
@@ -117,12 +88,8 @@ def _addresses(spec: Json, kind: str) -> Iterator[Broken]:
         yield "spec.clusterIPs", f"Invalid value: {rule}"
     families = spec.get("ipFamilies", ())
     for i, family in enumerate(families):
-        yield from one_of(f"spec.ipFamilies[{i}]", family, _FAMILIES)
         if family in families[:i]:
             yield f"spec.ipFamilies[{i}]", f"Duplicate value: {shown(family)}"
-    if "ipFamilyPolicy" in spec:
-        policies = ("PreferDualStack", "RequireDualStack", "SingleStack")
-        yield from one_of("spec.ipFamilyPolicy", spec["ipFamilyPolicy"], policies)
     if addresses == [_HEADLESS]:
         return
     if len(addresses) > len(_FAMILIES):
@@ -141,10 +108,8 @@ def _addresses(spec: Json, kind: str) -> Iterator[Broken]:
 
 
 def _affinity(spec: Json) -> Iterator[Broken]:
-    kind, settings = spec.get("sessionAffinity") or "None", spec.get("sessionAffinityConfig")
-    yield from one_of("spec.sessionAffinity", kind, ("ClientIP", "None"))
-    if kind == "ClientIP" and settings is not None:
-        seconds = settings.get("clientIP", {}).get("timeoutSeconds", 1)
+    if spec.get("sessionAffinity") == "ClientIP":
+        seconds = spec.get("sessionAffinityConfig", {}).get("clientIP", {}).get("timeoutSeconds", 1)
         if not 0 < seconds <= _LONGEST_AFFINITY:
             rule = f"must be greater than 0 and no more than {_LONGEST_AFFINITY}"
             yield "spec.sessionAffinityConfig.clientIP.timeoutSeconds", f"Invalid value: {seconds}: {rule}"
@@ -179,16 +144,10 @@ def _traffic(spec: Json, kind: str) -> Iterator[Broken]:
     if policy and not outside:
         rule = "may only be set for externally-accessible services"
         yield "spec.externalTrafficPolicy", f"Invalid value: {shown(policy)}: {rule}"
-    elif policy:
-        yield from one_of("spec.externalTrafficPolicy", policy, ("Cluster", "Local"))
     port = spec.get("healthCheckNodePort", 0)
     if port and not (kind == "LoadBalancer" and policy == "Local"):
         rule = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
         yield "spec.healthCheckNodePort", f"Invalid value: {port}: {rule}"
     elif port:
         where = "spec.healthCheckNodePort"
-        yield from list(broken_port(where, port)) or _node_port(where, port)
-    if "internalTrafficPolicy" in spec:
-        yield from one_of("spec.internalTrafficPolicy", spec["internalTrafficPolicy"], ("Cluster", "Local"))
-    if "trafficDistribution" in spec:
-        yield from one_of("spec.trafficDistribution", spec["trafficDistribution"], _DISTRIBUTIONS)
+        yield from ((where, why),) if (why := broken_port(port)) else _node_port(where, port)

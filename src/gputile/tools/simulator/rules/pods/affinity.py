@@ -1,26 +1,18 @@
-"""Checks names and labels in a pod's affinities and topology spread as the API server does.
+"""Checks a pod's affinities and topology spread as the API server does, where more than one field counts.
 
-``api_rules`` of the core checks operators and numbers, together with the rest of what the predicates read.
+``api_rules`` of the core checks what the predicates read, ``field_rules`` single names.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import (
-    broken_label_value,
-    broken_labels,
-    broken_qualified_name,
-    broken_subdomain,
-)
+from gputile.tools.simulator.rules.values.names import broken_label_value, broken_qualified_name, broken_subdomain
 
 Json = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
-_MOST_WEIGHT: Final = 100
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -36,16 +28,8 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
         where, term = f"{path}.affinity.nodeAffinity.{_PREFERRED}[{i}].preference", weighted.get("preference", {})
         yield from _expressions(where, term, any_value=True)
         yield from _node_names(where, term)
-    for kind in ("podAffinity", "podAntiAffinity"):
-        rules = affinity.get(kind, {})
-        for i, term in enumerate(rules.get(_REQUIRED, ())):
-            yield from _of_pods(f"{path}.affinity.{kind}.{_REQUIRED}[{i}]", term)
-        for i, weighted in enumerate(rules.get(_PREFERRED, ())):
-            where = f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm"
-            yield from _of_pods(where, weighted["podAffinityTerm"])
-            if not 1 <= weighted["weight"] <= _MOST_WEIGHT:
-                said = f"Invalid value: {weighted['weight']}: must be in the range 1-{_MOST_WEIGHT}"
-                yield f"{path}.affinity.{kind}.{_PREFERRED}[{i}].weight", said
+    for where, term in _pod_terms(path, affinity):
+        yield from _of_pods(where, term)
     yield from _spread(f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", ()))
 
 
@@ -57,14 +41,18 @@ def broken_own_labels(path: str, labels: Mapping[str, str], spec: Json) -> Itera
     """
     for i, constraint in enumerate(spec.get("topologySpreadConstraints", ())):
         yield from _named_twice(f"{path}.topologySpreadConstraints[{i}]", labels, constraint)
-    affinity = spec.get("affinity", {})
+    for where, term in _pod_terms(path, spec.get("affinity", {})):
+        yield from _named_twice(where, labels, term)
+
+
+def _pod_terms(path: str, affinity: Json) -> Iterator[tuple[str, Json]]:
+    """Yield each term of affinities and anti-affinities to pods of the spec at ``path``, with its place."""
     for kind in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(kind, {})
         for i, term in enumerate(rules.get(_REQUIRED, ())):
-            yield from _named_twice(f"{path}.affinity.{kind}.{_REQUIRED}[{i}]", labels, term)
+            yield f"{path}.affinity.{kind}.{_REQUIRED}[{i}]", term
         for i, weighted in enumerate(rules.get(_PREFERRED, ())):
-            where = f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm"
-            yield from _named_twice(where, labels, weighted["podAffinityTerm"])
+            yield f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm", weighted["podAffinityTerm"]
 
 
 def _named_twice(path: str, labels: Mapping[str, str], rule: Json) -> Iterator[Broken]:
@@ -77,25 +65,6 @@ def _named_twice(path: str, labels: Mapping[str, str], rule: Json) -> Iterator[B
             yield f"{path}.matchLabelKeys[{i}]", said
 
 
-def broken_selector(path: str, selector: Json) -> Iterator[Broken]:
-    """Yield what is wrong with the labels that a selector names."""
-    yield from broken_labels(f"{path}.matchLabels", selector.get("matchLabels", {}))
-    yield from _expressions(path, selector)
-
-
-def broken_label_selector(path: str, selector: Json) -> Iterator[Broken]:
-    """Yield all that is wrong with a selector: labels, operators, and values that an operator needs or forbids."""
-    yield from broken_selector(path, selector)
-    for i, expression in enumerate(selector.get("matchExpressions", ())):
-        where, operator = f"{path}.matchExpressions[{i}]", expression["operator"]
-        if operator not in _OPERATORS:
-            yield f"{where}.operator", f"Invalid value: {shown(operator)}: not a valid selector operator"
-        elif operator in ("In", "NotIn") and not expression.get("values"):
-            yield f"{where}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
-        elif operator not in ("In", "NotIn") and expression.get("values"):
-            yield f"{where}.values", "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-
-
 def _node_names(path: str, term: Json) -> Iterator[Broken]:
     for i, field in enumerate(term.get("matchFields", ())):
         for j, name in enumerate(field.get("values", ())):
@@ -104,13 +73,6 @@ def _node_names(path: str, term: Json) -> Iterator[Broken]:
 
 
 def _of_pods(path: str, term: Json) -> Iterator[Broken]:
-    if why := broken_qualified_name(term["topologyKey"]):
-        yield f"{path}.topologyKey", why
-    for field in ("labelSelector", "namespaceSelector"):
-        yield from broken_label_selector(f"{path}.{field}", term.get(field, {}))
-    for i, namespace in enumerate(term.get("namespaces", ())):
-        if why := broken_label_name(namespace):
-            yield f"{path}.namespaces[{i}]", why
     yield from _keys(path, term, ("matchLabelKeys", "mismatchLabelKeys"))
     mismatched = set(term.get("mismatchLabelKeys", ()))
     for i, key in enumerate(term.get("matchLabelKeys", ())):
@@ -122,7 +84,6 @@ def _spread(path: str, constraints: Any) -> Iterator[Broken]:
     rules: set[tuple[str, str]] = set()
     for i, constraint in enumerate(constraints):
         where = f"{path}[{i}]"
-        yield from broken_label_selector(f"{where}.labelSelector", constraint.get("labelSelector", {}))
         yield from _keys(where, constraint, ("matchLabelKeys",))
         if "minDomains" in constraint and constraint["whenUnsatisfiable"] != "DoNotSchedule":
             said = f"Invalid value: {constraint['minDomains']}"
@@ -138,11 +99,8 @@ def _spread(path: str, constraints: Any) -> Iterator[Broken]:
 
 
 def _keys(path: str, owner: Json, fields: tuple[str, ...]) -> Iterator[Broken]:
-    """Yield what is wrong with labels whose values are taken from the pod itself."""
+    """Yield labels whose values are taken from the pod itself, and that no selector has."""
     for field in fields:
-        for i, key in enumerate(owner.get(field, ())):
-            if why := broken_qualified_name(key):
-                yield f"{path}.{field}[{i}]", why
         if owner.get(field) and "labelSelector" not in owner:
             yield f"{path}.{field}", "Forbidden: must not be specified when labelSelector is not set"
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.tolerations import broken_tolerations
-from gputile.tools.simulator.rules.pods.volumes import broken_path_below
+from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.paths import broken_path_below
 
 Json = Mapping[str, Any]
 _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -61,6 +62,7 @@ def _written_tolerations(path: str, text: str) -> Iterator[Broken]:
             yield path, f"Invalid value: {shown(text)}: must be a JSON list of tolerations"
             return
         tolerations.append({name: value for name, value in named.items() if value is not None})
+    yield from broken_values("[]core.v1.Toleration", tolerations, path)
     yield from broken_tolerations(path, tolerations)
 
 

@@ -5,13 +5,10 @@ from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.pods.affinity import broken_label_selector
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.names import broken_subdomain
-from gputile.tools.simulator.rules.values.numbers import one_of
 
 _CLAIM: Final = "PersistentVolumeClaim"
-_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
 def broken_claim(path: str, spec: Mapping[str, Any], *, template: bool = False) -> Iterator[Broken]:
@@ -19,10 +16,6 @@ def broken_claim(path: str, spec: Mapping[str, Any], *, template: bool = False) 
     modes = spec.get("accessModes", ())
     if not modes:
         yield f"{path}.accessModes", "Required value: at least 1 access mode is required"
-    for i, mode in enumerate(modes):
-        if mode not in _MODES:
-            valid = ", ".join(map(shown, _MODES))
-            yield f"{path}.accessModes[{i}]", f"Unsupported value: {shown(mode)}: supported values: {valid}"
     if "ReadWriteOncePod" in modes and len(set(modes)) > 1:
         yield f"{path}.accessModes", "Forbidden: may not use ReadWriteOncePod with other access modes"
     where = f'{path}.resources.requests["storage"]'
@@ -31,12 +24,6 @@ def broken_claim(path: str, spec: Mapping[str, Any], *, template: bool = False) 
         yield where, "Required value"
     elif parse_quantity(size) <= 0:
         yield where, f"Invalid value: {shown(str(size))}: must be greater than zero"
-    yield from broken_label_selector(f"{path}.selector", spec.get("selector", {}))
-    for field in ("storageClassName", "volumeAttributesClassName"):
-        if spec.get(field) and (why := broken_subdomain(spec[field])):
-            yield f"{path}.{field}", why
-    if "volumeMode" in spec:
-        yield from one_of(f"{path}.volumeMode", spec["volumeMode"], ("Block", "Filesystem"))
     yield from _sources(path, spec, template=template)
 
 

@@ -1,11 +1,9 @@
 """Checks one container as the API server does: its ports, resources, probes and hooks."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.wording import shown
 from gputile.core.kube_predicates.pod_requests import is_pod_level
@@ -13,8 +11,9 @@ from gputile.tools.simulator.rules.pods.environment import broken_environment
 from gputile.tools.simulator.rules.pods.security import broken_container_security
 from gputile.tools.simulator.rules.pods.volumes import broken_mounts
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_port_name, broken_qualified_name
+from gputile.tools.simulator.rules.values.names import broken_qualified_name
 from gputile.tools.simulator.rules.values.numbers import broken_least, one_of
+from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
 Json = Mapping[str, Any]
 # What a container may ask for without a domain before it.
@@ -23,28 +22,19 @@ _HUGEPAGES: Final = "hugepages-"
 _OF_QUOTAS: Final = "requests."  # before a resource's name in a ResourceQuota
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc")
-_POLICIES: Final = ("Always", "Never", "OnFailure")
 _MOST_DEVICES: Final = (2**63 - 1) // 1000  # an API server counts in thousandths
 _MOST_RULES: Final = 20
 _MOST_CODES: Final = 255
-_CODES: Final = ("In", "NotIn")
-_ACTIONS: Final = ("Restart", "RestartAllContainers")
 _RESTARTING: Final = "RestartContainer"
-_RESIZED: Final = {"resourceName": ("cpu", "memory"), "restartPolicy": ("NotRequired", _RESTARTING)}
 _OF_WINDOWS: Final = ("SIGKILL", "SIGTERM")  # signals that end a container there
-_HEADER: Final = re.compile(r"[-A-Za-z0-9]+", re.ASCII)
 _OF_PODS: Final = ("spec.containers[", "spec.initContainers[")  # where they stand in a pod that is no template
 _GRACE_PERIOD: Final = 30  # seconds that a pod has to end, where it names none
 
 
 def broken_container(path: str, container: Json, spec: Json, volumes: Mapping[str, Json]) -> Iterator[Broken]:
     """Yield what is wrong with the container at ``path`` of the pod with ``spec`` and, by their names, ``volumes``."""
-    if why := broken_label_name(container["name"]):
-        yield f"{path}.name", why
     image = container.get("image", "")
-    if not image:
-        yield f"{path}.image", "Required value"
-    elif image != image.strip():
+    if image != image.strip():
         yield f"{path}.image", f"Invalid value: {shown(image)}: must not have leading or trailing whitespace"
     yield from _restarts(path, container)
     yield from _ports(f"{path}.ports", container.get("ports", ()), on_host=bool(spec.get("hostNetwork")))
@@ -182,39 +172,23 @@ def _page(name: str) -> Fraction:
     return max(size, Fraction(0))
 
 
-def _unsupported(value: Any, valid: Sequence[str]) -> str:
-    return f"Unsupported value: {shown(str(value))}: supported values: {', '.join(map(shown, valid))}"
-
-
 def _resizing(path: str, policies: Any, of_pod: str) -> Iterator[Broken]:
     """Yield what is wrong with how a container is resized; ``of_pod`` is the restartPolicy of its pod."""
-    names: set[str] = set()
+    yield from broken_repeats(path, policies, "resourceName")
     for i, policy in enumerate(policies):
         if policy["restartPolicy"] == _RESTARTING and of_pod == "Never":
             rule = "must be 'NotRequired' when the pod's `restartPolicy` is 'Never'"
             yield f"{path}[{i}].restartPolicy", f"Invalid value: {shown(_RESTARTING)}: {rule}"
-        for field, valid in _RESIZED.items():
-            if policy[field] not in valid:
-                yield f"{path}[{i}].{field}", _unsupported(policy[field], valid)
-        if policy["resourceName"] in names:
-            yield f"{path}[{i}].resourceName", f"Duplicate value: {shown(policy['resourceName'])}"
-        names.add(policy["resourceName"])
 
 
 def _restarts(path: str, container: Json) -> Iterator[Broken]:
-    policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules", ())
-    if policy is not None and policy not in _POLICIES:
-        yield f"{path}.restartPolicy", _unsupported(policy, _POLICIES)
-    if rules and policy is None:
+    rules = container.get("restartPolicyRules", ())
+    if rules and "restartPolicy" not in container:
         yield f"{path}.restartPolicy", "Required value: must specify restartPolicy when restart rules are used"
     for i, rule in enumerate(rules):
         where = f"{path}.restartPolicyRules[{i}]"
-        if rule["action"] not in _ACTIONS:
-            yield f"{where}.action", _unsupported(rule["action"], _ACTIONS)
         if "exitCodes" not in rule:
             yield f"{where}.exitCodes", "Required value: must be specified"
-        elif rule["exitCodes"]["operator"] not in _CODES:
-            yield f"{where}.exitCodes.operator", _unsupported(rule["exitCodes"]["operator"], _CODES)
         elif len(rule["exitCodes"].get("values", ())) > _MOST_CODES:
             yield f"{where}.exitCodes.values", f"Too many: must have at most {_MOST_CODES} items"
     if len(rules) > _MOST_RULES:
@@ -222,21 +196,11 @@ def _restarts(path: str, container: Json) -> Iterator[Broken]:
 
 
 def _ports(path: str, ports: Any, *, on_host: bool) -> Iterator[Broken]:
-    names: set[str] = set()
+    yield from broken_repeats(path, ports, "name")
     for i, port in enumerate(ports):
-        where = f"{path}[{i}]"
-        name = port.get("name", "")
-        if name and (why := broken_port_name(name)):
-            yield f"{where}.name", why
-        if name and name in names:
-            yield f"{where}.name", f"Duplicate value: {shown(name)}"
-        names.add(name)
-        for field in ("containerPort", "hostPort"):
-            if field in port and not 1 <= port[field] <= 65535 and (field == "containerPort" or port[field]):
-                yield f"{where}.{field}", f"Invalid value: {port[field]}: must be between 1 and 65535, inclusive"
         if on_host and port.get("hostPort") and port["hostPort"] != port["containerPort"]:
             rule = "must match `containerPort` when `hostNetwork` is true"
-            yield f"{where}.hostPort", f"Invalid value: {port['hostPort']}: {rule}"
+            yield f"{path}[{i}].hostPort", f"Invalid value: {port['hostPort']}: {rule}"
 
 
 def _hooks(path: str, lifecycle: Json, spec: Json) -> Iterator[Broken]:
@@ -263,8 +227,6 @@ def _stop_signal(path: str, lifecycle: Json, spec: Json) -> Iterator[Broken]:
 
 def _probe(path: str, probe: Json, kind: str) -> Iterator[Broken]:
     yield from _handler(path, probe, _HANDLERS)
-    counts = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
-    yield from broken_least(path, probe, 0, *counts)
     if kind != "readinessProbe":
         yield from broken_least(path, probe, 1, "terminationGracePeriodSeconds")
         if probe.get("successThreshold", 1) not in (0, 1):
@@ -280,17 +242,3 @@ def _handler(path: str, owner: Json, kinds: Sequence[str]) -> Iterator[Broken]:
         yield path, "Required value: must specify a handler type"
     if len(given) > 1:
         yield f"{path}.{given[1]}", "Forbidden: may not specify more than 1 handler type"
-    if "exec" in owner and not owner["exec"].get("command"):
-        yield f"{path}.exec.command", "Required value"
-    for i, header in enumerate(owner.get("httpGet", {}).get("httpHeaders", ())):
-        if not _HEADER.fullmatch(header["name"]):
-            rule = "must be letters, digits and '-'"
-            yield f"{path}.httpGet.httpHeaders[{i}].name", f"Invalid value: {shown(header['name'])}: {rule}"
-    for kind in ("httpGet", "tcpSocket", "grpc"):
-        if kind in owner:
-            port = owner[kind]["port"]
-            wrong = broken_port_name(port) if isinstance(port, str) else ""
-            if isinstance(port, int | float) and not 1 <= port <= 65535:
-                wrong = f"Invalid value: {port}: must be between 1 and 65535, inclusive"
-            if wrong:
-                yield f"{path}.{kind}.port", wrong

@@ -1,16 +1,14 @@
 """Checks a pod beyond the types of its fields (k8s.io/kubernetes, pkg/apis/core/validation).
 
-The rules read manifests as written, after ``fields`` has checked them. They use the API server's words where these help
-a reader. Containers, volumes and security have modules of their own.
+The rules read manifests as written, after ``fields`` has checked them, and use the API server's words where these help
+a reader. ``field_rules`` judges single values; containers, volumes and security have modules of their own.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.affinity import broken_affinity
@@ -23,9 +21,9 @@ from gputile.tools.simulator.rules.pods.containers import (
 )
 from gputile.tools.simulator.rules.pods.security import broken_pod_security
 from gputile.tools.simulator.rules.pods.startable import unstartable
-from gputile.tools.simulator.rules.pods.tolerations import broken_toleration_names
+from gputile.tools.simulator.rules.pods.tolerations import broken_toleration_times
 from gputile.tools.simulator.rules.pods.volumes import broken_volumes
-from gputile.tools.simulator.rules.values.addresses import broken_address
+from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.names import (
     broken_annotations,
@@ -34,15 +32,13 @@ from gputile.tools.simulator.rules.values.names import (
     broken_qualified_name,
     broken_subdomain,
 )
-from gputile.tools.simulator.rules.values.numbers import broken_within
-from gputile.tools.simulator.rules.values.repeats import identity
+from gputile.tools.simulator.rules.values.repeats import identity, repeated
 
 Json = Mapping[str, Any]
+_TYPE: Final = "core.v1.PodSpec"
 _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32
 _LONGEST_SEARCHES: Final = 2048
-_LONGEST_SEARCH: Final = 253
-_SEARCH: Final = re.compile(r"(_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?\.)*_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?", re.ASCII)
 _LONGEST_HOSTNAME: Final = 64
 _SHARED: Final = ("cpu", "memory")  # what a pod can limit as a whole
 
@@ -77,6 +73,7 @@ def broken_copied_metadata(path: str, metadata: Json, *, plain_finalizers: bool 
 
 def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
     """Yield what is wrong with the spec of a pod or of a template, which stands at ``path``."""
+    yield from broken_values(_TYPE, spec, path)
     yield from broken_volumes(f"{path}.volumes", spec.get("volumes", ()))
     names: set[str] = set()
     volumes = {each["name"]: each for each in spec.get("volumes", ())}
@@ -95,13 +92,12 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
     if spec.get("ephemeralContainers"):
         yield f"{path}.ephemeralContainers", "Forbidden: cannot be set on create"
     yield from _whole_pod(f"{path}.resources", spec)
-    yield from broken_labels(f"{path}.nodeSelector", spec.get("nodeSelector", {}))
     yield from _spec_fields(path, spec)
     yield from _names_of_hosts(path, spec)
     yield from broken_pod_security(path, spec)
     yield from _by_plugins(path, spec)
     yield from _gates(path, spec)
-    yield from broken_toleration_names(f"{path}.tolerations", spec.get("tolerations", ()))
+    yield from broken_toleration_times(f"{path}.tolerations", spec.get("tolerations", ()))
     yield from _claims(f"{path}.resourceClaims", spec.get("resourceClaims", ()))
     yield from broken_affinity(path, spec)
     yield from unstartable(path, spec)
@@ -109,14 +105,10 @@ def broken_pod_spec(path: str, spec: Json) -> Iterator[Broken]:
 
 def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:
     account = "serviceAccountName" if spec.get("serviceAccountName") else "serviceAccount"  # the field's former name
-    for field in ("nodeName", account, "priorityClassName", "runtimeClassName"):
-        if spec.get(field) and (why := broken_subdomain(spec[field])):
-            yield f"{path}.{field}", why
+    if spec.get(account) and (why := broken_subdomain(spec[account])):
+        yield f"{path}.{account}", why
     if spec.get("runtimeClassName") == "":
         yield f"{path}.runtimeClassName", 'Invalid value: "": must name a RuntimeClass; leave it out for the default'
-    for field in ("hostname", "subdomain"):
-        if spec.get(field) and (why := broken_label_name(spec[field])):
-            yield f"{path}.{field}", why
     override = spec.get("hostnameOverride")
     if override is not None and (len(override) > _LONGEST_HOSTNAME or broken_subdomain(override)):
         rule = f"must be an RFC 1123 subdomain of no more than {_LONGEST_HOSTNAME} characters"
@@ -124,10 +116,6 @@ def _spec_fields(path: str, spec: Json) -> Iterator[Broken]:
     for field in ("hostNetwork", "setHostnameAsFQDN"):
         if override is not None and spec.get(field):
             yield f"{path}.hostnameOverride", f"Forbidden: may not be specified when {field} is true"
-    yield from broken_within(path, spec, "activeDeadlineSeconds", 1)
-    for i, gate in enumerate(spec.get("readinessGates", ())):
-        if why := broken_qualified_name(gate["conditionType"]):
-            yield f"{path}.readinessGates[{i}].conditionType", why
 
 
 def _whole_pod(path: str, spec: Json) -> Iterator[Broken]:
@@ -196,26 +184,12 @@ def _names_of_hosts(path: str, spec: Json) -> Iterator[Broken]:
         yield where, "Required value: must provide at least one DNS nameserver when `dnsPolicy` is None"
     if len(servers) > _MOST_NAMESERVERS:
         yield f"{path}.dnsConfig.nameservers", f"Invalid value: must not have more than {_MOST_NAMESERVERS} nameservers"
-    for i, server in enumerate(servers):
-        if why := broken_address(server):
-            yield f"{path}.dnsConfig.nameservers[{i}]", why
     if len(searches) > _MOST_SEARCHES or len(" ".join(searches)) > _LONGEST_SEARCHES:
         rule = f"must not have more than {_MOST_SEARCHES} search paths and {_LONGEST_SEARCHES} characters"
         yield f"{path}.dnsConfig.searches", f"Invalid value: {rule}"
-    for i, search in enumerate(searches):
-        name = search.removesuffix(".")
-        if search != "." and (len(name) > _LONGEST_SEARCH or not _SEARCH.fullmatch(name)):
-            rule = "must be a domain of lower case letters, digits, '-', '_' and '.'"
-            yield f"{path}.dnsConfig.searches[{i}]", f"Invalid value: {shown(search)}: {rule}"
     for i, option in enumerate(settings.get("options", ())):
         if not option.get("name"):
             yield f"{path}.dnsConfig.options[{i}]", "Required value: must not be empty"
-    for i, alias in enumerate(spec.get("hostAliases", ())):
-        if why := broken_address(alias["ip"]):
-            yield f"{path}.hostAliases[{i}].ip", why
-        for j, name in enumerate(alias.get("hostnames", ())):
-            if why := broken_subdomain(name):
-                yield f"{path}.hostAliases[{i}].hostnames[{j}]", why
 
 
 def _by_plugins(path: str, spec: Json) -> Iterator[Broken]:
@@ -226,25 +200,18 @@ def _by_plugins(path: str, spec: Json) -> Iterator[Broken]:
 
 
 def _gates(path: str, spec: Json) -> Iterator[Broken]:
-    gates: set[str] = set()
-    for i, gate in enumerate(spec.get("schedulingGates", ())):
-        where = f"{path}.schedulingGates[{i}]"
-        if why := broken_qualified_name(gate["name"]):
-            yield f"{where}.name", why
-        if gate["name"] in gates:
-            yield where, f"Duplicate value: {shown(gate['name'])}"
-        gates.add(gate["name"])
+    gates = [gate["name"] for gate in spec.get("schedulingGates", ())]
+    for i in repeated(gates):
+        yield f"{path}.schedulingGates[{i}]", f"Duplicate value: {shown(gates[i])}"
     if gates and spec.get("nodeName"):
         yield f"{path}.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"
 
 
 def _claims(path: str, claims: Any) -> Iterator[Broken]:
-    names: set[str] = set()
+    for i in repeated([claim["name"] for claim in claims]):
+        yield f"{path}[{i}]", f"Duplicate value: {shown(claims[i]['name'])}"
     for i, claim in enumerate(claims):
-        where = f"{path}[{i}]"
-        if claim["name"] in names:
-            yield where, f"Duplicate value: {shown(claim['name'])}"
-        names.add(claim["name"])
         given = [each for each in ("resourceClaimName", "resourceClaimTemplateName") if claim.get(each)]
         if len(given) != 1:
-            yield where, "Invalid value: must specify exactly one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            rule = "must specify exactly one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            yield f"{path}[{i}]", f"Invalid value: {rule}"

@@ -1,39 +1,21 @@
 """Checks volumes of the systems that Kubernetes once had drivers for, as the API server does."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import MISSING, Broken
+from gputile.tools.simulator.rules.values.numbers import outside
 
 Json = Mapping[str, Any]
 _LONGEST_TENANT: Final = 64
 _LONGEST_INTERFACE: Final = 64
 _RESERVED: Final = (".kubernetes.io", ".k8s.io")
-_IQN: Final = re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[^,;*&$|\s]+\Z")
-_OTHER_NAMES: Final = {
-    "eui": re.compile(r"eui.[0-9A-Za-z]{16}", re.ASCII),
-    "naa": re.compile(r"naa.[0-9A-Za-z]{32}", re.ASCII),
-}
-
-
-def broken_required(path: str, source: Json, *fields: str) -> Iterator[Broken]:
-    """Yield the ``fields`` that are missing or empty."""
-    for field in fields:
-        if not source.get(field):
-            yield f"{path}.{field}", "Required value"
 
 
 def _named_secret(path: str, source: Json) -> Iterator[Broken]:
-    if "secretRef" in source:
-        yield from broken_required(f"{path}.secretRef", source["secretRef"], "name")
-
-
-def _disk(path: str, source: Json) -> Iterator[Broken]:
-    if not 0 <= source.get("partition", 0) <= 255:
-        yield f"{path}.partition", f"Invalid value: {source['partition']}: must be between 1 and 255, inclusive"
+    if "secretRef" in source and not source["secretRef"].get("name"):
+        yield f"{path}.secretRef.name", MISSING
 
 
 def _azure_disk(path: str, source: Json) -> Iterator[Broken]:
@@ -44,11 +26,6 @@ def _azure_disk(path: str, source: Json) -> Iterator[Broken]:
 
 
 def _iscsi(path: str, source: Json) -> Iterator[Broken]:
-    for field in ("iqn", "initiatorName"):
-        if field in source and not _is_iscsi_name(source[field]):
-            rule = "must be an iSCSI name, as iqn.2001-04.com.example:storage, eui. with 16 digits, or naa. with 32"
-            yield f"{path}.{field}", f"Invalid value: {shown(source[field])}: {rule}"
-    yield from _unit(path, source)
     if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
         yield f"{path}.secretRef", "Required value"
 
@@ -61,25 +38,13 @@ def broken_iscsi_interface(name: str, source: Json) -> str | None:
     return None
 
 
-def _is_iscsi_name(name: str) -> bool:
-    if name.startswith("iqn"):
-        return _IQN.search(name) is not None
-    pattern = _OTHER_NAMES.get(name[:3])
-    return pattern is not None and pattern.fullmatch(name) is not None
-
-
-def _unit(path: str, source: Json) -> Iterator[Broken]:
-    if not 0 <= source.get("lun", 0) <= 255:
-        yield f"{path}.lun", f"Invalid value: {source['lun']}: must be between 0 and 255, inclusive"
-
-
 def _fibre_channel(path: str, source: Json) -> Iterator[Broken]:
     if bool(source.get("targetWWNs")) == bool(source.get("wwids")):
         yield f"{path}.targetWWNs", "Required value: must specify either targetWWNs or wwids, but not both"
     elif source.get("targetWWNs") and "lun" not in source:
         yield f"{path}.lun", "Required value: lun is required if targetWWNs is specified"
-    elif source.get("targetWWNs"):
-        yield from _unit(path, source)
+    elif source.get("targetWWNs") and (why := outside(source["lun"], 0, 255)):
+        yield f"{path}.lun", why
 
 
 def _flocker(path: str, source: Json) -> Iterator[Broken]:
@@ -105,18 +70,6 @@ def _is_host_and_port(text: str) -> bool:
     return bool(colon) and not set(host + port) & set("[]:")
 
 
-def _storage_os(path: str, source: Json) -> Iterator[Broken]:
-    yield from broken_required(path, source, "volumeName")
-    for field in ("volumeName", "volumeNamespace"):
-        if source.get(field) and (why := broken_label_name(source[field])):
-            yield f"{path}.{field}", why
-    yield from _named_secret(path, source)
-
-
-def _scale_io(path: str, source: Json) -> Iterator[Broken]:
-    yield from broken_required(path, source, "volumeName")
-
-
 def _flex_volume(path: str, source: Json) -> Iterator[Broken]:
     for option in source.get("options", {}):
         if f".{option.partition('/')[0].lower()}".endswith(_RESERVED):
@@ -125,15 +78,12 @@ def _flex_volume(path: str, source: Json) -> Iterator[Broken]:
 
 
 RARE_SOURCES: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
-    "awsElasticBlockStore": _disk,
     "azureDisk": _azure_disk,
     "cinder": _named_secret,
     "fc": _fibre_channel,
     "flexVolume": _flex_volume,
     "flocker": _flocker,
-    "gcePersistentDisk": _disk,
     "iscsi": _iscsi,
     "quobyte": _quobyte,
-    "scaleIO": _scale_io,
-    "storageos": _storage_os,
+    "storageos": _named_secret,
 }

@@ -5,21 +5,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.pods.windows import broken_host_process, broken_windows_options
+from gputile.tools.simulator.rules.pods.windows import broken_host_process
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.numbers import broken_within
+from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
 Json = Mapping[str, Any]
-_USERS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 _HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
-_SYSCTL: Final = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?", re.ASCII)
-_LONGEST_SYSCTL: Final = 253
 _SYSCTLS_OF_HOST: Final = {
     "hostIPC": re.compile(r"kernel\.(shm|msg|sem\Z)|fs\.mqueue\."),
     "hostNetwork": re.compile(r"net\."),
 }
-_SYSTEMS: Final = ("linux", "windows")
-_RELABELLING: Final = ("Recursive",)
 # What a pod for Windows cannot say, in its own securityContext and in a container's.
 _NOT_ON_WINDOWS: Final = (
     *("appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsUser", "seLinuxOptions"),
@@ -34,12 +29,6 @@ def broken_pod_security(path: str, spec: Json) -> Iterator[Broken]:
     where = f"{path}.securityContext"
     yield from _profiles(where, context)
     yield from _sysctls(f"{where}.sysctls", context.get("sysctls", ()), spec)
-    for i, group in enumerate(context.get("supplementalGroups", ())):
-        yield from ((f"{where}.supplementalGroups[{i}]", rule) for _, rule in broken_within("", {"": group}, "", 0))
-    if context.get("seLinuxChangePolicy", "Recursive") not in _RELABELLING:
-        valid = ", ".join(map(shown, _RELABELLING))
-        said = f"Unsupported value: {shown(context['seLinuxChangePolicy'])}: supported values: {valid}"
-        yield f"{where}.seLinuxChangePolicy", said
     if spec.get("shareProcessNamespace") and spec.get("hostPID"):
         yield (
             f"{path}.shareProcessNamespace",
@@ -49,7 +38,6 @@ def broken_pod_security(path: str, spec: Json) -> Iterator[Broken]:
         if spec.get(field) and spec.get("hostUsers") is False:
             yield f"{path}.{field}", "Forbidden: when `hostUsers` is false"
     yield from _system(path, spec)
-    yield from broken_windows_options(f"{where}.windowsOptions", context.get("windowsOptions", {}))
     yield from broken_host_process(path, spec)
 
 
@@ -70,12 +58,9 @@ def broken_container_security(path: str, container: Json, spec: Json) -> Iterato
     if container.get("volumeDevices") and spec.get("hostUsers") is False:
         yield f"{path}.volumeDevices", "Forbidden: when `hostUsers` is false"
     yield from _on_system(where, context, spec.get("os", {}).get("name"))
-    yield from broken_windows_options(f"{where}.windowsOptions", context.get("windowsOptions", {}))
 
 
 def _profiles(path: str, context: Json) -> Iterator[Broken]:
-    for field in _USERS:
-        yield from broken_within(path, context, field, 0)
     for field, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor")):
         profile = context.get(field, {})
         where, file = f"{path}.{field}.localhostProfile", profile.get("localhostProfile")
@@ -92,25 +77,15 @@ def _profiles(path: str, context: Json) -> Iterator[Broken]:
 
 
 def _sysctls(path: str, sysctls: Any, spec: Json) -> Iterator[Broken]:
-    names: set[str] = set()
-    for i, sysctl in enumerate(sysctls):
-        name = sysctl["name"]
-        if len(name) > _LONGEST_SYSCTL or not _SYSCTL.fullmatch(name):
-            rule = "must be lower case letters, digits, '-' and '_', in parts between '.' or '/'"
-            yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: {rule}"
+    yield from broken_repeats(path, sysctls, "name")
+    for i, name in enumerate(sysctl["name"] for sysctl in sysctls):
         for field, shared in _SYSCTLS_OF_HOST.items():
             if spec.get(field) and shared.match(name.replace("/", ".")):
                 yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: may not be specified when '{field}' is true"
-        if name in names:
-            yield f"{path}[{i}].name", f"Duplicate value: {shown(name)}"
-        names.add(name)
 
 
 def _system(path: str, spec: Json) -> Iterator[Broken]:
     system = spec.get("os", {}).get("name")
-    if system is not None and system not in _SYSTEMS:
-        valid = ", ".join(map(shown, _SYSTEMS))
-        yield f"{path}.os.name", f"Unsupported value: {shown(system)}: supported values: {valid}"
     context = spec.get("securityContext", {})
     yield from _on_system(f"{path}.securityContext", context, system)
     if system == "windows":

@@ -5,29 +5,23 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_label_value, broken_qualified_name
 
 Json = Mapping[str, Any]
 _OPERATORS: Final = ("Equal", "Exists", "")
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule", "")
 
 
-def broken_toleration_names(path: str, tolerations: Sequence[Json]) -> Iterator[Broken]:
-    """Yield what is wrong with the names and times of a pod's tolerations; the core judges operators and effects."""
+def broken_toleration_times(path: str, tolerations: Sequence[Json]) -> Iterator[Broken]:
+    """Yield what is wrong with the times of a pod's tolerations; the core judges operators and effects."""
     for i, toleration in enumerate(tolerations):
-        where = f"{path}[{i}]"
-        if toleration.get("key") and (why := broken_qualified_name(toleration["key"])):
-            yield f"{where}.key", why
-        if why := broken_label_value(toleration.get("value", "")):
-            yield f"{where}.value", why
         if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
             rule = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            yield f"{where}.effect", f"Invalid value: {shown(toleration.get('effect', ''))}: {rule}"
+            yield f"{path}[{i}].effect", f"Invalid value: {shown(toleration.get('effect', ''))}: {rule}"
 
 
 def broken_tolerations(path: str, tolerations: Sequence[Json]) -> Iterator[Broken]:
     """Yield all that is wrong with tolerations that stand outside of a pod's spec."""
-    yield from broken_toleration_names(path, tolerations)
+    yield from broken_toleration_times(path, tolerations)
     for i, toleration in enumerate(tolerations):
         operator, effect = toleration.get("operator", ""), toleration.get("effect", "")
         where = f"{path}[{i}].operator"

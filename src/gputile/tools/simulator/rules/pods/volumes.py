@@ -3,34 +3,25 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.pods.environment import broken_field_reference, broken_resource_reference
-from gputile.tools.simulator.rules.pods.rare_volumes import RARE_SOURCES, broken_iscsi_interface, broken_required
+from gputile.tools.simulator.rules.pods.rare_volumes import RARE_SOURCES, broken_iscsi_interface
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.names import broken_annotations, broken_labels, broken_subdomain
-from gputile.tools.simulator.rules.values.numbers import broken_file_mode
+from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
 Json = Mapping[str, Any]
-_LONGEST_DRIVER: Final = 63
-_SHORTEST_TOKEN: Final = 600  # seconds that a token of a service account lives at least
 _BLOCKS: Final = ("persistentVolumeClaim", "ephemeral")  # what a container can have as a device
-_READ_ONLY: Final = ("Disabled", "Enabled", "IfPossible")
 
 
 def broken_volumes(path: str, volumes: Any) -> Iterator[Broken]:
     """Yield what is wrong with the volumes of a pod."""
-    names: set[str] = set()
+    yield from broken_repeats(path, volumes, "name")
     for i, volume in enumerate(volumes):
-        where, name = f"{path}[{i}]", volume["name"]
-        if why := broken_label_name(name):
-            yield f"{where}.name", why
-        if name in names:
-            yield f"{where}.name", f"Duplicate value: {shown(name)}"
-        names.add(name)
-        if "iscsi" in volume and (why := broken_iscsi_interface(name, volume["iscsi"])):
+        where = f"{path}[{i}]"
+        if "iscsi" in volume and (why := broken_iscsi_interface(volume["name"], volume["iscsi"])):
             yield f"{where}.name", why
         sources = [field for field in volume if field != "name"]
         if len(sources) > 1:
@@ -78,17 +69,11 @@ def broken_mounts(path: str, container: Json, volumes: Mapping[str, Json]) -> It
 def _mount(path: str, mount: Json, container: Json) -> Iterator[Broken]:
     if mount.get("subPath") and mount.get("subPathExpr"):
         yield f"{path}.subPathExpr", "Invalid value: subPathExpr and subPath are mutually exclusive"
-    for field in ("subPath", "subPathExpr"):
-        if why := broken_path_below(mount.get(field, "")):
-            yield f"{path}.{field}", why
     propagation = mount.get("mountPropagation", "None")
     if propagation == "Bidirectional" and not container.get("securityContext", {}).get("privileged"):
         yield f"{path}.mountPropagation", "Forbidden: Bidirectional is available only to privileged containers"
     recursive = mount.get("recursiveReadOnly", "Disabled")
-    if recursive not in _READ_ONLY:
-        valid = ", ".join(map(shown, _READ_ONLY))
-        yield f"{path}.recursiveReadOnly", f"Unsupported value: {shown(recursive)}: supported values: {valid}"
-    elif recursive != "Disabled" and not mount.get("readOnly"):
+    if recursive != "Disabled" and not mount.get("readOnly"):
         yield f"{path}.recursiveReadOnly", "Forbidden: may only be specified when readOnly is true"
     elif recursive != "Disabled" and propagation not in ("None", ""):
         yield f"{path}.recursiveReadOnly", "Forbidden: may only be specified when mountPropagation is None"
@@ -108,31 +93,8 @@ def _devices(path: str, devices: Any, volumes: Mapping[str, Json]) -> Iterator[B
             yield f"{path}[{i}].name", f"Invalid value: {shown(name)}: must be unique"
         if place in places:
             yield f"{path}[{i}].devicePath", f"Invalid value: {shown(place)}: must be unique"
-        if ".." in place.split("/"):
-            yield f"{path}[{i}].devicePath", f"Invalid value: {shown(place)}: must not contain '..'"
         names.add(name)
         places.add(place)
-
-
-def broken_path_below(path: str) -> str | None:
-    """Return why ``path`` does not stay below the place that it starts from; None where it does."""
-    if path.startswith("/"):
-        return f"Invalid value: {shown(path)}: must be a relative path"
-    return f"Invalid value: {shown(path)}: must not contain '..'" if ".." in path.split("/") else None
-
-
-def _broken_file_name(path: str) -> str | None:
-    """Return why ``path`` is no path for a file of a volume; None where it is one."""
-    if path.startswith("..") and ".." not in path.split("/"):
-        return f"Invalid value: {shown(path)}: must not start with '..'"
-    return broken_path_below(path)
-
-
-def _files(path: str, items: Any) -> Iterator[Broken]:
-    for i, item in enumerate(items):
-        if why := _broken_file_name(item["path"]):
-            yield f"{path}[{i}].path", why
-        yield from broken_file_mode(f"{path}[{i}]", item, "mode")
 
 
 def _empty_dir(path: str, source: Json) -> Iterator[Broken]:
@@ -141,29 +103,7 @@ def _empty_dir(path: str, source: Json) -> Iterator[Broken]:
         yield f"{path}.sizeLimit", "Forbidden: SizeLimit field must be a valid resource quantity"
 
 
-def _git(path: str, source: Json) -> Iterator[Broken]:
-    if why := broken_path_below(source.get("directory", "")):
-        yield f"{path}.directory", why
-
-
-def _host_path(path: str, source: Json) -> Iterator[Broken]:
-    if ".." in source["path"].split("/"):
-        yield f"{path}.path", f"Invalid value: {shown(source['path'])}: must not contain '..'"
-
-
-def _config_map(path: str, source: Json, name: str = "name") -> Iterator[Broken]:
-    yield from broken_required(path, source, name)
-    yield from broken_file_mode(path, source, "defaultMode")
-    yield from _files(f"{path}.items", source.get("items", ()))
-
-
-def _secret(path: str, source: Json) -> Iterator[Broken]:
-    yield from _config_map(path, source, "secretName")
-
-
 def _downward(path: str, source: Json) -> Iterator[Broken]:
-    yield from broken_file_mode(path, source, "defaultMode")
-    yield from _files(f"{path}.items", source.get("items", ()))
     for i, item in enumerate(source.get("items", ())):
         where = f"{path}.items[{i}]"
         if ("fieldRef" in item) == ("resourceFieldRef" in item):
@@ -175,25 +115,15 @@ def _downward(path: str, source: Json) -> Iterator[Broken]:
             yield from broken_resource_reference(f"{where}.resourceFieldRef", reference, in_a_file=True)
 
 
-def _token(path: str, source: Json) -> Iterator[Broken]:
-    seconds = source.get("expirationSeconds", _SHORTEST_TOKEN)
-    if not _SHORTEST_TOKEN <= seconds <= 2**32:
-        rule = f"must be {_SHORTEST_TOKEN} to {2**32} seconds"
-        yield f"{path}.expirationSeconds", f"Invalid value: {seconds}: {rule}"
-    if why := _broken_file_name(source["path"]):
-        yield f"{path}.path", why
-
-
 def _projected(path: str, source: Json) -> Iterator[Broken]:
-    yield from broken_file_mode(path, source, "defaultMode")
     files: set[str] = set()
     for i, part in enumerate(source.get("sources", ())):
         where = f"{path}.sources[{i}]"
         if len(part) > 1:
             yield where, "Forbidden: may not specify more than 1 volume type per source"
         for kind, found in part.items():
-            if kind in _PARTS:
-                yield from _PARTS[kind](f"{where}.{kind}", found)
+            if kind == "downwardAPI":
+                yield from _downward(f"{where}.{kind}", found)
             made = [item["path"] for item in found.get("items", ())]
             # An API server looks at no token's path here.
             made += [found["path"]] if found.get("path") and kind != "serviceAccountToken" else []
@@ -218,44 +148,18 @@ def _ephemeral(path: str, source: Json) -> Iterator[Broken]:
     yield from broken_claim(f"{path}.volumeClaimTemplate.spec", template["spec"], template=True)
 
 
-def _nfs(path: str, source: Json) -> Iterator[Broken]:
-    if not source["path"].startswith("/"):
-        yield f"{path}.path", f"Invalid value: {shown(source['path'])}: must be an absolute path"
-
-
 def _csi(path: str, source: Json) -> Iterator[Broken]:
-    driver = source["driver"]
-    if len(driver) > _LONGEST_DRIVER:
-        yield f"{path}.driver", f"Too long: may not be more than {_LONGEST_DRIVER} bytes"
-    if why := broken_subdomain(driver.lower()):
-        yield f"{path}.driver", why
     if "nodePublishSecretRef" in source:
         name = source["nodePublishSecretRef"].get("name", "")
         if why := broken_subdomain(name) if name else "Required value":
             yield f"{path}.nodePublishSecretRef.name", why
 
 
-def _image(path: str, source: Json) -> Iterator[Broken]:
-    yield from broken_required(path, source, "reference")
-
-
-_PARTS: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
-    "configMap": _config_map,
-    "downwardAPI": _downward,
-    "secret": _config_map,
-    "serviceAccountToken": _token,
-}
 _SOURCES: Final[dict[str, Callable[[str, Json], Iterator[Broken]]]] = {
-    "configMap": _config_map,
     "csi": _csi,
     "downwardAPI": _downward,
     "emptyDir": _empty_dir,
     "ephemeral": _ephemeral,
-    "gitRepo": _git,
-    "hostPath": _host_path,
-    "image": _image,
-    "nfs": _nfs,
     "projected": _projected,
-    "secret": _secret,
     **RARE_SOURCES,
 }

@@ -1,7 +1,8 @@
 """Checks names and labels as the API server does (k8s.io/apimachinery, util/validation)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
@@ -10,10 +11,45 @@ from gputile.tools.simulator.rules.values.fields import Broken
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
-_PORT_NAME = re.compile(r"[-a-z0-9]*", re.ASCII)
 _HTTP_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", re.ASCII)
 _FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _MOST_ANNOTATIONS = 256 * 1024  # bytes
+_LONGEST_DRIVER = 63
+
+
+def _text(pattern: str, rule: str, longest: int | None = None) -> Callable[[str], str | None]:
+    """Return a function that returns why a text is not of the ``pattern``, None where it is."""
+    compiled = re.compile(pattern)
+
+    def broken(text: str) -> str | None:
+        if compiled.fullmatch(text) and (longest is None or len(text) <= longest):
+            return None
+        return f"Invalid value: {shown(text)}: must be {rule}"
+
+    return broken
+
+
+broken_port_name: Final = _text(
+    r"(?!-)(?!.*--)(?=.*[a-z])[-a-z0-9]*(?<!-)",
+    "at most 15 lower case letters, digits and single '-', with a letter among them",
+    15,
+)
+broken_header: Final = _text(r"[-A-Za-z0-9]+", "letters, digits and '-'")
+broken_variable: Final = _text(r"[ -<>-~]*", "printable ASCII characters except '='")
+broken_sysctl: Final = _text(
+    r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?",
+    "lower case letters, digits, '-' and '_', in parts between '.' or '/'",
+    253,
+)
+_broken_search: Final = _text(
+    r"(_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?\.)*_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?",
+    "a domain of lower case letters, digits, '-', '_' and '.'",
+    253,
+)
+broken_iscsi_name: Final = _text(
+    r"(?=iqn)(?s:.*)iqn\.[0-9]{4}-[0-9]{2}\.[A-Za-z0-9.-]+:[^,;*&$|\s]+|eui.[0-9A-Za-z]{16}|naa.[0-9A-Za-z]{32}",
+    "an iSCSI name, as iqn.2001-04.com.example:storage, eui. with 16 digits, or naa. with 32",
+)
 
 
 def check_name(origin: Origin, path: str, name: str) -> None:
@@ -46,15 +82,6 @@ def broken_subdomain(name: str) -> str | None:
     if not _SUBDOMAIN.fullmatch(name):
         rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
         return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
-    return None
-
-
-def broken_port_name(name: str) -> str | None:
-    """Return why ``name`` is no name of a port; None where it is one."""
-    letters = any(character.isalpha() for character in name)
-    if len(name) > 15 or not _PORT_NAME.fullmatch(name) or not letters or "--" in name or name.strip("-") != name:
-        rule = "at most 15 lower case letters, digits and single '-', with a letter among them"
-        return f"Invalid value: {shown(name)}: must be {rule}"
     return None
 
 
@@ -93,6 +120,27 @@ def broken_finalizer(name: str) -> str | None:
     if "/" in name or name in _FINALIZERS:
         return None
     return f"Invalid value: {shown(name)}: must have a domain before it, as example.com/{name}"
+
+
+def broken_search_domain(name: str) -> str | None:
+    """Return why resolvers cannot search below ``name``; None where they can."""
+    return None if name == "." else _broken_search(name.removesuffix("."))
+
+
+def broken_host(name: str) -> str | None:
+    """Return why ``name`` is no name of a host, whose first part may be "*"; None where it is one."""
+    if "*" not in name:
+        return broken_subdomain(name)
+    if not name.startswith("*.") or broken_subdomain(name.removeprefix("*.")):
+        return f"Invalid value: {shown(name)}: a wildcard stands alone before the first '.', as *.example.com"
+    return None
+
+
+def broken_csi_driver(name: str) -> str | None:
+    """Return why ``name`` is no name of a CSI driver; None where it is one."""
+    if len(name) > _LONGEST_DRIVER:
+        return f"Too long: may not be more than {_LONGEST_DRIVER} bytes"
+    return broken_subdomain(name.lower())
 
 
 def broken_label_value(value: str) -> str | None:

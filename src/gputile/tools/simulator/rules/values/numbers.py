@@ -11,30 +11,27 @@ Json = Mapping[str, Any]
 _PERCENT: Final = re.compile(r"[0-9]+%", re.ASCII)
 _MOST_DIGITS: Final = 19  # of what counts in 64 bits
 _NOT_COUNTED: Final = 2**63
-_LARGEST: Final = 2**31 - 1
 _LARGEST_PORT: Final = 65535
 _MOST_FILE_MODE: Final = 0o777
 
 
-def broken_within(path: str, owner: Json, field: str, least: int) -> Iterator[Broken]:
-    """Yield what is wrong with a number from ``least`` to the largest of 32 bits."""
-    value = owner.get(field)
-    if value is not None and not least <= value <= _LARGEST:
-        yield f"{path}.{field}", f"Invalid value: {value}: must be between {least} and {_LARGEST}, inclusive"
+def outside(value: float, least: int, most: int | None = None) -> str | None:
+    """Return why a number is not one from ``least`` to ``most``, None where it is one."""
+    if least <= value and (most is None or value <= most):
+        return None
+    bounds = f"greater than or equal to {least}" if most is None else f"between {least} and {most}, inclusive"
+    return f"Invalid value: {value}: must be {bounds}"
 
 
-def broken_least(path: str, owner: Json, least: int, *fields: str) -> Iterator[Broken]:
-    """Yield what is wrong with numbers of ``least`` or more."""
-    for field in fields:
-        value = owner.get(field)
-        if value is not None and value < least:
-            yield f"{path}.{field}", f"Invalid value: {value}: must be greater than or equal to {least}"
+def broken_least(path: str, owner: Json, least: int, field: str) -> Iterator[Broken]:
+    """Yield what is wrong with a number of ``least`` or more."""
+    if field in owner and (why := outside(owner[field], least)):
+        yield f"{path}.{field}", why
 
 
-def broken_port(path: str, number: int) -> Iterator[Broken]:
-    """Yield what is wrong with the number of a port."""
-    if not 1 <= number <= _LARGEST_PORT:
-        yield path, f"Invalid value: {number}: must be between 1 and {_LARGEST_PORT}, inclusive"
+def broken_port(number: float) -> str | None:
+    """Return why a number is none of a port, None where it is one."""
+    return outside(number, 1, _LARGEST_PORT)
 
 
 def one_of(path: str, value: str, valid: Iterable[str]) -> Iterator[Broken]:
@@ -44,24 +41,20 @@ def one_of(path: str, value: str, valid: Iterable[str]) -> Iterator[Broken]:
         yield path, f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, choices))}"
 
 
-def broken_file_mode(path: str, owner: Json, field: str) -> Iterator[Broken]:
-    """Yield what is wrong with the permissions of a file."""
-    value = owner.get(field)
-    if value is not None and not 0 <= value <= _MOST_FILE_MODE:
-        rule = f"must be between 0 and {_MOST_FILE_MODE}, which is 0777 in octal"
-        yield f"{path}.{field}", f"Invalid value: {value}: {rule}"
+def broken_file_mode(mode: float) -> str | None:
+    """Return why a number is no permissions of a file, None where it is."""
+    rule = f"must be between 0 and {_MOST_FILE_MODE}, which is 0777 in octal"
+    return None if 0 <= mode <= _MOST_FILE_MODE else f"Invalid value: {mode}: {rule}"
 
 
-def broken_share(path: str, value: Any, *, at_most_all: bool) -> Iterator[Broken]:
-    """Yield what is wrong with a number or percentage of pods; ``at_most_all`` says that 100 % is the most."""
-    if isinstance(value, str):
-        percent = percentage(value)
-        if percent is None:
-            yield path, f'Invalid value: {shown(value)}: must be a whole number, or a percentage as "25%"'
-        elif at_most_all and percent > 100:
-            yield path, f"Invalid value: {shown(value)}: must not be greater than 100%"
-    elif value < 0:
-        yield path, f"Invalid value: {value}: must be greater than or equal to 0"
+def broken_share(value: Any, *, at_most_all: bool = True) -> str | None:
+    """Return why ``value`` is no number or percentage of pods; ``at_most_all`` says that 100 % is the most."""
+    if not isinstance(value, str):
+        return outside(value, 0)
+    percent = percentage(value)
+    if percent is None:
+        return f'Invalid value: {shown(value)}: must be a whole number, or a percentage as "25%"'
+    return f"Invalid value: {shown(value)}: must not be greater than 100%" if at_most_all and percent > 100 else None
 
 
 def is_no_share(value: Any) -> bool:

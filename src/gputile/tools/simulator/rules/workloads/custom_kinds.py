@@ -7,6 +7,7 @@ from typing import Any, Final
 from gputile.api.wording import shown
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.paths import EACH, Step, entries, places_at, written
+from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.rules.values.names import broken_label_value, broken_rfc1035_label
 from gputile.tools.simulator.rules.values.numbers import one_of
@@ -68,6 +69,7 @@ def _broken_selector(spec: dict[str, Any]) -> Iterator[Broken]:
     elif broken or broken_fields(POD_TEMPLATE, spec["template"], "spec.template") or not spec["template"].get("spec"):
         yield from broken
     else:
+        yield from broken_values(_SELECTOR, spec["selector"], "spec.selector")
         yield from broken_selected(spec, "rollout")
 
 

@@ -6,14 +6,9 @@ from typing import Any, Final
 from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.names import broken_qualified_name, broken_subdomain
-from gputile.tools.simulator.rules.values.numbers import broken_least
+from gputile.tools.simulator.rules.values.names import broken_subdomain
 
 Json = Mapping[str, Any]
-_NUMBERS: Final = (
-    *("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
-    *("backoffLimitPerIndex", "maxFailedIndexes"),
-)
 _LONGEST_NAME: Final = 63  # as a label of its pods
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
@@ -21,7 +16,6 @@ _MOST_RULES: Final = 20
 _MOST_VALUES: Final = 255
 _MANY_COMPLETIONS: Final = 100_000  # and the most pods of an Indexed Job at a time
 _FEW_OF_MANY: Final = 10_000
-_STATES: Final = ("False", "True", "Unknown")
 
 
 def without_own_identity(body: Json) -> Json:
@@ -63,7 +57,6 @@ def broken_job_labels(path: str, spec: Json, name: str = "") -> Iterator[Broken]
 
 def broken_job_spec(path: str, spec: Json) -> Iterator[Broken]:
     """Yield what is wrong with the numbers and policies of the Job spec at ``path``."""
-    yield from broken_least(path, spec, 0, *_NUMBERS)
     if spec.get("activeDeadlineSeconds") == 0:
         yield f"{path}.activeDeadlineSeconds", "Invalid value: 0: the Job fails at once, before it has a pod"
     indexed = spec.get("completionMode") == "Indexed"
@@ -128,12 +121,6 @@ def _failures(path: str, spec: Json) -> Iterator[Broken]:
             yield where, "Invalid value: must specify exactly one of onExitCodes and onPodConditions"
         if "onExitCodes" in rule:
             yield from _exit_codes(f"{where}.onExitCodes", rule["onExitCodes"], containers)
-        for j, condition in enumerate(rule.get("onPodConditions", ())):
-            if why := broken_qualified_name(condition["type"]):
-                yield f"{where}.onPodConditions[{j}].type", why
-            if condition.get("status") and condition["status"] not in _STATES:
-                said = f"Unsupported value: {shown(condition['status'])}: supported values: {', '.join(_STATES)}"
-                yield f"{where}.onPodConditions[{j}].status", said
 
 
 def _exit_codes(path: str, codes: Json, containers: set[str]) -> Iterator[Broken]:

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
 from gputile.tools.simulator.documents.generated_names import generated_name
 from gputile.tools.simulator.documents.manifests import Manifest
-from gputile.tools.simulator.rules.objects.kinds import broken_values
-from gputile.tools.simulator.rules.pods.affinity import broken_label_selector, broken_own_labels
+from gputile.tools.simulator.rules.objects.kinds import broken_beside_workloads
+from gputile.tools.simulator.rules.pods.affinity import broken_own_labels
 from gputile.tools.simulator.rules.pods.annotations import broken_pod_annotations
 from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.pods.pod import broken_copied_metadata, broken_metadata, broken_pod_spec
 from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
 from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
+from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain, is_version
 from gputile.tools.simulator.rules.values.numbers import broken_least
@@ -35,6 +37,7 @@ from gputile.tools.simulator.rules.workloads.rollouts import (
 Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
 TEMPLATE: Final = ("spec", "template")
+_SELECTOR: Final = "meta.v1.LabelSelector"
 _OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "PodDisruptionBudget", "Role", "RoleBinding")
 _OF_PLAIN_FINALIZERS: Final = ("PodDisruptionBudget", "RuntimeClass")
 _OF_ANY_PREFIX: Final = ("PodDisruptionBudget", "ReplicationController")
@@ -64,6 +67,8 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
     """Yield what is wrong with an object of a kind that makes pods, whose fields are right."""
     body = manifest.body
     yield from broken_identity(manifest.kind, body.get("metadata", {}))
+    if manifest.kind != "Pod":
+        yield from broken_values(_type_of(manifest), body)
     if not body.get("spec"):
         yield ("spec.containers" if manifest.kind == "Pod" else "spec"), "Required value"
     elif manifest.kind == "Pod":
@@ -88,7 +93,12 @@ def broken_beside(manifest: Manifest) -> Iterator[Broken]:
     if manifest.kind == "PodTemplate":
         yield from broken_template("template", manifest.body.get("template", {}))
     else:
-        yield from broken_values(manifest.kind, manifest.body)
+        yield from broken_values(_type_of(manifest), manifest.body)
+        yield from broken_beside_workloads(manifest.kind, manifest.body)
+
+
+def _type_of(manifest: Manifest) -> str:
+    return kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
 
 
 def broken_template(path: str, template: Json) -> Iterator[Broken]:
@@ -109,6 +119,7 @@ def broken_job_template(path: str, template: Json) -> Iterator[Broken]:
     else:
         # a Job has the labels and annotations of its template, and nothing else of its metadata
         yield from broken_copied_metadata(f"{path}.metadata", _without(template.get("metadata", {}), "finalizers"))
+        yield from broken_values("batch.v1.JobSpec", job, f"{path}.spec")
         yield from _job(job, f"{path}.spec")
 
 
@@ -207,8 +218,7 @@ def broken_restarts(path: str, template: Json, *, job: bool) -> Iterator[Broken]
 def broken_selected(spec: Json, kind: str) -> Iterator[Broken]:
     """Yield what is wrong with a selector, and whether it selects the pods of the template."""
     selector = spec["selector"]
-    broken = list(broken_label_selector("spec.selector", selector))
-    yield from broken
+    broken = any(broken_values(_SELECTOR, selector))
     if kind != "job" and not selector.get("matchLabels") and not selector.get("matchExpressions"):
         yield "spec.selector", f"Invalid value: {{}}: empty selector is invalid for {kind}"
     elif not broken:
@@ -231,20 +241,17 @@ def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
 
 
 def _deployment(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
     yield from broken_selected(spec, "deployment")
     yield from broken_deployment_rollout(spec)
     yield from _template_of("spec", spec)
 
 
 def _replica_set(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     yield from broken_selected(spec, "replicaset")
     yield from _template_of("spec", spec)
 
 
 def _replication_controller(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
     selector = spec.get("selector") or labels  # the API server's default
     if not selector:
@@ -255,10 +262,6 @@ def _replication_controller(spec: Json) -> Iterator[Broken]:
 
 
 def _stateful_set(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
-    yield from broken_least("spec.ordinals", spec.get("ordinals", {}), 0, "start")
-    if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
-        yield "spec.serviceName", why
     yield from broken_selected(spec, "statefulset")
     yield from broken_stateful_set_rollout(spec)
     for i, claim in enumerate(spec.get("volumeClaimTemplates", ())):
@@ -296,7 +299,6 @@ def _as_its_controller_makes(spec: Json) -> Json:
 
 
 def _daemon_set(spec: Json) -> Iterator[Broken]:
-    yield from broken_least("spec", spec, 0, "minReadySeconds", "revisionHistoryLimit")
     yield from broken_selected(spec, "daemonset")
     yield from broken_daemon_set_rollout(spec)
     yield from _template_of("spec", spec)
@@ -324,8 +326,7 @@ def _generated(name: str, spec: Json) -> Iterator[Broken]:
     if spec.get("manualSelector") or "selector" not in spec:
         return
     own = dict.fromkeys(JOB_UIDS, _GENERATED) | dict.fromkeys(JOB_NAMES, name or _GENERATED)
-    broken = list(broken_label_selector("spec.selector", spec["selector"]))
-    if not broken and not _selects(spec["selector"], own):
+    if not any(broken_values(_SELECTOR, spec["selector"])) and not _selects(spec["selector"], own):
         yield "spec.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
     else:
         yield from broken_selected({**spec, "template": _labelled(spec.get("template", {}), own)}, "job")
@@ -349,8 +350,6 @@ def _cron_job(spec: Json) -> Iterator[Broken]:
         yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {why}"
     if "timeZone" in spec and (why := broken_time_zone(spec["timeZone"])):
         yield "spec.timeZone", f"Invalid value: {shown(spec['timeZone'])}: {why}"
-    limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
-    yield from broken_least("spec", spec, 0, *limits)
     yield from broken_job_template("spec.jobTemplate", spec["jobTemplate"])
 
 

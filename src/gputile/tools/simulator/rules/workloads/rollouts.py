@@ -7,12 +7,11 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken
-from gputile.tools.simulator.rules.values.numbers import broken_least, broken_share, is_no_share, percentage
+from gputile.tools.simulator.rules.values.numbers import broken_share, is_no_share, percentage
 
 Json = Mapping[str, Any]
 _DEADLINE: Final = 600  # seconds that a rollout may take, where none is named
 _TOO_MANY: Final = 2**63
-_KEPT: Final = ("Retain", "Delete")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _REVISIONS: Final = {
     "DaemonSet": ("deprecated.daemonset.template.generation", _NUMBER),
@@ -42,7 +41,6 @@ def broken_deployment_rollout(spec: Json) -> Iterator[Broken]:
         if not _is_counted(surge := rolling.get("maxSurge", 0), spec.get("replicas", 1)):
             rule = "the API server takes it, and the Deployment never makes a pod: with replicas it exceeds 32 bits"
             yield f"{where}.maxSurge", f"Invalid value: {shown(str(surge))}: {rule}"
-    yield from broken_least("spec", spec, 0, "progressDeadlineSeconds")
     deadline = spec.get("progressDeadlineSeconds", _DEADLINE)
     if 0 <= deadline <= spec.get("minReadySeconds", 0):
         yield "spec.progressDeadlineSeconds", f"Invalid value: {deadline}: must be greater than minReadySeconds"
@@ -85,24 +83,19 @@ def broken_daemon_set_rollout(spec: Json) -> Iterator[Broken]:
 
 
 def broken_stateful_set_rollout(spec: Json) -> Iterator[Broken]:
-    """Yield what is wrong with a StatefulSet's update strategy, and with what becomes of its claims."""
+    """Yield what is wrong with a StatefulSet's update strategy."""
     strategy = spec.get("updateStrategy", {})
     where = "spec.updateStrategy.rollingUpdate"
     if strategy.get("type") == "OnDelete" and "rollingUpdate" in strategy:
         yield where, "Invalid value: only allowed for updateStrategy 'RollingUpdate'"
     rolling = strategy.get("rollingUpdate", {})
-    yield from broken_least(where, rolling, 0, "partition")
     if strategy.get("type") != "OnDelete" and "maxUnavailable" in rolling:
         yield from _shares(where, rolling, {"maxUnavailable": True})
         if is_no_share(rolling["maxUnavailable"]):
             yield f"{where}.maxUnavailable", "Invalid value: 0: cannot be 0"
-    for field, value in spec.get("persistentVolumeClaimRetentionPolicy", {}).items():
-        if value and value not in _KEPT:
-            said = f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, _KEPT))}"
-            yield f"spec.persistentVolumeClaimRetentionPolicy.{field}", said
 
 
 def _shares(path: str, rolling: Json, fields: Mapping[str, bool]) -> Iterator[Broken]:
     for field, at_most_all in fields.items():
-        if field in rolling:
-            yield from broken_share(f"{path}.{field}", rolling[field], at_most_all=at_most_all)
+        if field in rolling and (why := broken_share(rolling[field], at_most_all=at_most_all)):
+            yield f"{path}.{field}", why
