@@ -10,6 +10,7 @@ from gputile.tools.simulator.rules.values.fields import Broken
 from gputile.tools.simulator.rules.values.numbers import one_of
 
 Json = Mapping[str, Any]
+_LONGEST_PERIOD: Final = 1800  # seconds
 _METRICS: Final = {
     "ContainerResource": "containerResource",
     "External": "external",
@@ -86,3 +87,7 @@ def _scaling(path: str, rules: Json) -> Iterator[Broken]:
         yield f"{path}.tolerance", f"Invalid value: {shown(str(rules['tolerance']))}: must be 0 or more"
     if rules.get("policies") == []:
         yield f"{path}.policies", "Required value: must specify at least one Policy"
+    for i, policy in enumerate(rules.get("policies", ())):
+        if policy["periodSeconds"] > _LONGEST_PERIOD:
+            said = f"Invalid value: {policy['periodSeconds']}: must be no more than {_LONGEST_PERIOD}"
+            yield f"{path}.policies[{i}].periodSeconds", said

@@ -37,6 +37,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "iscsi-name": names.broken_iscsi_name,
     "label-name": broken_label_name,
     "label-value": names.broken_label_value,
+    "partition": functools.partial(numbers.outside, least=1, most=255),
     "path-below": paths.broken_path_below,
     "path-segment": names.broken_path_segment,
     "port": numbers.broken_port,
@@ -66,7 +67,7 @@ def broken_values(type_name: str, value: Any, path: str = "") -> Iterator[Broken
     if type_name == _REQUIREMENT:
         yield from _requirement(path, value)
     fields = {} if type_name in _OF_THEIR_OWN else kubernetes_kinds().types.get(type_name, {})
-    rules = _rules().get(type_name, {})
+    rules = field_rules().get(type_name, {})
     for name in (name for name, rule in rules.items() if rule.__class__ is str and rule.endswith("!")):
         if not value.get(name):
             yield (f"{path}.{name}" if path else name), MISSING
@@ -107,11 +108,11 @@ def _why_not(value: Any, rule: Any) -> str | None:
     if isinstance(rule, list):
         return None if value in rule else f"Unsupported value: {shown(value)}: {supported(rule)}"
     if isinstance(rule, dict):
-        return numbers.outside(value, rule["min"], rule["max"])
+        return numbers.outside(value, rule["min"], rule["max"], rule.get("unit", ""))
     return _CHECKS[rule.rstrip("?!")](value) if value or rule[-1] not in "?!" else None
 
 
 @functools.cache
-def _rules() -> Mapping[str, Mapping[str, Any]]:
+def field_rules() -> Mapping[str, Mapping[str, Any]]:
     """Return the rules of fields, by their objects' type and their name."""
     return tomllib.loads((pkgutil.get_data(__name__, "field_rules.toml") or b"").decode())

@@ -15,11 +15,12 @@ _LARGEST_PORT: Final = 65535
 _MOST_FILE_MODE: Final = 0o777
 
 
-def outside(value: float, least: int, most: int | None = None) -> str | None:
-    """Return why a number is not one from ``least`` to ``most``, None where it is one."""
+def outside(value: float, least: int, most: int | None = None, unit: str = "") -> str | None:
+    """Return why a number of ``unit`` is not one from ``least`` to ``most``, None where it is one."""
     if least <= value and (most is None or value <= most):
         return None
     bounds = f"greater than or equal to {least}" if most is None else f"between {least} and {most}, inclusive"
+    bounds = f"{least} to {most} {unit}" if unit else bounds
     return f"Invalid value: {value}: must be {bounds}"
 
 
