@@ -12,6 +12,7 @@ from gputile.api.workloads import ListedRuntimeClass
 from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.classes import broken_runtime_class
+from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import broken_fields
 from gputile.tools.simulator.rules.values.repeats import identity
 
@@ -33,7 +34,7 @@ def written_runtimes(manifests: Iterable[Manifest]) -> RuntimeClasses:
         if manifest.kind != _KIND or not type_name or broken_fields(type_name, manifest.body):
             continue
         name = manifest.body.get("metadata", {}).get("name")
-        if name and not any(broken_runtime_class(manifest.body)):
+        if name and not any((*broken_values(type_name, manifest.body), *broken_runtime_class(manifest.body))):
             found[name] = manifest.body
     return found
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gputile.tools.simulator.admission.runtime_classes import written_runtimes
 from gputile.tools.simulator.cluster.scenario import Scenario, load_scenario
 from gputile.tools.simulator.documents.manifests import ManifestError
 from tests.manifests import DEPLOYMENT, GONE, POD, Json, changed
-from tests.unit.tools.simulator.builders import write
+from tests.unit.tools.simulator.builders import load_text, write
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -71,6 +72,12 @@ def test_what_the_pod_says_itself_may_be_the_same(tmp_path: Path) -> None:
 def test_what_differs_from_the_class_is_refused(tmp_path: Path, fields: Json, of_the_class: Json, said: str) -> None:
     with pytest.raises(ManifestError, match=said):
         loaded(tmp_path, of_class(POD, **fields), changed(CLASS, "overhead", of_the_class))
+
+
+@pytest.mark.parametrize(("handler", "names"), [("kata", ["kata"]), ("Ka_ta", [])])
+def test_a_class_that_a_cluster_refuses_gives_nothing(tmp_path: Path, handler: str, names: list[str]) -> None:
+    manifests = load_text(tmp_path, json.dumps(changed(CLASS, "handler", handler))).manifests
+    assert [*written_runtimes(manifests)] == names
 
 
 def test_a_class_that_no_file_has_gives_nothing_and_a_note_says_so(tmp_path: Path) -> None:
