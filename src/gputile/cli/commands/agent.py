@@ -13,7 +13,7 @@ from gputile.cli.options.common import Context
 from gputile.cli.options.configuration import read_configuration
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.output.streams import fail
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.support.logs import LogFormat
 
 
@@ -21,51 +21,33 @@ from gputile.support.logs import LogFormat
 class AgentOptions:
     """What the command line asks, in the order of the help."""
 
-    node_name: Annotated[
-        str, typer.Option("--node-name", metavar="NAME", envvar="NODE_NAME", help="This node's name in the cluster.")
-    ] = ""
+    node_name: Annotated[str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")] = ""
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
-    device_plugin_dir: Annotated[
-        Path, typer.Option("--device-plugin-dir", metavar="DIR", help="Where kubelet.sock is.")
-    ] = Path("/var/lib/kubelet/device-plugins")
-    pod_resources_socket: Annotated[
-        Path, typer.Option("--pod-resources-socket", metavar="FILE", help="The kubelet's PodResources socket.")
-    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    state_dir: Annotated[
-        Path, typer.Option("--state-dir", metavar="DIR", help="Where the agent keeps its state, on the host.")
-    ] = Path("/var/lib/gputile")
-    host_state_dir: Annotated[
-        Path | None,
-        typer.Option("--host-state-dir", metavar="DIR", help="The same directory as the host names it, if otherwise."),
-    ] = None
+    device_plugin_dir: Annotated[Path, option("DIR", "Where kubelet.sock is.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    )
+    pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = Path(
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    state_dir: Annotated[Path, option("DIR", "Where the agent keeps its state, on the host.")] = Path(
+        "/var/lib/gputile"
+    )
+    host_state_dir: Annotated[Path | None, option("DIR", "The same directory as the host names it, if otherwise.")] = (
+        None
+    )
     usage_dir: Annotated[
-        Path,
-        typer.Option(
-            "--usage-dir",
-            metavar="DIR",
-            help="Where containers count what they hold; mounted nosuid, same on the host.",
-        ),
+        Path, option("DIR", "Where containers count what they hold; mounted nosuid, same on the host.")
     ] = Path("/run/gputile")
-    cdi_dir: Annotated[
-        Path | None,
-        typer.Option("--cdi-dir", metavar="DIR", help="Give devices by CDI too; /var/run/cdi for most runtimes."),
-    ] = None
-    host_root: Annotated[
-        Path, typer.Option("--host-root", metavar="DIR", help="Where the host's /usr and /proc/driver are, for CDI.")
-    ] = Path("/")
-    machine_root: Annotated[
-        Path, typer.Option("--machine-root", metavar="DIR", help="Where /sys, /proc and /dev tell of the GPUs.")
-    ] = Path("/")
+    cdi_dir: Annotated[Path | None, option("DIR", "Give devices by CDI too; /var/run/cdi for most runtimes.")] = None
+    host_root: Annotated[Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")] = Path("/")
+    machine_root: Annotated[Path, option("DIR", "Where /sys, /proc and /dev tell of the GPUs.")] = Path("/")
     rest: Annotated[
         bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
     ] = True
     health_port: Annotated[
-        int,
-        typer.Option(
-            "--health-port", metavar="PORT", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none."
-        ),
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
     ] = 0
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.options.common import Context
 from gputile.cli.options.configuration import read_configuration
@@ -17,7 +15,7 @@ from gputile.cli.options.services import (
     Verbose,
     access_to,
 )
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.cli.running.serving import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
@@ -28,21 +26,15 @@ class ControllerOptions:
 
     config: FollowedConfig = None
     lease_namespace: LeaseNamespace = None
-    lease: Annotated[str, typer.Option("--lease", metavar="NAME", help="The Lease's name.")] = CONTROLLER_LEASE
+    lease: Annotated[str, option("NAME", "The Lease's name.")] = CONTROLLER_LEASE
     health_port: Annotated[
-        int,
-        typer.Option(
-            "--health-port", metavar="PORT", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none."
-        ),
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
     ] = 8082
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
     lease_seconds: Annotated[
-        int,
-        typer.Option(
-            "--lease-seconds", metavar="SECONDS", min=2, max=600, help="How long a replica that died blocks the next."
-        ),
+        int, option("SECONDS", "How long a replica that died blocks the next.", min=2, max=600)
     ] = 15
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False

@@ -19,7 +19,7 @@ from gputile.cli.options.services import (
     access_to,
 )
 from gputile.cli.output.streams import fail
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.cli.running.serving import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
@@ -31,42 +31,23 @@ if TYPE_CHECKING:
 class ExtenderOptions:
     """What the command line asks, in the order of the help."""
 
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback needs TLS.")
-    ] = "127.0.0.1"
-    port: Annotated[int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port to listen on.")] = 8888
+    host: Annotated[str, option("ADDRESS", "Address to listen on; other than loopback needs TLS.")] = "127.0.0.1"
+    port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
     lease_namespace: LeaseNamespace = None
     lease_seconds: Annotated[
-        int,
-        typer.Option(
-            "--lease-seconds",
-            metavar="SECONDS",
-            min=0,
-            max=600,
-            help="How long a replica that died blocks the next; 0: no Lease.",
-        ),
+        int, option("SECONDS", "How long a replica that died blocks the next; 0: no Lease.", min=0, max=600)
     ] = 15
     events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True
     health_port: Annotated[
-        int,
-        typer.Option(
-            "--health-port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Port of /healthz, /readyz and /metrics; on every address; 0: none.",
-        ),
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; on every address; 0: none.", min=0, max=65535)
     ] = 0
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with it.")] = None
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None
-    client_ca: Annotated[
-        Path | None,
-        typer.Option("--client-ca", metavar="FILE", help="Admit clients with a certificate of this CA only."),
-    ] = None
+    tls_cert: Annotated[Path | None, option("FILE", "Serve HTTPS with it.")] = None
+    tls_key: Annotated[Path | None, option("FILE", "Its key.")] = None
+    client_ca: Annotated[Path | None, option("FILE", "Admit clients with a certificate of this CA only.")] = None
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
 

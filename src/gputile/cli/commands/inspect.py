@@ -12,7 +12,7 @@ from gputile.cli.options import candidates, namespaces
 from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.running.watching import Watch, watched
 
@@ -43,8 +43,7 @@ class InspectOptions:
     ] = None
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False
     selector: Annotated[
-        str,
-        typer.Option("--selector", "-l", metavar="SELECTOR", help="Only nodes with these labels: a=b,c in (d,e),!f."),
+        str, option("SELECTOR", "Only nodes with these labels: a=b,c in (d,e),!f.", "--selector", "-l")
     ] = ""
     namespace: Annotated[
         str,

@@ -9,7 +9,7 @@ import typer
 
 from gputile.cli.options import candidates
 from gputile.cli.output.streams import NOT_PLACED, fail, note, write
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool
@@ -21,72 +21,38 @@ class NodepoolOptions:
     """What the command line asks, in the order of the help."""
 
     file: Annotated[
-        Path | None,
-        typer.Option("--filename", "-f", metavar="FILE", help="Manifests to read; a gputile.io/v1alpha1 NodePool."),
+        Path | None, option("FILE", "Manifests to read; a gputile.io/v1alpha1 NodePool.", "--filename", "-f")
     ] = None
-    provider: Annotated[
-        str | None,
-        typer.Option("--provider", metavar="PROVIDER", autocompletion=candidates.providers, help="eks, aks or gke."),
-    ] = None
+    provider: Annotated[str | None, option("PROVIDER", "eks, aks or gke.", autocompletion=candidates.providers)] = None
     way: Annotated[
         str | None,
-        typer.Option(
-            "--way",
-            metavar="WAY",
-            autocompletion=candidates.ways,
-            help="eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
+        option(
+            "WAY",
+            "eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
             "gke: managed-driver, own-driver.",
+            autocompletion=candidates.ways,
         ),
     ] = None
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The pool's name.")] = None
-    cluster_name: Annotated[str | None, typer.Option("--cluster-name", metavar="NAME", help="The cluster's name.")] = (
-        None
-    )
-    location: Annotated[
-        str | None, typer.Option("--location", metavar="NAME", help="EKS: the region; GKE: the location.")
-    ] = None
-    resource_group: Annotated[
-        str | None, typer.Option("--resource-group", metavar="NAME", help="AKS: the resource group.")
-    ] = None
-    instance_type: Annotated[
-        str | None, typer.Option("--instance-type", metavar="NAME", help="Instance, VM or machine type.")
-    ] = None
-    accelerator: Annotated[
-        str | None, typer.Option("--accelerator", metavar="NAME", help="GKE: the GPU, as nvidia-l4.")
-    ] = None
-    gpus: Annotated[int | None, typer.Option("--gpus", metavar="NUMBER", help="GPUs of one node.")] = None
-    gpu_memory: Annotated[
-        str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of a GPU, as 23028MiB.")
-    ] = None
-    gpu_model: Annotated[str | None, typer.Option("--gpu-model", metavar="NAME", help="As nvidia-smi prints it.")] = (
-        None
-    )
+    name: Annotated[str | None, option("NAME", "The pool's name.")] = None
+    cluster_name: Annotated[str | None, option("NAME", "The cluster's name.")] = None
+    location: Annotated[str | None, option("NAME", "EKS: the region; GKE: the location.")] = None
+    resource_group: Annotated[str | None, option("NAME", "AKS: the resource group.")] = None
+    instance_type: Annotated[str | None, option("NAME", "Instance, VM or machine type.")] = None
+    accelerator: Annotated[str | None, option("NAME", "GKE: the GPU, as nvidia-l4.")] = None
+    gpus: Annotated[int | None, option("NUMBER", "GPUs of one node.")] = None
+    gpu_memory: Annotated[str | None, option("SIZE", "Memory of a GPU, as 23028MiB.")] = None
+    gpu_model: Annotated[str | None, option("NAME", "As nvidia-smi prints it.")] = None
     mode: Annotated[
-        str | None,
-        typer.Option(
-            "--mode",
-            metavar="MODE",
-            autocompletion=candidates.modes,
-            help="default, cgpu, core_mem, share, mps, topology.",
-        ),
+        str | None, option("MODE", "default, cgpu, core_mem, share, mps, topology.", autocompletion=candidates.modes)
     ] = None
-    unit: Annotated[
-        str | None, typer.Option("--unit", metavar="SIZE", help="The memory unit, as 128MiB; the cluster's.")
-    ] = None
+    unit: Annotated[str | None, option("SIZE", "The memory unit, as 128MiB; the cluster's.")] = None
     autoscaler: Annotated[
-        str | None,
-        typer.Option(
-            "--autoscaler",
-            metavar="NAME",
-            autocompletion=candidates.autoscalers,
-            help="cluster-autoscaler or karpenter.",
-        ),
+        str | None, option("NAME", "cluster-autoscaler or karpenter.", autocompletion=candidates.autoscalers)
     ] = None
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", metavar="NUMBER", help="The fewest nodes.")] = None
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", metavar="NUMBER", help="The most nodes.")] = None
+    min_nodes: Annotated[int | None, option("NUMBER", "The fewest nodes.")] = None
+    max_nodes: Annotated[int | None, option("NUMBER", "The most nodes.")] = None
     pods: Annotated[
-        list[str] | None,
-        typer.Option("--pod", metavar="FILE", help="Workloads that the pool is for: say which can never run on it."),
+        list[str] | None, option("FILE", "Workloads that the pool is for: say which can never run on it.", "--pod")
     ] = None
 
 

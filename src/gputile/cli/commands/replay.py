@@ -16,7 +16,7 @@ from gputile.cli.options.common import Printed
 from gputile.cli.output.progress import counted
 from gputile.cli.output.streams import Output, fail, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.cli.running.interrupts import tidy
 
 if TYPE_CHECKING:
@@ -46,31 +46,23 @@ class ReplayScenario(StrEnum):
 class ReplayOptions:
     """What the command line asks, in the order of the help."""
 
-    trace: Annotated[Path, typer.Option("--trace", metavar="DIR", help="The directory with the trace's files.")]
-    workload: Annotated[
-        list[str] | None, typer.Option("--workload", metavar="NAME", help="Default: all that the directory has.")
-    ] = None
+    trace: Annotated[Path, option("DIR", "The directory with the trace's files.")]
+    workload: Annotated[list[str] | None, option("NAME", "Default: all that the directory has.")] = None
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policy",
-            metavar="NAME",
+        option(
+            "NAME",
+            "Any of random, bestfit, fgd, binpack, spread, packing; default: all.",
             autocompletion=candidates.policies,
-            help="Any of random, bestfit, fgd, binpack, spread, packing; default: all.",
         ),
     ] = None
-    seed: Annotated[
-        list[int] | None, typer.Option("--seed", min=0, metavar="N", help="0 or more; default: 42 to 46.")
-    ] = None
+    seed: Annotated[list[int] | None, option("N", "0 or more; default: 42 to 46.", min=0)] = None
     scenario: Annotated[
         ReplayScenario,
         typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times."),
     ] = ReplayScenario.ARRIVALS
     load: Annotated[
-        float,
-        typer.Option(
-            "--load", metavar="NUMBER", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs."
-        ),
+        float, option("NUMBER", "For departures: peak demand over the cluster's GPUs.", min=0.01, max=100)
     ] = 1.0
     pods_without_gpus: Annotated[
         PodsWithoutGpus,
@@ -79,14 +71,10 @@ class ReplayOptions:
             help="For binpack and packing: ranked by gputile like the others, or spread by kube-scheduler alone.",
         ),
     ] = PodsWithoutGpus.RANKED
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="For arrivals: draw allocated and fragmented GPU; .svg or .png."),
-    ] = None
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", metavar="NUMBER", min=1, help="Replays side by side; default: one for each CPU."),
-    ] = None
+    plot: Annotated[Path | None, option("FILE", "For arrivals: draw allocated and fragmented GPU; .svg or .png.")] = (
+        None
+    )
+    jobs: Annotated[int | None, option("NUMBER", "Replays side by side; default: one for each CPU.", min=1)] = None
     output: Printed = Output.TABLE
 
 

@@ -18,6 +18,7 @@ from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import Progress
 from gputile.cli.output.streams import Output, fail, write, write_json
 from gputile.cli.output.terminal import write_table
+from gputile.cli.parsing.option_object import option
 from gputile.cli.running.interrupts import kill_children, tidy
 
 if TYPE_CHECKING:
@@ -48,22 +49,10 @@ def isolation(
     ] = False,
     limit_mib: Annotated[
         int | None,
-        typer.Option(
-            "--limit-mib",
-            min=64,
-            metavar="MIB",
-            help=f"The limit to hold; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.",
-        ),
+        option("MIB", f"The limit to hold; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.", min=64),
     ] = None,
     seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            min=0,
-            max=LONGEST_S,
-            help="How long a measurement of shares of time takes; 0: none.",
-        ),
+        float, option("SECONDS", "How long a measurement of shares of time takes; 0: none.", min=0, max=LONGEST_S)
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
@@ -100,7 +89,7 @@ def isolation(
 
 @selftest.command("symbols")
 def symbols(
-    driver: Annotated[Path, typer.Option("--driver", metavar="FILE", exists=True, help="The driver's libcuda.so.1.")],
+    driver: Annotated[Path, option("FILE", "The driver's libcuda.so.1.", exists=True)],
     output: Printed = Output.TABLE,
 ) -> None:
     """List the functions of a driver that gputile does not know, and so refuses to containers.

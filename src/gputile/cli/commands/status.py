@@ -11,6 +11,7 @@ from gputile.cli.options.configuration import INSTALLED_IN
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.output.terminal import columns
+from gputile.cli.parsing.option_object import option
 from gputile.cli.running.watching import Watch, watched
 
 if TYPE_CHECKING:
@@ -25,21 +26,16 @@ LOOK_EVERY_S = 1.0
 def status(
     installed_in: Annotated[
         str,
-        typer.Option(
-            "--installed-in",
-            metavar="NAMESPACE",
-            help="Where gputile is installed.",
+        option(
+            "NAMESPACE",
+            "Where gputile is installed.",
             autocompletion=candidates.namespaces,
             callback=namespaces.namespace,
         ),
     ] = INSTALLED_IN,
-    release: Annotated[
-        str, typer.Option("--release", metavar="NAME", help="The Helm release; default: every one there.")
-    ] = "",
+    release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = "",
     output: Printed = Output.TABLE,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is deployed.")
-    ] = 0,
+    wait: Annotated[float, option("SECONDS", "How long to wait until it is deployed.", min=0)] = 0,
     watch: Watch = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

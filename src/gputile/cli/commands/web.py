@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Reach, RequestTimeout
 from gputile.cli.options.configuration import (
     INSTALLED_IN,
@@ -16,7 +14,7 @@ from gputile.cli.options.configuration import (
     read_given,
 )
 from gputile.cli.output.streams import fail, note, write
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 
 if TYPE_CHECKING:
     from gputile.kube.transport.connection import Connection
@@ -31,32 +29,16 @@ class WebOptions:
     """What the command line asks, in the order of the help."""
 
     port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Port to listen on; of 127.0.0.1 alone, 0: any that is free.",
-        ),
+        int, option("PORT", "Port to listen on; of 127.0.0.1 alone, 0: any that is free.", min=0, max=65535)
     ] = PORT
     tls_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--tls-dir",
-            metavar="DIR",
-            help="Serve in the cluster, by HTTPS on every address, with tls.crt and tls.key of DIR; viewers log in.",
+        option(
+            "DIR", "Serve in the cluster, by HTTPS on every address, with tls.crt and tls.key of DIR; viewers log in."
         ),
     ] = None
     health_port: Annotated[
-        int,
-        typer.Option(
-            "--health-port",
-            metavar="PORT",
-            min=1,
-            max=65535,
-            help="Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.",
-        ),
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.", min=1, max=65535)
     ] = HEALTH_PORT
     config: Config = None
     installed_in: InstalledIn = INSTALLED_IN

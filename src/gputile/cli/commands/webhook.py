@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from gputile.cli.options.common import Context
 from gputile.cli.options.configuration import read_configuration
 from gputile.cli.options.namespaces import namespace
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.parsing.option_object import option, takes
 from gputile.cli.running.serving import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
@@ -19,44 +17,20 @@ class WebhookOptions:
     """What the command line asks, in the order of the help."""
 
     installed_in: Annotated[
-        str,
-        typer.Option(
-            "--installed-in",
-            metavar="NAMESPACE",
-            callback=namespace,
-            help="Where gputile is installed; its Service and Secret are there.",
-        ),
+        str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
     ]
-    service: Annotated[
-        str, typer.Option("--service", metavar="NAME", help="The Service that the API server reaches it by.")
-    ]
-    secret: Annotated[
-        str, typer.Option("--secret", metavar="NAME", help="The Secret that keeps its certificates; made if missing.")
-    ]
-    configuration: Annotated[
-        str,
-        typer.Option(
-            "--configuration", metavar="NAME", help="Name of both webhook configurations; their caBundle is kept."
-        ),
-    ]
+    service: Annotated[str, option("NAME", "The Service that the API server reaches it by.")]
+    secret: Annotated[str, option("NAME", "The Secret that keeps its certificates; made if missing.")]
+    configuration: Annotated[str, option("NAME", "Name of both webhook configurations; their caBundle is kept.")]
     config: FollowedConfig = None
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "0.0.0.0"  # noqa: S104
-    port: Annotated[int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port to listen on; HTTPS.")] = (
-        9443
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "0.0.0.0"  # noqa: S104
+    port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443
+    health_port: Annotated[int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)] = (
+        8083
     )
-    health_port: Annotated[
-        int,
-        typer.Option(
-            "--health-port", metavar="PORT", min=1, max=65535, help="Port of /healthz, /readyz and /metrics; HTTP."
-        ),
-    ] = 8083
     dns_name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dns-name",
-            metavar="NAME",
-            help="A further DNS name or address in the certificate; may be given several times.",
-        ),
+        option("NAME", "A further DNS name or address in the certificate; may be given several times."),
     ] = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None

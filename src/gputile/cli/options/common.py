@@ -9,18 +9,11 @@ import typer
 from gputile.cli.options import candidates
 from gputile.cli.options.duration import duration_s
 from gputile.cli.output.streams import Output, note
+from gputile.cli.parsing.option_object import option
 
-Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's.")
-]
-Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="NAME", help="The kubeconfig's context.", autocompletion=candidates.contexts),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."),
-]
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
+Context = Annotated[str | None, option("NAME", "The kubeconfig's context.", autocompletion=candidates.contexts)]
+Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 
@@ -33,13 +26,7 @@ def _time(text: str) -> str:
 
 
 RequestTimeout = Annotated[
-    str,
-    typer.Option(
-        "--request-timeout",
-        callback=_time,
-        metavar="TIME",
-        help="How long to wait for each answer of the API server: 10s, 2m; 0: no limit.",
-    ),
+    str, option("TIME", "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.", callback=_time)
 ]
 REQUEST_TIMEOUT = "10s"
 
@@ -55,6 +42,6 @@ class Reach:
     def not_used(self) -> None:
         """Say which of the options that name a live cluster count for nothing, since files describe the cluster."""
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
-        for option, value in named.items():
+        for name, value in named.items():
             if value is not None:
-                note(f"{option} is ignored: the cluster is the one in the files of --cluster")
+                note(f"{name} is ignored: the cluster is the one in the files of --cluster")

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gputile.cli.options import candidates, namespaces
 from gputile.cli.output.streams import fail, note
+from gputile.cli.parsing.option_object import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,12 +19,11 @@ INSTALLED_IN = "gputile"
 
 InstalledIn = Annotated[
     str,
-    typer.Option(
-        "--installed-in",
-        metavar="NAMESPACE",
+    option(
+        "NAMESPACE",
+        "Where gputile is installed; a live cluster's configuration is there.",
         autocompletion=candidates.namespaces,
         callback=namespaces.namespace,
-        help="Where gputile is installed; a live cluster's configuration is there.",
     ),
 ]
 

@@ -7,30 +7,17 @@ import typer
 
 from gputile.cli.options.namespaces import namespace
 from gputile.cli.output.streams import fail
+from gputile.cli.parsing.option_object import option
 from gputile.support.logs import LogFormat
 
 if TYPE_CHECKING:
     from gputile.kube.access.kubeconfig import Access
 
-ServiceKubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's, then the pod's own."),
-]
-FollowedConfig = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
-]
-Identity = Annotated[
-    str | None,
-    typer.Option("--identity", metavar="NAME", help="Name of this replica in the Lease; default: the host's name."),
-]
+ServiceKubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's, then the pod's own.")]
+FollowedConfig = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; followed.")]
+Identity = Annotated[str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")]
 LeaseNamespace = Annotated[
-    str | None,
-    typer.Option(
-        "--lease-namespace",
-        metavar="NAMESPACE",
-        callback=namespace,
-        help="Where the Lease is; default: the context's namespace.",
-    ),
+    str | None, option("NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace)
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]

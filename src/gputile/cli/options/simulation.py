@@ -11,6 +11,7 @@ from gputile.cli.options import candidates, namespaces
 from gputile.cli.options.common import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.output.simulation import DecisionFormat
+from gputile.cli.parsing.option_object import option
 from gputile.tools.simulator.rules.values.strictness import Validation
 
 
@@ -31,20 +32,11 @@ class Policy(StrEnum):
 
 ClusterFiles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--cluster",
-        metavar="FILE",
-        help="The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints.",
-    ),
+    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints."),
 ]
 WorkloadFiles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--filename",
-        "-f",
-        metavar="FILE",
-        help="Manifests to read; workloads: a file, a directory, or - for standard input.",
-    ),
+    option("FILE", "Manifests to read; workloads: a file, a directory, or - for standard input.", "--filename", "-f"),
 ]
 FromCluster = Annotated[
     bool,
@@ -56,31 +48,15 @@ Namespace = Annotated[
     str | None,
     namespaces.option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
 ]
-FitFiles = Annotated[
-    list[str] | None,
-    typer.Option("--fit", metavar="FILE", help="Say how many more times the pods of FILE fit, and why no more."),
-]
+FitFiles = Annotated[list[str] | None, option("FILE", "Say how many more times the pods of FILE fit, and why no more.")]
 Unit = Annotated[
-    str | None,
-    typer.Option(
-        "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this; running pods keep their bytes."
-    ),
+    str | None, option("SIZE", "The memory unit, as 128MiB; as if it were this; running pods keep their bytes.")
 ]
 WithoutNode = Annotated[
     list[str] | None,
-    typer.Option(
-        "--without-node",
-        metavar="NAME",
-        help="As if this node left: its pods look for another place.",
-        autocompletion=candidates.nodes,
-    ),
+    option("NAME", "As if this node left: its pods look for another place.", autocompletion=candidates.nodes),
 ]
-WithoutNodes = Annotated[
-    str | None,
-    typer.Option(
-        "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: a=b,c in (d,e),!f."
-    ),
-]
+WithoutNodes = Annotated[str | None, option("SELECTOR", "The same for all nodes with these labels: a=b,c in (d,e),!f.")]
 AdmissionSwitch = Annotated[
     Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
 ]
@@ -89,10 +65,7 @@ Validate = Annotated[
     typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note, nothing."),
 ]
 KindFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kinds", metavar="FILE", help="A file of kind PodKinds; where other kinds have the templates of their pods."
-    ),
+    list[str] | None, option("FILE", "A file of kind PodKinds; where other kinds have the templates of their pods.")
 ]
 IgnoreUnknown = Annotated[
     bool,
@@ -113,25 +86,11 @@ Printed = Annotated[
     ),
 ]
 Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
-    ),
+    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.")
 ]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; for --from-cluster, default: as kubectl's."),
-]
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; for --from-cluster, default: as kubectl's.")]
 Context = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        metavar="NAME",
-        help="The kubeconfig's context; for --from-cluster.",
-        autocompletion=candidates.contexts,
-    ),
+    str | None, option("NAME", "The kubeconfig's context; for --from-cluster.", autocompletion=candidates.contexts)
 ]
 
 

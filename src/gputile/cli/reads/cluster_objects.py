@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail, note
+from gputile.cli.parsing.option_object import option
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
 
 ClusterFiles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--cluster",
-        metavar="FILE",
-        help="The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints.",
-    ),
+    option("FILE", "The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints."),
 ]
 
 
