@@ -1,12 +1,17 @@
 """Names the field of a value that people wrote, and the rule that it breaks."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Meta
 
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
+
+
+def described(text: str, **rules: Any) -> Meta:
+    """Return what a field is, for the schema of its record, and by ``rules`` which values it takes."""
+    return Meta(description=text, **rules)
 
 
 def matching(pattern: str, rule: str, description: str | None = None) -> Meta:

@@ -3,9 +3,9 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from gputile.api.config.section import ConfigurationError, Namespace, Section
+from gputile.api.field_mistake import described
 
 
 class Trust(Section, frozen=True):
@@ -13,20 +13,14 @@ class Trust(Section, frozen=True):
 
     by: Annotated[
         Literal["namespace", "cluster"],
-        Meta(
-            description=(
-                "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of "
-                "one group of `trust.groups`; `cluster`, everybody."
-            )
+        described(
+            "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of one group of "
+            "`trust.groups`; `cluster`, everybody."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
-        Meta(
-            description=(
-                "Namespaces that trust each other, by a name of the group. A namespace is in one group at most."
-            )
-        ),
+        described("Namespaces that trust each other, by a name of the group. A namespace is in one group at most."),
     ] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ from gputile.api.config.section import ConfigurationError, Namespace, Section
 from gputile.api.config.trust_groups import Trust
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.field_mistake import matching
+from gputile.api.field_mistake import described, matching
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
 from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
@@ -22,10 +22,7 @@ KIND = "Configuration"
 class AdmissionConfiguration(Section, frozen=True):
     """The admission webhook; ``gangs`` is whether gangs are planned at all (M13)."""
 
-    trusted_users: Annotated[
-        tuple[str, ...],
-        Meta(description="The users of the API server that may write allocations."),
-    ] = (
+    trusted_users: Annotated[tuple[str, ...], described("The users of the API server that may write allocations.")] = (
         "system:serviceaccount:gputile:gputile-agent",
         "system:serviceaccount:gputile:gputile-controller",
         "system:serviceaccount:gputile:gputile-extender",
@@ -33,10 +30,8 @@ class AdmissionConfiguration(Section, frozen=True):
     )
     gangs: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
-            )
+        described(
+            "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
         ),
     ] = False
 
@@ -46,16 +41,9 @@ class Features(Section, frozen=True):
 
     sharing: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether nodes may be switched to parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."
-            )
-        ),
+        described("Whether nodes may be switched to parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."),
     ] = True
-    topology: Annotated[
-        bool,
-        Meta(description="Whether nodes may be switched to the mode `topology`."),
-    ] = True
+    topology: Annotated[bool, described("Whether nodes may be switched to the mode `topology`.")] = True
 
 
 class GangConfiguration(Section, frozen=True):
@@ -63,35 +51,29 @@ class GangConfiguration(Section, frozen=True):
 
     hold_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "How long the GPUs of a planned gang are kept for it before its pods are planned again; 1 to 86400.",
             ge=1,
             le=86400,
-            description=(
-                "How long the GPUs of a planned gang are kept for it before its pods are planned again; 1 to 86400."
-            ),
         ),
     ] = 120
     patience_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "How long the first gang in the queue lets others go ahead before GPUs that become free are kept for it; "
+            "1 to 86400.",
             ge=1,
             le=86400,
-            description=(
-                "How long the first gang in the queue lets others go ahead before GPUs that become free are "
-                "kept for it; 1 to 86400."
-            ),
         ),
     ] = 600
     keep_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "How long GPUs are kept for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
+            "gang could ever start; 1 to 86400. GPUs that pods leave for one pod of higher priority are kept by "
+            "`preemption.keepSeconds`.",
             ge=1,
             le=86400,
-            description=(
-                "How long GPUs are kept for that gang at most; `gangs.patienceSeconds` if it is not known whether the "
-                "gang could ever start; 1 to 86400. GPUs that pods leave for one pod of higher priority are kept by "
-                "`preemption.keepSeconds`."
-            ),
         ),
     ] = 3600
 
@@ -101,22 +83,18 @@ class PreemptionConfiguration(Section, frozen=True):
 
     enabled: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether pods of lower priority are evicted for a pod or a gang that no GPUs have room for, and the "
-                "GPUs are kept for it."
-            )
+        described(
+            "Whether pods of lower priority are evicted for a pod or a gang that no GPUs have room for, and the GPUs "
+            "are kept for it."
         ),
     ] = True
     keep_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "How long the GPUs are kept for it at most, beyond the longest grace period of the pods that leave; 10 to "
+            "86400. GPUs that become free for a gang are kept by `gangs.keepSeconds`.",
             ge=10,
             le=86400,
-            description=(
-                "How long the GPUs are kept for it at most, beyond the longest grace period of the pods that leave; "
-                "10 to 86400. GPUs that become free for a gang are kept by `gangs.keepSeconds`."
-            ),
         ),
     ] = 120
 
@@ -131,19 +109,18 @@ _MOST_OFFERED = 2**53  # what every reader of JSON keeps exactly
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
     """The GPUs of one node of a type."""
 
-    count: Annotated[int, Meta(ge=1, le=64, description="How many GPUs such a node has; 1 to 64.")] = 1
+    count: Annotated[int, described("How many GPUs such a node has; 1 to 64.", ge=1, le=64)] = 1
     memory: Annotated[
-        MemorySize,
-        Meta(description="Memory of a GPU, as `nvidia-smi --query-gpu=memory.total` prints it: `23028MiB`."),
+        MemorySize, described("Memory of a GPU, as `nvidia-smi --query-gpu=memory.total` prints it: `23028MiB`.")
     ]
 
 
 class NodeTaint(Section, frozen=True, kw_only=True):
     """A taint that the nodes of a type have, beside ``nvidia.com/gpu:NoSchedule``."""
 
-    key: Annotated[str, Meta(min_length=1, description="The key of the taint.")]
-    value: Annotated[str, Meta(description="Its value.")] = ""
-    effect: Annotated[Literal["NoSchedule", "NoExecute"], Meta(description="Its effect.")] = "NoSchedule"
+    key: Annotated[str, described("The key of the taint.", min_length=1)]
+    value: Annotated[str, described("Its value.")] = ""
+    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("Its effect.")] = "NoSchedule"
 
 
 class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
@@ -158,25 +135,21 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             "provider or the autoscaler names their pool.",
         ),
     ]
-    gpus: Annotated[NodeTypeGpus, Meta(description="The GPUs of one node.")]
-    mode: Annotated[Mode, Meta(description="The mode that the nodes join with.")] = Mode.EXCLUSIVE
+    gpus: Annotated[NodeTypeGpus, described("The GPUs of one node.")]
+    mode: Annotated[Mode, described("The mode that the nodes join with.")] = Mode.EXCLUSIVE
     labels: Annotated[
         dict[
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
         ],
-        Meta(description="Further labels of the nodes that pods may select by."),
+        described("Further labels of the nodes that pods may select by."),
     ] = msgspec.field(default_factory=dict)
-    taints: Annotated[
-        tuple[NodeTaint, ...], Meta(description="Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")
-    ] = ()
+    taints: Annotated[tuple[NodeTaint, ...], described("Taints of the nodes, beside `nvidia.com/gpu:NoSchedule`.")] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
-        Meta(
-            description=(
-                "What else one node offers to pods, by resource: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. "
-                "CPU, memory and ephemeral storage are taken to be enough unless they are named."
-            )
+        described(
+            "What else one node offers to pods, by resource: `vpc.amazonaws.com/efa: 4`, `hugepages-2Mi: 4Gi`. CPU, "
+            "memory and ephemeral storage are taken to be enough unless they are named."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -196,29 +169,23 @@ class AutoscalingConfiguration(Section, frozen=True):
 
     enabled: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether the controller asks the cluster's autoscaler for nodes by placeholder pods, and pods are kept "
-                "off node types that could never take them."
-            )
+        described(
+            "Whether the controller asks the cluster's autoscaler for nodes by placeholder pods, and pods are kept "
+            "off node types that could never take them."
         ),
     ] = False
-    most_nodes: Annotated[
-        int, Meta(ge=1, le=100, description="How many nodes are asked for at once, at most; 1 to 100.")
-    ] = 10
+    most_nodes: Annotated[int, described("How many nodes are asked for at once, at most; 1 to 100.", ge=1, le=100)] = 10
     wait_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "How long a node may take until it joins, and then until its agent has reported GPUs; 10 to 86400.",
             ge=10,
             le=86400,
-            description=(
-                "How long a node may take until it joins, and then until its agent has reported GPUs; 10 to 86400."
-            ),
         ),
     ] = 900
     node_types: Annotated[
         tuple[NodeTypeConfiguration, ...],
-        Meta(description="The GPU nodes that the autoscaler can add, those that are tried first in front."),
+        described("The GPU nodes that the autoscaler can add, those that are tried first in front."),
     ] = ()
 
 
@@ -226,18 +193,15 @@ class ControllerConfiguration(Section, frozen=True):
     """The controller: taints (G7), and nodes whose agent is silent."""
 
     taint_nodes: Annotated[
-        bool,
-        Meta(description="Whether GPU nodes get the taint `nvidia.com/gpu:NoSchedule`, which keeps other pods off."),
+        bool, described("Whether GPU nodes get the taint `nvidia.com/gpu:NoSchedule`, which keeps other pods off.")
     ] = True
     agent_silent_seconds: Annotated[
         int,
-        Meta(
+        described(
+            "For how long a kubelet may offer nothing of what the node's agent reported before the node gets the "
+            "condition `gputile.io/AgentSilent`; 1 to 86400.",
             ge=1,
             le=86400,
-            description=(
-                "For how long a kubelet may offer nothing of what the node's agent reported before the node "
-                "gets the condition `gputile.io/AgentSilent`; 1 to 86400."
-            ),
         ),
     ] = 120
 
@@ -247,38 +211,27 @@ class GpuTime(Section, frozen=True):
 
     policy: Annotated[
         str | int,
-        Meta(
+        described(
+            "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in ACK. The label "
+            "`gputile.io/gpu-time-policy` of a node goes before it; `core_mem` nodes use `fixed` unless the label "
+            "says otherwise.",
             extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
-            description=(
-                "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in "
-                "ACK. The label `gputile.io/gpu-time-policy` of a node goes before it; `core_mem` nodes use "
-                "`fixed` unless the label says otherwise."
-            ),
         ),
     ] = GpuTimePolicy.WEIGHTED.value
-    quantum_ms: Annotated[
-        int,
-        Meta(ge=5, le=500, description="How long a turn is, ms; 5 to 500."),
-    ] = 30
+    quantum_ms: Annotated[int, described("How long a turn is, ms; 5 to 500.", ge=5, le=500)] = 30
     longest_wait_ms: Annotated[
         int,
-        Meta(
-            ge=100,
-            le=60000,
-            description="After how long a container that waits goes before all others, ms; 100 to 60000.",
-        ),
+        described("After how long a container that waits goes before all others, ms; 100 to 60000.", ge=100, le=60000),
     ] = 1000
     max_weight: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=MOST_WEIGHT,
-            description="The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000.",
+        described(
+            "The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000.", ge=1, le=MOST_WEIGHT
         ),
     ] = 1
     namespace_max_weight: Annotated[
         dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
-        Meta(description="The same for the pods of some namespaces, by namespace."),
+        described("The same for the pods of some namespaces, by namespace."),
     ] = msgspec.field(default_factory=dict)
 
     def most_weight(self, namespace: str) -> int:
@@ -289,55 +242,39 @@ class GpuTime(Section, frozen=True):
 class Configuration(Section, frozen=True):
     """The whole configuration. The descriptions of the fields are the reference that people read."""
 
-    api_version: Annotated[
-        Literal["gputile.io/v1alpha1"],
-        Meta(description="The version of this file."),
-    ] = "gputile.io/v1alpha1"
-    kind: Annotated[
-        Literal["Configuration"],
-        Meta(description="What this file is."),
-    ] = "Configuration"
-    gpu_memory_unit: Annotated[
-        MemorySize,
-        Meta(description="One unit of `aliyun.com/gpu-mem`: 64MiB or more."),
-    ] = "1GiB"
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
+        "gputile.io/v1alpha1"
+    )
+    kind: Annotated[Literal["Configuration"], described("What this file is.")] = "Configuration"
+    gpu_memory_unit: Annotated[MemorySize, described("One unit of `aliyun.com/gpu-mem`: 64MiB or more.")] = "1GiB"
     placement: Annotated[
         Placement,
-        Meta(
-            description=(
-                "Which nodes and GPUs are filled first: `binpack`, the fullest; `spread`, the emptiest; "
-                "`packing`, those that cost later pods least. The label `ack.node.gpu.placement` chooses "
-                "among the GPUs of its node."
-            )
+        described(
+            "Which nodes and GPUs are filled first: `binpack`, the fullest; `spread`, the emptiest; `packing`, those "
+            "that cost later pods least. The label `ack.node.gpu.placement` chooses among the GPUs of its node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=1024,
-            description="The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024.",
+        described(
+            "The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024.", ge=1, le=1024
         ),
     ] = 16
-    trust: Annotated[Trust, Meta(description="Who may share a GPU that isolates nothing.")] = Trust()
-    admission: Annotated[AdmissionConfiguration, Meta(description="The admission webhook.")] = AdmissionConfiguration()
-    features: Annotated[Features, Meta(description="What GPU nodes may be switched to.")] = Features()
-    gangs: Annotated[GangConfiguration, Meta(description="How gangs are planned.")] = GangConfiguration()
-    preemption: Annotated[PreemptionConfiguration, Meta(description="Preemption of GPU pods by priority.")] = (
+    trust: Annotated[Trust, described("Who may share a GPU that isolates nothing.")] = Trust()
+    admission: Annotated[AdmissionConfiguration, described("The admission webhook.")] = AdmissionConfiguration()
+    features: Annotated[Features, described("What GPU nodes may be switched to.")] = Features()
+    gangs: Annotated[GangConfiguration, described("How gangs are planned.")] = GangConfiguration()
+    preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
     )
-    autoscaling: Annotated[AutoscalingConfiguration, Meta(description="What the cluster's autoscaler is told.")] = (
+    autoscaling: Annotated[AutoscalingConfiguration, described("What the cluster's autoscaler is told.")] = (
         AutoscalingConfiguration()
     )
-    controller: Annotated[ControllerConfiguration, Meta(description="The controller.")] = ControllerConfiguration()
-    gpu_time: Annotated[GpuTime, Meta(description="How time on GPUs is shared.")] = GpuTime()
+    controller: Annotated[ControllerConfiguration, described("The controller.")] = ControllerConfiguration()
+    gpu_time: Annotated[GpuTime, described("How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
         str,
-        Meta(
-            description=(
-                "The scheduler that admission writes into GPU pods that name none; empty: they stay as they are."
-            )
-        ),
+        described("The scheduler that admission writes into GPU pods that name none; empty: they stay as they are."),
     ] = ""
 
     def __post_init__(self) -> None:

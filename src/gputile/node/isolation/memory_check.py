@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-import msgspec
-
+from gputile.api.field_mistake import described
 from gputile.api.old_keys import OldKeys
 from gputile.node.isolation.library import library_path
 from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
@@ -32,13 +31,13 @@ class MemoryRow(OldKeys, frozen=True, rename="camel"):
     """
 
     old_keys: ClassVar[Mapping[str, str]] = {"limitMib": "limit_mib", "askedMib": "asked_mib", "gotMib": "got_mib"}
-    way: Annotated[str, msgspec.Meta(description="The way to memory.")]
-    processes: Annotated[int, msgspec.Meta(description="How many processes of one allocation shared the limit.")]
-    limit_mib: Annotated[int, msgspec.Meta(description="The limit, MiB.")]
-    asked_mib: Annotated[int, msgspec.Meta(description="What was asked for, MiB.")]
-    got_mib: Annotated[int, msgspec.Meta(description="What was got, MiB.")]
-    holds: Annotated[bool, msgspec.Meta(description="Whether the limit held.")]
-    failed: Annotated[str, msgspec.Meta(description='What else went wrong, "" for nothing.')] = ""
+    way: Annotated[str, described("The way to memory.")]
+    processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
+    limit_mib: Annotated[int, described("The limit, MiB.")]
+    asked_mib: Annotated[int, described("What was asked for, MiB.")]
+    got_mib: Annotated[int, described("What was got, MiB.")]
+    holds: Annotated[bool, described("Whether the limit held.")]
+    failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
 
 
 def memory_rows(

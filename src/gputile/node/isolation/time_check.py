@@ -14,8 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Annotated, ClassVar, Final
 
-import msgspec
-
+from gputile.api.field_mistake import described
 from gputile.api.old_keys import OldKeys
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
@@ -39,18 +38,14 @@ class TimeRow(OldKeys, frozen=True, rename="camel"):
     """
 
     old_keys: ClassVar[Mapping[str, str]] = {"wantedRatio": "wanted_ratio"}
-    what: Annotated[str, msgspec.Meta(description="What was measured.")]
-    wanted: Annotated[
-        float, msgspec.Meta(description="The part of the GPU's time that the container was to get; 1 is all.")
-    ]
-    got: Annotated[float, msgspec.Meta(description="The part that it got.")]
-    wanted_ratio: Annotated[
-        float, msgspec.Meta(description="What it was to get by what the row before got, 0 where it was alone.")
-    ]
-    ratio: Annotated[float, msgspec.Meta(description="What it got by what the row before got, 0 where it was alone.")]
-    holds: Annotated[bool, msgspec.Meta(description="Whether the bound held.")]
-    failed: Annotated[str, msgspec.Meta(description='What went wrong, "" for nothing.')] = ""
-    bound: Annotated[str, msgspec.Meta(description='What its part must keep to, "" where only the ratio counts.')] = ""
+    what: Annotated[str, described("What was measured.")]
+    wanted: Annotated[float, described("The part of the GPU's time that the container was to get; 1 is all.")]
+    got: Annotated[float, described("The part that it got.")]
+    wanted_ratio: Annotated[float, described("What it was to get by what the row before got, 0 where it was alone.")]
+    ratio: Annotated[float, described("What it got by what the row before got, 0 where it was alone.")]
+    holds: Annotated[bool, described("Whether the bound held.")]
+    failed: Annotated[str, described('What went wrong, "" for nothing.')] = ""
+    bound: Annotated[str, described('What its part must keep to, "" where only the ratio counts.')] = ""
 
 
 class ProbeError(RuntimeError):

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from gputile.api.field_mistake import matching
+from gputile.api.field_mistake import described, matching
 from gputile.api.quantity import MemorySize, parse_mib
 from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
@@ -41,12 +41,11 @@ class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, f
 class Gpus(_PoolSection, frozen=True, kw_only=True):
     """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
 
-    count: Annotated[int, msgspec.Meta(description="How many GPUs a node has.", ge=1, le=MOST_GPUS)] = 1
+    count: Annotated[int, described("How many GPUs a node has.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
-        MemorySize,
-        msgspec.Meta(description="Memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB."),
+        MemorySize, described("Memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB.")
     ]
-    model: Annotated[str, msgspec.Meta(description="Their model, as nvidia-smi prints it.", max_length=96)] = ""
+    model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
 
 
 class NodePool(_PoolSection, frozen=True, kw_only=True):
@@ -56,30 +55,28 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     the GPU, such as nvidia-l4. ``autoscaler`` names the program that adds nodes.
     """
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")] = (
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
         "gputile.io/v1alpha1"
     )
-    kind: Annotated[Literal["NodePool"], msgspec.Meta(description="What this file is.")] = "NodePool"
-    provider: Annotated[Literal["eks", "aks", "gke"], msgspec.Meta(description="Which cloud.")]
-    way: Annotated[
-        str, msgspec.Meta(description="Where driver and device plugin come from: one of the provider's ways.")
-    ]
+    kind: Annotated[Literal["NodePool"], described("What this file is.")] = "NodePool"
+    provider: Annotated[Literal["eks", "aks", "gke"], described("Which cloud.")]
+    way: Annotated[str, described("Where driver and device plugin come from: one of the provider's ways.")]
     name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _NAME_RULE, "The pool's name.")]
-    cluster: Annotated[str, msgspec.Meta(description="The cluster's name.", min_length=1)]
-    location: Annotated[str, msgspec.Meta(description="EKS: the region; GKE: the location.")] = ""
-    resource_group: Annotated[str, msgspec.Meta(description="AKS: the resource group.")] = ""
-    instance_type: Annotated[str, msgspec.Meta(description="Instance, VM or machine type.", min_length=1)]
-    accelerator: Annotated[str, msgspec.Meta(description="GKE: the GPU, as nvidia-l4.")] = ""
-    gpus: Annotated[Gpus, msgspec.Meta(description="The GPUs of one node.")]
-    min_nodes: Annotated[int, msgspec.Meta(description="The fewest nodes.", ge=0, le=1000)] = 0
-    max_nodes: Annotated[int, msgspec.Meta(description="The most nodes.", ge=1, le=1000)] = 3
-    mode: Annotated[Mode, msgspec.Meta(description="The node mode.")] = Mode.EXCLUSIVE
+    cluster: Annotated[str, described("The cluster's name.", min_length=1)]
+    location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
+    resource_group: Annotated[str, described("AKS: the resource group.")] = ""
+    instance_type: Annotated[str, described("Instance, VM or machine type.", min_length=1)]
+    accelerator: Annotated[str, described("GKE: the GPU, as nvidia-l4.")] = ""
+    gpus: Annotated[Gpus, described("The GPUs of one node.")]
+    min_nodes: Annotated[int, described("The fewest nodes.", ge=0, le=1000)] = 0
+    max_nodes: Annotated[int, described("The most nodes.", ge=1, le=1000)] = 3
+    mode: Annotated[Mode, described("The node mode.")] = Mode.EXCLUSIVE
     placement: Annotated[
-        Placement | None, msgspec.Meta(description="The label ack.node.gpu.placement; absent: the nodes have none.")
+        Placement | None, described("The label ack.node.gpu.placement; absent: the nodes have none.")
     ] = None
-    gpu_memory_unit: Annotated[MemorySize, msgspec.Meta(description="The cluster's memory unit.")] = "1GiB"
-    autoscaler: Annotated[Autoscaler, msgspec.Meta(description="Who adds nodes.")] = "cluster-autoscaler"
-    labels: Annotated[dict[str, str], msgspec.Meta(description="Further labels of the nodes.")] = {}
+    gpu_memory_unit: Annotated[MemorySize, described("The cluster's memory unit.")] = "1GiB"
+    autoscaler: Annotated[Autoscaler, described("Who adds nodes.")] = "cluster-autoscaler"
+    labels: Annotated[dict[str, str], described("Further labels of the nodes.")] = {}
 
     @property
     def unit_mib(self) -> int:

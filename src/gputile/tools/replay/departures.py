@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gputile.api.field_mistake import described
 from gputile.api.old_keys import OldKeys
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import Placer
@@ -50,21 +50,19 @@ class Stay(OldKeys, frozen=True, rename="camel"):
         "waitSeconds": "wait_seconds",
         "failedPods": "failed_pods",
     }
-    workload: Annotated[str, msgspec.Meta(description="Which workload of the trace.")]
-    policy: Annotated[str, msgspec.Meta(description="Which placement policy.")]
-    seed: Annotated[int, msgspec.Meta(description="The seed of the times.")]
-    load: Annotated[float, msgspec.Meta(description="Peak demand as a multiple of the cluster's GPUs.")]
-    pods: Annotated[int, msgspec.Meta(description="How many pods came.")]
+    workload: Annotated[str, described("Which workload of the trace.")]
+    policy: Annotated[str, described("Which placement policy.")]
+    seed: Annotated[int, described("The seed of the times.")]
+    load: Annotated[float, described("Peak demand as a multiple of the cluster's GPUs.")]
+    pods: Annotated[int, described("How many pods came.")]
     gpu_hours_asked: Annotated[
-        float, msgspec.Meta(description="GPU-hours that pods would have used by then, had each started when it came.")
+        float, described("GPU-hours that pods would have used by then, had each started when it came.")
     ]
-    gpu_hours: Annotated[float, msgspec.Meta(description="Allocated GPU-hours.")]
-    waited_pods: Annotated[int, msgspec.Meta(description="Pods that started later than they came.")]
-    wait_seconds: Annotated[
-        float, msgspec.Meta(description="Mean wait of all pods; of pods that never started, until the end.")
-    ]
-    failed_pods: Annotated[int, msgspec.Meta(description="Pods that had not started when the last pod came.")]
-    seconds: Annotated[float, msgspec.Meta(description="CPU time of the replay.")] = 0.0
+    gpu_hours: Annotated[float, described("Allocated GPU-hours.")]
+    waited_pods: Annotated[int, described("Pods that started later than they came.")]
+    wait_seconds: Annotated[float, described("Mean wait of all pods; of pods that never started, until the end.")]
+    failed_pods: Annotated[int, described("Pods that had not started when the last pod came.")]
+    seconds: Annotated[float, described("CPU time of the replay.")] = 0.0
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:

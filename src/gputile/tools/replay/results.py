@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-import msgspec
 import numpy as np
 
+from gputile.api.field_mistake import described
 from gputile.api.old_keys import OldKeys
 from gputile.tools.replay.engine import Curve
 
@@ -17,17 +17,15 @@ class ReplayResult(OldKeys, frozen=True, rename="camel"):
     """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
 
     old_keys: ClassVar[Mapping[str, str]] = {"failedPods": "failed_pods"}
-    workload: Annotated[str, msgspec.Meta(description="Which workload of the trace.")]
-    policy: Annotated[str, msgspec.Meta(description="Which placement policy.")]
-    seed: Annotated[int, msgspec.Meta(description="The seed of the order of the pods.")]
+    workload: Annotated[str, described("Which workload of the trace.")]
+    policy: Annotated[str, described("Which placement policy.")]
+    seed: Annotated[int, described("The seed of the order of the pods.")]
     allocated: Annotated[
         dict[str, float | None],
-        msgspec.Meta(
-            description="Allocated GPUs, per cent, by the per cent asked for; null where it was never just that.",
-        ),
+        described("Allocated GPUs, per cent, by the per cent asked for; null where it was never just that."),
     ]
-    failed_pods: Annotated[int, msgspec.Meta(description="Pods that fitted nowhere when they came.")]
-    seconds: Annotated[float, msgspec.Meta(description="CPU time of the replay.")]
+    failed_pods: Annotated[int, described("Pods that fitted nowhere when they came.")]
+    seconds: Annotated[float, described("CPU time of the replay.")]
 
 
 def allocated(curve: Curve, point: int) -> float | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from gputile.api.field_mistake import described
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
@@ -26,12 +27,10 @@ _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrad
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
     """What is wrong with ``object``, by which rule, and what to do. ``state`` is Ready where all components may be."""
 
-    object: Annotated[str, msgspec.Meta(description="What is wrong: a Helm release, the API server, images, pods.")]
-    rule: Annotated[str, msgspec.Meta(description="What is wrong with it.")]
-    remedy: Annotated[str, msgspec.Meta(description="What to do about it.")]
-    state: Annotated[
-        RolloutState, msgspec.Meta(description="How far the installation can be at most; Ready where it hinders none.")
-    ]
+    object: Annotated[str, described("What is wrong: a Helm release, the API server, images, pods.")]
+    rule: Annotated[str, described("What is wrong with it.")]
+    remedy: Annotated[str, described("What to do about it.")]
+    state: Annotated[RolloutState, described("How far the installation can be at most; Ready where it hinders none.")]
 
 
 def old_server(version: ServerVersion) -> list[InstallationProblem]:

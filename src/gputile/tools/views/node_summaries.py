@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from gputile.api.field_mistake import described
 from gputile.api.old_keys import OldKeys
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -16,25 +17,25 @@ class GpuSummary(OldKeys, frozen=True, rename="camel"):
 
     old_keys: ClassVar[Mapping[str, str]] = {"bookedMib": "usedMib", "computePercent": "usedPercent"}
 
-    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
-    uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID, as NVIDIA's tools print it.")]
-    model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
-    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
-    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
-    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
-    pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
-    healthy: Annotated[bool, msgspec.Meta(description="Whether it is in order.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     """One pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are not known, where they are not."""
 
-    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
-    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
-    mib: Annotated[dict[int, int], msgspec.Meta(description="MiB on each GPU, by the number of the GPU.")]
-    whole: Annotated[bool, msgspec.Meta(description="Whether it has whole GPUs.")]
-    asked_mib: Annotated[int, msgspec.Meta(description="What it asks for, MiB.")]
-    problem: Annotated[str, msgspec.Meta(description='Why its GPUs are not known, "" where they are.')] = ""
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    mib: Annotated[dict[int, int], described("MiB on each GPU, by the number of the GPU.")]
+    whole: Annotated[bool, described("Whether it has whole GPUs.")]
+    asked_mib: Annotated[int, described("What it asks for, MiB.")]
+    problem: Annotated[str, described('Why its GPUs are not known, "" where they are.')] = ""
 
 
 class NodeSummary(OldKeys, frozen=True, rename="camel"):
@@ -43,16 +44,16 @@ class NodeSummary(OldKeys, frozen=True, rename="camel"):
     ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
     """
 
-    name: Annotated[str, msgspec.Meta(description="The node's name.")]
-    address: Annotated[str, msgspec.Meta(description="The node's address.")]
-    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where it is not valid.')]
-    shared: Annotated[bool, msgspec.Meta(description="Whether GPUs are given away in parts.")]
-    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuSummary], msgspec.Meta(description="Its GPUs.")]
-    pods: Annotated[list[PodSummary], msgspec.Meta(description="The pods that have GPUs there.")]
-    problem: Annotated[str, msgspec.Meta(description='What is wrong with the node\'s own words, "" for nothing.')] = ""
+    name: Annotated[str, described("The node's name.")]
+    address: Annotated[str, described("The node's address.")]
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    shared: Annotated[bool, described("Whether GPUs are given away in parts.")]
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuSummary], described("Its GPUs.")]
+    pods: Annotated[list[PodSummary], described("The pods that have GPUs there.")]
+    problem: Annotated[str, described('What is wrong with the node\'s own words, "" for nothing.')] = ""
     replicas: Annotated[
-        int, msgspec.Meta(description="How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
+        int, described("How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
     ] = 0
 
     @property

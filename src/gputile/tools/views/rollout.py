@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from gputile.api.field_mistake import described
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Terminated, WorkloadCondition
 from gputile.tools.views.remedies import remedy_of
 
@@ -46,13 +47,13 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     ``remedy`` is what to do about the reason, "" where nothing is known.
     """
 
-    name: Annotated[str, msgspec.Meta(description="Which component.")]
-    kind: Annotated[str, msgspec.Meta(description="Deployment or DaemonSet.")]
-    state: Annotated[RolloutState, msgspec.Meta(description="Whether it is ready.")]
-    ready: Annotated[int, msgspec.Meta(description="How many of its pods are ready.")]
-    wanted: Annotated[int, msgspec.Meta(description="How many pods it is to have.")]
-    reason: Annotated[str, msgspec.Meta(description='What is in the way, "" for nothing.')] = ""
-    remedy: Annotated[str, msgspec.Meta(description='What to do about it, "" where nothing is known.')] = ""
+    name: Annotated[str, described("Which component.")]
+    kind: Annotated[str, described("Deployment or DaemonSet.")]
+    state: Annotated[RolloutState, described("Whether it is ready.")]
+    ready: Annotated[int, described("How many of its pods are ready.")]
+    wanted: Annotated[int, described("How many pods it is to have.")]
+    reason: Annotated[str, described('What is in the way, "" for nothing.')] = ""
+    remedy: Annotated[str, described('What to do about it, "" where nothing is known.')] = ""
 
 
 def component_of(

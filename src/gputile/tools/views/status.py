@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.core import Node
+from gputile.api.field_mistake import described
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
@@ -39,15 +40,13 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
     is known of the node is what the last one said.
     """
 
-    name: Annotated[str, msgspec.Meta(description="The node's name.")]
-    agent_there: Annotated[bool, msgspec.Meta(description="Whether an agent has a pod there.")]
-    agent_ready: Annotated[bool, msgspec.Meta(description="Whether the agent is ready.")]
-    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where the agent has reported none.')]
-    unit_mib: Annotated[
-        int, msgspec.Meta(description="The memory unit in force, MiB, 0 where the agent has reported none.")
-    ]
-    gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
-    problems: Annotated[list[str], msgspec.Meta(description="What is pending or wrong on the node, in its own words.")]
+    name: Annotated[str, described("The node's name.")]
+    agent_there: Annotated[bool, described("Whether an agent has a pod there.")]
+    agent_ready: Annotated[bool, described("Whether the agent is ready.")]
+    mode: Annotated[str, described('The mode in force, "" where the agent has reported none.')]
+    unit_mib: Annotated[int, described("The memory unit in force, MiB, 0 where the agent has reported none.")]
+    gpus: Annotated[int, described("How many GPUs it has.")]
+    problems: Annotated[list[str], described("What is pending or wrong on the node, in its own words.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,23 +57,19 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     ``problems`` is what is wrong with the whole, and no component's own state tells.
     """
 
-    phase: Annotated[RolloutPhase, msgspec.Meta(description="What the installation is.")]
-    unit_mib: Annotated[
-        int, msgspec.Meta(description="The configured memory unit, MiB, 0 where there is no configuration.")
-    ]
-    resting: Annotated[int, msgspec.Meta(description="How many nodes have no GPU, so that their agents wait for one.")]
-    components: Annotated[list[Component], msgspec.Meta(description="The components.")]
-    nodes: Annotated[list[InstalledNode], msgspec.Meta(description="The GPU nodes.")]
+    phase: Annotated[RolloutPhase, described("What the installation is.")]
+    unit_mib: Annotated[int, described("The configured memory unit, MiB, 0 where there is no configuration.")]
+    resting: Annotated[int, described("How many nodes have no GPU, so that their agents wait for one.")]
+    components: Annotated[list[Component], described("The components.")]
+    nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
     traces: Annotated[
-        list[str],
-        msgspec.Meta(description="What programs outside of pods have left, where there is no component."),
+        list[str], described("What programs outside of pods have left, where there is no component.")
     ] = []
     elsewhere: Annotated[
-        list[str], msgspec.Meta(description="Other namespaces that its webhook is in, if there is no component here.")
+        list[str], described("Other namespaces that its webhook is in, if there is no component here.")
     ] = []
     problems: Annotated[
-        list[InstallationProblem],
-        msgspec.Meta(description="What is wrong with the whole, and no component's own state tells."),
+        list[InstallationProblem], described("What is wrong with the whole, and no component's own state tells.")
     ] = []
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gputile.api.core import Quantity, ResourceList
+from gputile.api.field_mistake import described
 from gputile.api.quantity import MemorySize
 from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS
@@ -25,68 +26,59 @@ class _DescriptionSection(msgspec.Struct, rename="camel", forbid_unknown_fields=
 class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
     """Equal GPUs. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
 
-    count: Annotated[int, msgspec.Meta(description="How many GPUs.", ge=1, le=MOST_GPUS)] = 1
-    memory: Annotated[MemorySize, msgspec.Meta(description="Memory of each, as 15GiB.")]
-    model: Annotated[str, msgspec.Meta(description="Their model, as nvidia-smi prints it.", max_length=96)] = ""
+    count: Annotated[int, described("How many GPUs.", ge=1, le=MOST_GPUS)] = 1
+    memory: Annotated[MemorySize, described("Memory of each, as 15GiB.")]
+    model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
     bandwidth: Annotated[
-        Literal["", "nvlink", "pcie"] | list[list[float]],
-        msgspec.Meta(description="How they are linked, or a matrix in GB/s."),
+        Literal["", "nvlink", "pcie"] | list[list[float]], described("How they are linked, or a matrix in GB/s.")
     ] = ""
-    unhealthy: Annotated[
-        list[int], msgspec.Meta(description="Which of them are unhealthy, counted within the group from 0.")
-    ] = []
+    unhealthy: Annotated[list[int], described("Which of them are unhealthy, counted within the group from 0.")] = []
 
 
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
     """core/v1 Taint."""
 
-    key: Annotated[str, msgspec.Meta(description="The taint's key.")]
-    value: Annotated[str, msgspec.Meta(description="The taint's value.")] = ""
-    effect: Annotated[str, msgspec.Meta(description="NoSchedule, PreferNoSchedule or NoExecute.")] = "NoSchedule"
+    key: Annotated[str, described("The taint's key.")]
+    value: Annotated[str, described("The taint's value.")] = ""
+    effect: Annotated[str, described("NoSchedule, PreferNoSchedule or NoExecute.")] = "NoSchedule"
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     """One node, or ``count`` equal ones called ``name``-1 and so on. No ``mode`` is a node without the label."""
 
-    name: Annotated[str, msgspec.Meta(description="The node's name; of several, what their names begin with.")]
+    name: Annotated[str, described("The node's name; of several, what their names begin with.")]
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
-        msgspec.Meta(description="How many equal nodes: NAME-1 and so on; absent: one, called NAME."),
+        described("How many equal nodes: NAME-1 and so on; absent: one, called NAME."),
     ] = None
-    address: Annotated[str, msgspec.Meta(description="The node's address.")] = ""
-    mode: Annotated[Mode | None, msgspec.Meta(description="The node mode; absent: the node has no label of it.")] = None
+    address: Annotated[str, described("The node's address.")] = ""
+    mode: Annotated[Mode | None, described("The node mode; absent: the node has no label of it.")] = None
     placement: Annotated[
-        Placement | None, msgspec.Meta(description="The label ack.node.gpu.placement; absent: the node has none.")
+        Placement | None, described("The label ack.node.gpu.placement; absent: the node has none.")
     ] = None
-    gpus: Annotated[GpuGroup | list[GpuGroup], msgspec.Meta(description="Its GPUs, or groups of equal ones.")] = []
+    gpus: Annotated[GpuGroup | list[GpuGroup], described("Its GPUs, or groups of equal ones.")] = []
     labels: Annotated[
         dict[str, str],
-        msgspec.Meta(
-            description="Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."
-        ),
+        described("Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."),
     ] = {}
-    annotations: Annotated[dict[str, str], msgspec.Meta(description="Further annotations.")] = {}
+    annotations: Annotated[dict[str, str], described("Further annotations.")] = {}
     taints: Annotated[
-        list[DescribedTaint] | None,
-        msgspec.Meta(description="Its taints; absent: a node with GPUs has nvidia.com/gpu:NoSchedule."),
+        list[DescribedTaint] | None, described("Its taints; absent: a node with GPUs has nvidia.com/gpu:NoSchedule.")
     ] = None
-    unschedulable: Annotated[bool, msgspec.Meta(description="Whether it is cordoned.")] = False
-    cpu: Annotated[Quantity, msgspec.Meta(description="Its CPUs, as a Kubernetes quantity.")] = 128
-    memory: Annotated[Quantity, msgspec.Meta(description="Its memory, as a Kubernetes quantity or as 128GiB.")] = (
-        "1024GiB"
-    )
-    pods: Annotated[int, msgspec.Meta(description="How many pods it takes.", ge=0, le=100_000)] = 110
-    resources: Annotated[ResourceList, msgspec.Meta(description="Further resources, as Kubernetes quantities.")] = {}
+    unschedulable: Annotated[bool, described("Whether it is cordoned.")] = False
+    cpu: Annotated[Quantity, described("Its CPUs, as a Kubernetes quantity.")] = 128
+    memory: Annotated[Quantity, described("Its memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
+    pods: Annotated[int, described("How many pods it takes.", ge=0, le=100_000)] = 110
+    resources: Annotated[ResourceList, described("Further resources, as Kubernetes quantities.")] = {}
 
 
 class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     """The whole description."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")]
-    kind: Annotated[Literal["Cluster"], msgspec.Meta(description="What this file is.")]
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
+    kind: Annotated[Literal["Cluster"], described("What this file is.")]
     gpu_memory_unit: Annotated[
-        MemorySize | None,
-        msgspec.Meta(description="The cluster's memory unit, as 128MiB; absent: the configuration's."),
+        MemorySize | None, described("The cluster's memory unit, as 128MiB; absent: the configuration's.")
     ] = None
-    nodes: Annotated[list[DescribedNode], msgspec.Meta(description="Its nodes.")]
-    metadata: Annotated[dict[str, Any], msgspec.Meta(description="A name and what else one likes; not read.")] = {}
+    nodes: Annotated[list[DescribedNode], described("Its nodes.")]
+    metadata: Annotated[dict[str, Any], described("A name and what else one likes; not read.")] = {}

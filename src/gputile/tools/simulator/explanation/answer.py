@@ -8,6 +8,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.field_mistake import described
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
 from gputile.core.devices.request import RequestError
@@ -104,37 +105,29 @@ class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     would say so, too.
     """
 
-    name: Annotated[str, msgspec.Meta(description="The node's name.")]
-    in_tree: Annotated[
-        str, msgspec.Meta(description='What kube-scheduler\'s own rules say against the node, "" for nothing.')
-    ]
-    gpu: Annotated[str, msgspec.Meta(description='What the node\'s GPUs say against it, "" for nothing.')]
-    lasting: Annotated[
-        bool, msgspec.Meta(description="Whether the node would not serve the pod even if it were empty.")
-    ]
-    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
-    gpus: Annotated[list[GpuReport], msgspec.Meta(description="Its GPUs.")] = msgspec.field(name="cards")
-    fits: Annotated[bool, msgspec.Meta(description="Whether the pod could be placed here now.")]
+    name: Annotated[str, described("The node's name.")]
+    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
+    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
+    lasting: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")]
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
+    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
 
-    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
-    pod: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    namespace: Annotated[str, described("The pod's namespace.")]
+    pod: Annotated[str, described("The pod's name.")]
     state: Annotated[
-        str,
-        msgspec.Meta(
-            description="What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended."
-        ),
+        str, described("What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended.")
     ]
-    node: Annotated[str | None, msgspec.Meta(description="The node that it is on, null where it is on none.")]
-    text: Annotated[str, msgspec.Meta(description="The same in sentences.")]
+    node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
+    text: Annotated[str, described("The same in sentences.")]
     nodes: Annotated[
-        list[ExplainedNode],
-        msgspec.Meta(description="What each node says, the nearest first; empty where the pod has its place."),
+        list[ExplainedNode], described("What each node says, the nearest first; empty where the pod has its place.")
     ]
-    changes: Annotated[list[Remedy], msgspec.Meta(description="Changes each of which would be enough by itself.")]
+    changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:

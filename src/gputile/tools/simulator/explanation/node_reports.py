@@ -9,6 +9,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.field_mistake import described
 from gputile.api.well_known import GANG_GATE
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
@@ -29,25 +30,23 @@ from gputile.tools.simulator.explanation.proposals import overlooked
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
     """A pod on a GPU: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
 
-    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
-    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
-    mib: Annotated[int, msgspec.Meta(description="MiB of the GPU that it has.")]
-    percent: Annotated[int, msgspec.Meta(description="Compute that it has, per cent.")]
-    kept: Annotated[bool, msgspec.Meta(description="Whether the place is kept for it and it is not bound yet.")] = False
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    mib: Annotated[int, described("MiB of the GPU that it has.")]
+    percent: Annotated[int, described("Compute that it has, per cent.")]
+    kept: Annotated[bool, described("Whether the place is kept for it and it is not bound yet.")] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's GPUs."""
 
-    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
-    uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID.")]
-    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
-    free_mib: Annotated[int, msgspec.Meta(description="Memory that is free, MiB.")]
-    free_percent: Annotated[int, msgspec.Meta(description="Compute that is free, per cent.")]
-    pods: Annotated[list[HolderReport], msgspec.Meta(description="Who has a part of it.")]
-    lacks: Annotated[
-        str, msgspec.Meta(description='Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')
-    ]
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    uuid: Annotated[str, described("The GPU's UUID.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    free_mib: Annotated[int, described("Memory that is free, MiB.")]
+    free_percent: Annotated[int, described("Compute that is free, per cent.")]
+    pods: Annotated[list[HolderReport], described("Who has a part of it.")]
+    lacks: Annotated[str, described('Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.core import Node, Pod
+from gputile.api.field_mistake import described
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
 from gputile.api.wording import first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
@@ -28,8 +29,8 @@ _NAMES_SHOWN = 5
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
     """One change that would be enough by itself. ``nodes`` are those where the pod would then fit, as far as named."""
 
-    change: Annotated[str, msgspec.Meta(description="A change that would be enough by itself.")]
-    nodes: Annotated[list[str], msgspec.Meta(description="The nodes where the pod would then fit, as far as named.")]
+    change: Annotated[str, described("A change that would be enough by itself.")]
+    nodes: Annotated[list[str], described("The nodes where the pod would then fit, as far as named.")]
 
 
 @dataclass(frozen=True, slots=True)

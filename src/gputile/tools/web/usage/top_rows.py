@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from gputile.api.field_mistake import described
 from gputile.tools.web.page.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.usage.top_order import TopOrder
 
@@ -16,63 +17,59 @@ _UNKNOWN: Final = PodUsage(None)
 class TopNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node, and what is booked and used of its GPUs."""
 
-    name: Annotated[str, msgspec.Meta(description="The node's name.")]
-    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where it is not valid.')]
-    gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
-    gpus_in_use: Annotated[int, msgspec.Meta(description="How many of them have pods.")]
-    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
-    used_mib: Annotated[int | None, msgspec.Meta(description="Memory in use by whomever, MiB; null: not known.")]
-    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
-    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent of one GPU.")]
-    pods: Annotated[int, msgspec.Meta(description="How many pods have GPUs there.")]
-    problems: Annotated[list[str], msgspec.Meta(description="What is wrong.")]
+    name: Annotated[str, described("The node's name.")]
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    gpus: Annotated[int, described("How many GPUs it has.")]
+    gpus_in_use: Annotated[int, described("How many of them have pods.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent of one GPU.")]
+    pods: Annotated[int, described("How many pods have GPUs there.")]
+    problems: Annotated[list[str], described("What is wrong.")]
 
 
 class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and what is booked and used of it."""
 
-    node: Annotated[str, msgspec.Meta(description="The node's name.")]
-    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
-    model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
-    booked_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
-    used_mib: Annotated[int | None, msgspec.Meta(description="Memory in use by whomever, MiB; null: not known.")]
-    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
-    compute_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
-    pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
-    healthy: Annotated[bool, msgspec.Meta(description="Whether it is in order.")]
+    node: Annotated[str, described("The node's name.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
 
 
 class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     """A pod that has GPUs, or for which some are reserved."""
 
-    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
-    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
-    node: Annotated[str, msgspec.Meta(description="The node.")]
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    node: Annotated[str, described("The node.")]
     gpus: Annotated[
-        list[int],
-        msgspec.Meta(
-            description="The numbers of its GPUs; empty where they are not known, as those of MIG instances are."
-        ),
+        list[int], described("The numbers of its GPUs; empty where they are not known, as those of MIG instances are.")
     ]
-    booked_mib: Annotated[int, msgspec.Meta(description="What it has of their memory, MiB.")]
-    used_mib: Annotated[int | None, msgspec.Meta(description="What it uses of their memory, MiB; null: not known.")]
+    booked_mib: Annotated[int, described("What it has of their memory, MiB.")]
+    used_mib: Annotated[int | None, described("What it uses of their memory, MiB; null: not known.")]
     used_mib_of_gpus: Annotated[
-        list[int | None],
-        msgspec.Meta(description="What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known."),
+        list[int | None], described("What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known.")
     ]
-    compute_percent: Annotated[int, msgspec.Meta(description="What it has of their compute, per cent of one GPU.")]
+    compute_percent: Annotated[int, described("What it has of their compute, per cent of one GPU.")]
     gpu_time_percent: Annotated[
-        int | None, msgspec.Meta(description="What it has of their time now, per cent of one GPU; null: not known.")
+        int | None, described("What it has of their time now, per cent of one GPU; null: not known.")
     ]
-    reserved: Annotated[bool, msgspec.Meta(description="Whether the GPUs are kept for it and it is not bound yet.")]
+    reserved: Annotated[bool, described("Whether the GPUs are kept for it and it is not bound yet.")]
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile top -o json``: everything, each list in the order that was asked for."""
 
-    nodes: Annotated[list[TopNode], msgspec.Meta(description="The GPU nodes.")]
-    gpus: Annotated[list[TopGpu], msgspec.Meta(description="Their GPUs.")]
-    pods: Annotated[list[TopPod], msgspec.Meta(description="The pods that have GPUs.")]
+    nodes: Annotated[list[TopNode], described("The GPU nodes.")]
+    gpus: Annotated[list[TopGpu], described("Their GPUs.")]
+    pods: Annotated[list[TopPod], described("The pods that have GPUs.")]
 
 
 def top_answer(

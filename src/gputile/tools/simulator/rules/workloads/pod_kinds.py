@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from gputile.api.field_mistake import described
 from gputile.tools.simulator.documents.paths import places_at
 from gputile.tools.simulator.rules.workloads.kinds import Json
 
@@ -25,12 +26,12 @@ class Count(_TableSection, frozen=True):
     number below ``minimum`` is refused.
     """
 
-    path: Annotated[Path, msgspec.Meta(description="Where the number stands in the object.")]
-    default: Annotated[int, msgspec.Meta(ge=0, description="The number where nothing stands there.")] = 1
-    plus: Annotated[int, msgspec.Meta(description="What is added to it.")] = 0
-    least: Annotated[str, msgspec.Meta(description="Where a number stands that it is no less than.")] = ""
-    most: Annotated[str, msgspec.Meta(description="Where a number stands that it is no more than.")] = ""
-    minimum: Annotated[int, msgspec.Meta(ge=0, description="The smallest number that the kind takes there.")] = 0
+    path: Annotated[Path, described("Where the number stands in the object.")]
+    default: Annotated[int, described("The number where nothing stands there.", ge=0)] = 1
+    plus: Annotated[int, described("What is added to it.")] = 0
+    least: Annotated[str, described("Where a number stands that it is no less than.")] = ""
+    most: Annotated[str, described("Where a number stands that it is no more than.")] = ""
+    minimum: Annotated[int, described("The smallest number that the kind takes there.", ge=0)] = 0
 
     def paths(self) -> Iterator[str]:
         """Yield where its numbers stand."""
@@ -40,9 +41,9 @@ class Count(_TableSection, frozen=True):
 class Condition(_TableSection, frozen=True, kw_only=True):
     """What holds if ``value`` stands at ``path``; where nothing stands there, ``default`` counts."""
 
-    path: Annotated[Path, msgspec.Meta(description="Where the value stands in the object.")]
-    value: Annotated[bool | str, msgspec.Meta(description="What has to stand there.")] = True
-    default: Annotated[bool | str, msgspec.Meta(description="What counts where nothing stands there.")] = False
+    path: Annotated[Path, described("Where the value stands in the object.")]
+    value: Annotated[bool | str, described("What has to stand there.")] = True
+    default: Annotated[bool | str, described("What counts where nothing stands there.")] = False
 
     def holds(self, body: Json) -> bool:
         """Return whether it holds for an object."""
@@ -53,30 +54,25 @@ class Condition(_TableSection, frozen=True, kw_only=True):
 class AddedContainer(_TableSection, frozen=True, kw_only=True):
     """A container that the kind's controller adds to each pod, with the image of the pod's first one."""
 
-    when: Annotated[Condition, msgspec.Meta(description="When there is one.")]
-    name: Annotated[str, msgspec.Meta(description="The container's name.")]
-    requests: Annotated[dict[str, str], msgspec.Meta(description="What it requests.")] = {}
-    limits: Annotated[dict[str, str], msgspec.Meta(description="What it is limited to.")] = {}
-    resources: Annotated[str, msgspec.Meta(description="Where resources of it stand that count instead.")] = ""
+    when: Annotated[Condition, described("When there is one.")]
+    name: Annotated[str, described("The container's name.")]
+    requests: Annotated[dict[str, str], described("What it requests.")] = {}
+    limits: Annotated[dict[str, str], described("What it is limited to.")] = {}
+    resources: Annotated[str, described("Where resources of it stand that count instead.")] = ""
 
 
 class Scheduler(_TableSection, frozen=True, kw_only=True):
     """The scheduler of pods whose template names none: what stands at ``path``, else ``default``."""
 
-    default: Annotated[str, msgspec.Meta(description="Its schedulerName.")]
-    path: Annotated[str, msgspec.Meta(description="Where another schedulerName stands.")] = ""
+    default: Annotated[str, described("Its schedulerName.")]
+    path: Annotated[str, described("Where another schedulerName stands.")] = ""
 
 
 class MadeBy(_TableSection, frozen=True, kw_only=True):
     """An object of Kubernetes' own into which the controller of a kind puts a template, and which makes the pods."""
 
-    kind: Annotated[
-        Literal["Job", "ReplicaSet", "StatefulSet"], msgspec.Meta(description="Its kind, whose rules the template has.")
-    ]
-    name: Annotated[
-        str,
-        msgspec.Meta(description="What it is called, before a hash; {name} is the object's, {number} counts."),
-    ] = ""
+    kind: Annotated[Literal["Job", "ReplicaSet", "StatefulSet"], described("Its kind, whose rules the template has.")]
+    name: Annotated[str, described("What it is called, before a hash; {name} is the object's, {number} counts.")] = ""
 
 
 class PodsOfKind(_TableSection, frozen=True):
@@ -93,57 +89,42 @@ class PodsOfKind(_TableSection, frozen=True):
     is in ``services`` ("*" for all), a Service is called as each pod, and those in ``single`` have one pod.
     """
 
-    template: Annotated[
-        Path, msgspec.Meta(description="Where the template of the pods stands; * is each entry of a list or mapping.")
-    ]
-    otherwise: Annotated[str, msgspec.Meta(description="Where it stands if not there.")] = ""
+    template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
+    otherwise: Annotated[str, described("Where it stands if not there.")] = ""
     count: Annotated[
         tuple[Path | Count, ...],
-        msgspec.Meta(description="Numbers whose product is how many pods of the template there are, by their paths."),
+        described("Numbers whose product is how many pods of the template there are, by their paths."),
     ] = ()
     name: Annotated[
-        str,
-        msgspec.Meta(
-            description="Names of the pods: {name} is the object's, {key} the entry's, {number} counts the pods."
-        ),
+        str, described("Names of the pods: {name} is the object's, {key} the entry's, {number} counts the pods.")
     ] = ""
     labels: Annotated[
-        dict[str, str],
-        msgspec.Meta(description="Labels that the kind's controller adds to the pods, with the same braces."),
+        dict[str, str], described("Labels that the kind's controller adds to the pods, with the same braces.")
     ] = {}
-    container: Annotated[
-        str, msgspec.Meta(description="The name of the container that the kind's controller looks for.")
-    ] = ""
+    container: Annotated[str, described("The name of the container that the kind's controller looks for.")] = ""
     keys: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(description="Keys that the mapping may have which the last * stands for; none: any."),
+        tuple[str, ...], described("Keys that the mapping may have which the last * stands for; none: any.")
     ] = ()
     job_name: Annotated[
-        str,
-        msgspec.Meta(description="Names of the Jobs that make the pods, with the same braces; {number} counts Jobs."),
+        str, described("Names of the Jobs that make the pods, with the same braces; {number} counts Jobs.")
     ] = ""
 
-    unless: Annotated[
-        str, msgspec.Meta(description="Where the object names another one whose pods it uses instead of these.")
-    ] = ""
-    when: Annotated[Condition | None, msgspec.Meta(description="When it makes these pods; absent: always.")] = None
-    default: Annotated[dict[str, Any] | None, msgspec.Meta(description="The template where the object has none.")] = (
-        None
-    )
-    suspended: Annotated[str, msgspec.Meta(description="Where an entry says that it has no pods.")] = ""
+    unless: Annotated[str, described("Where the object names another one whose pods it uses instead of these.")] = ""
+    when: Annotated[Condition | None, described("When it makes these pods; absent: always.")] = None
+    default: Annotated[dict[str, Any] | None, described("The template where the object has none.")] = None
+    suspended: Annotated[str, described("Where an entry says that it has no pods.")] = ""
     services: Annotated[
-        tuple[str, ...],
-        msgspec.Meta(description="Keys of entries for each of whose pods there is a Service of its name; *: all."),
+        tuple[str, ...], described("Keys of entries for each of whose pods there is a Service of its name; *: all.")
     ] = ()
-    single: Annotated[tuple[str, ...], msgspec.Meta(description="Keys of entries that have one pod.")] = ()
+    single: Annotated[tuple[str, ...], described("Keys of entries that have one pod.")] = ()
     made_by: Annotated[
-        MadeBy | None, msgspec.Meta(description="What object of Kubernetes' own the controller puts the template into.")
+        MadeBy | None, described("What object of Kubernetes' own the controller puts the template into.")
     ] = None
     claims: Annotated[
-        str, msgspec.Meta(description="Where templates of claims stand, each of which is a volume of the pods, too.")
+        str, described("Where templates of claims stand, each of which is a volume of the pods, too.")
     ] = ""
     added: Annotated[
-        tuple[AddedContainer, ...], msgspec.Meta(description="Containers that the kind's controller adds to the pods.")
+        tuple[AddedContainer, ...], described("Containers that the kind's controller adds to the pods.")
     ] = ()
 
     def counts(self) -> Iterator[Count]:
@@ -161,42 +142,35 @@ class PodKind(_TableSection, frozen=True):
     A kind with a ``longest_name`` takes RFC 1035 labels of so many characters as names.
     """
 
-    api_version: Annotated[str, msgspec.Meta(description="The kind's apiVersion.")]
-    kind: Annotated[str, msgspec.Meta(description="The kind.")]
-    pods: Annotated[
-        tuple[PodsOfKind, ...], msgspec.Meta(description="The pods that an object of it makes; none: it makes none.")
-    ] = ()
-    suspended: Annotated[str, msgspec.Meta(description="Where the object says that its pods are held back.")] = ""
-    stopped: Annotated[str, msgspec.Meta(description="Where anything stands while its pods are held back.")] = ""
-    scheduler: Annotated[
-        Scheduler | None, msgspec.Meta(description="The scheduler of its pods, where the templates name none.")
-    ] = None
+    api_version: Annotated[str, described("The kind's apiVersion.")]
+    kind: Annotated[str, described("The kind.")]
+    pods: Annotated[tuple[PodsOfKind, ...], described("The pods that an object of it makes; none: it makes none.")] = ()
+    suspended: Annotated[str, described("Where the object says that its pods are held back.")] = ""
+    stopped: Annotated[str, described("Where anything stands while its pods are held back.")] = ""
+    scheduler: Annotated[Scheduler | None, described("The scheduler of its pods, where the templates name none.")] = (
+        None
+    )
     owned: Annotated[
-        dict[str, str],
-        msgspec.Meta(description="Labels by which its pods are known where their controller is another object."),
+        dict[str, str], described("Labels by which its pods are known where their controller is another object.")
     ] = {}
-    any_of: Annotated[
-        tuple[Path, ...], msgspec.Meta(description="Fields one of which has to be there, and not empty.")
-    ] = ()
+    any_of: Annotated[tuple[Path, ...], described("Fields one of which has to be there, and not empty.")] = ()
     required: Annotated[
-        tuple[Path, ...],
-        msgspec.Meta(description="Fields that the kind requires, each where that is there which holds it."),
+        tuple[Path, ...], described("Fields that the kind requires, each where that is there which holds it.")
     ] = ()
     longest_name: Annotated[
-        int,
-        msgspec.Meta(ge=0, description="The most characters of its name, if it has to be an RFC 1035 label; 0: any."),
+        int, described("The most characters of its name, if it has to be an RFC 1035 label; 0: any.", ge=0)
     ] = 0
     template_of: Annotated[
-        str, msgspec.Meta(description="Where the object names one of Kubernetes' kinds whose template its pods have.")
+        str, described("Where the object names one of Kubernetes' kinds whose template its pods have.")
     ] = ""
 
 
 class KindsTable(_TableSection, frozen=True):
     """The whole table."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")]
-    kind: Annotated[Literal["PodKinds"], msgspec.Meta(description="What this file is.")]
-    kinds: Annotated[tuple[PodKind, ...], msgspec.Meta(description="The kinds.")]
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
+    kind: Annotated[Literal["PodKinds"], described("What this file is.")]
+    kinds: Annotated[tuple[PodKind, ...], described("The kinds.")]
 
 
 def filled(pattern: str, owner: str, key: str, number: int) -> str:
