@@ -11,8 +11,9 @@ import typer
 from gputile.cli.options import candidates, namespaces
 from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
-from gputile.cli.parsing.option_object import option, takes
+from gputile.cli.parsing.option_object import takes
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.running.watching import Watch, watched
 

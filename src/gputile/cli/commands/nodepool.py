@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli.options import candidates
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import NOT_PLACED, fail, note, write
-from gputile.cli.parsing.option_object import option, takes
+from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool

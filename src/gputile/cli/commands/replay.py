@@ -13,10 +13,11 @@ import typer
 
 from gputile.cli.options import candidates
 from gputile.cli.options.common import Printed
+from gputile.cli.options.option import option
 from gputile.cli.output.progress import counted
 from gputile.cli.output.streams import Output, fail, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.parsing.option_object import option, takes
+from gputile.cli.parsing.option_object import takes
 from gputile.cli.running.interrupts import tidy
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import typer
 
 from gputile.cli.app import CONTEXT
 from gputile.cli.options.common import Printed
+from gputile.cli.options.option import option
 from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import Progress
 from gputile.cli.output.streams import Output, fail, write, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.parsing.option_object import option
 from gputile.cli.running.interrupts import kill_children, tidy
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import typer
 from gputile.cli.options import candidates, namespaces
 from gputile.cli.options.common import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.options.configuration import INSTALLED_IN
+from gputile.cli.options.option import option
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.output.terminal import columns
-from gputile.cli.parsing.option_object import option
 from gputile.cli.running.watching import Watch, watched
 
 if TYPE_CHECKING:

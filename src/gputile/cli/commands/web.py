@@ -13,8 +13,9 @@ from gputile.cli.options.configuration import (
     in_force,
     read_given,
 )
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail, note, write
-from gputile.cli.parsing.option_object import option, takes
+from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.kube.transport.connection import Connection

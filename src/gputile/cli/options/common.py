@@ -8,8 +8,8 @@ import typer
 
 from gputile.cli.options import candidates
 from gputile.cli.options.duration import duration_s
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import Output, note
-from gputile.cli.parsing.option_object import option
 
 Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's.")]
 Context = Annotated[str | None, option("NAME", "The kubeconfig's context.", autocompletion=candidates.contexts)]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputile.cli.options import candidates, namespaces
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail, note
-from gputile.cli.parsing.option_object import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.options.namespaces import namespace
+from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail
-from gputile.cli.parsing.option_object import option
 from gputile.support.logs import LogFormat
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from gputile.cli.options import candidates, namespaces
 from gputile.cli.options.common import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
+from gputile.cli.options.option import option
 from gputile.cli.output.simulation import DecisionFormat
-from gputile.cli.parsing.option_object import option
 from gputile.tools.simulator.rules.values.strictness import Validation
 
 

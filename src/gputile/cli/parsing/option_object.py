@@ -1,4 +1,4 @@
-"""Gives commands their options, as one object or one by one."""
+"""Gives commands their options as one object."""
 
 import inspect
 from collections.abc import Callable
@@ -6,17 +6,10 @@ from dataclasses import MISSING, fields
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Options = TypeVar("Options", bound="DataclassInstance")
-
-
-def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option of a command whose help is ``text``; without ``names`` it is called as its parameter is."""
-    return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
+from gputile.cli.options.option import option
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail, note
-from gputile.cli.parsing.option_object import option
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
