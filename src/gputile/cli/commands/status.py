@@ -129,19 +129,12 @@ async def _traces(connection: "BoundedReads", namespace: str) -> "Traces":
 
     from gputile.api.lease import Lease
     from gputile.api.workloads import WebhookConfiguration
-    from gputile.kube.errors import Forbidden, NotFound
-    from gputile.kube.watching.decoding import T
-    from gputile.kube.watching.listing import list_all
+    from gputile.cli.reads.bounded_reads import listed
     from gputile.tools.views.traces import traces_of
 
-    async def readable(path: str, kind: type[T]) -> list[T]:
-        try:
-            return await list_all(connection, path, kind)
-        except (Forbidden, NotFound):
-            return []
-
-    leases, configurations = await asyncio.gather(
-        readable(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
-        readable("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", WebhookConfiguration),
+    hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    (leases, _), (configurations, _) = await asyncio.gather(
+        listed(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
+        listed(connection, hooks, WebhookConfiguration),
     )
-    return traces_of(leases, configurations, namespace)
+    return traces_of(leases or (), configurations or (), namespace)

@@ -14,9 +14,11 @@ from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail
 from gputile.kube.access.kubeconfig import load_access
-from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, KubeError, PluginTimeout
+from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
 from gputile.kube.transport.light_connection import LightConnection
 from gputile.kube.transport.request import NO_QUERY, Query
+from gputile.kube.watching.decoding import T
+from gputile.kube.watching.listing import Reading, list_all
 
 if TYPE_CHECKING:
     from gputile.kube.access.credentials import Credentials
@@ -93,6 +95,22 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     async with connection_to(access, longest_wait_s=seconds) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
             yield BoundedReads(connection, access.server, seconds)
+
+
+async def listed(
+    connection: Reading, path: str, kind: type[T], query: Query = NO_QUERY
+) -> tuple[list[T] | None, str | None]:
+    """Return the objects at ``path``; None, and why, where they may not be listed; None alone if none are served.
+
+    Raises:
+        KubeError: the API server fails.
+    """
+    try:
+        return await list_all(connection, path, kind, query), None
+    except NotFound:
+        return None, None
+    except Forbidden as error:
+        return None, str(error)
 
 
 def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:

@@ -7,10 +7,9 @@ from urllib.parse import quote
 
 from gputile.api.workloads import ListedClaim
 from gputile.cli.options.common import Reach
-from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.cli.reads.named_fields import names_field
-from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.watching.listing import Reading, list_all
+from gputile.kube.watching.listing import Reading
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.documents.manifests import Manifest
@@ -37,15 +36,11 @@ def read_block_claims(
 
     async def one(connection: Reading, namespace: str) -> None:
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/persistentvolumeclaims"
-        try:
-            claims = await list_all(connection, path, ListedClaim)
-        except NotFound:
-            return
-        except Forbidden as error:
-            said = f"whether the claims of the namespace {namespace} are of blocks or of files is not judged: {error}"
+        claims, why = await listed(connection, path, ListedClaim)
+        if why is not None:
+            said = f"whether the claims of the namespace {namespace} are of blocks or of files is not judged: {why}"
             notes.append(Note(said))
-            return
-        found.update({(namespace, each.metadata.name): each.spec.volume_mode == "Block" for each in claims})
+        found.update({(namespace, each.metadata.name): each.spec.volume_mode == "Block" for each in claims or ()})
 
     async def read() -> None:
         async with reads(reach) as connection:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
-from gputile.cli.reads.bounded_reads import BoundedReads
-from gputile.kube.errors import ApiError, Forbidden, NotFound
+from gputile.cli.reads.bounded_reads import BoundedReads, listed
+from gputile.kube.errors import ApiError
 from gputile.kube.watching.decoding import T
-from gputile.kube.watching.listing import list_all
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
@@ -76,7 +75,4 @@ async def _revisions(connection: BoundedReads, path: str) -> list[HelmRevision]:
 
 
 async def _readable(connection: BoundedReads, path: str, kind: type[T], selector: str) -> list[T]:
-    try:
-        return await list_all(connection, path, kind, {"labelSelector": selector})
-    except (Forbidden, NotFound):
-        return []
+    return (await listed(connection, path, kind, {"labelSelector": selector}))[0] or []

@@ -11,7 +11,7 @@ from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
-from gputile.cli.reads.bounded_reads import read_or_leave, reads
+from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.kube.errors import Forbidden, NotFound
 from gputile.kube.watching.decoding import ObjectDecoder
 from gputile.kube.watching.listing import Reading, list_all, list_pages
@@ -85,16 +85,18 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
             read = Live(list(nodes.objects), list(pods.objects), found, namespace=connection.namespace, unread=unread)
             if not groups:
                 return read
+            from gputile.tools.simulator.admission.priority_classes import listed_classes
+
             known, unlisted = await read_groups(connection)
-            namespaces, unlisted_namespaces = await _namespaces(connection)
-            classes, why = await _priority_classes(connection)
+            namespaces, unlisted_namespaces = await listed(connection, _NAMESPACES, Namespace)
+            classes, why = await listed(connection, _PRIORITY_CLASSES, ListedPriorityClass)
             return replace(
                 read,
                 groups=known,
                 unlisted=unlisted,
                 namespaces=namespaces,
                 namespaces_unlisted=unlisted_namespaces,
-                priority_classes=classes,
+                priority_classes=listed_classes(classes) if classes is not None else None,
                 classes_unlisted=why,
             )
 
@@ -107,10 +109,8 @@ def read_failed_creations(reach: Reach, namespace: str) -> list[Event]:
     async def read() -> list[Event]:
         async with reads(reach) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
-            try:
-                return await list_all(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
-            except _NOT_FOR_US:
-                return []
+            events, _ = await listed(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
+        return events or []
 
     return read_or_leave(read())
 
@@ -165,20 +165,6 @@ async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
     return groups, None
 
 
-async def _namespaces(connection: Reading) -> tuple[list[Namespace] | None, str | None]:
-    """Return the namespaces; None, and why, where they may not be listed; None alone where they are not served.
-
-    Raises:
-        KubeError: the API server fails.
-    """
-    try:
-        return await list_all(connection, _NAMESPACES, Namespace), None
-    except Forbidden as error:
-        return None, str(error)
-    except NotFound:
-        return None, None
-
-
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
     """Return the names of those whose pods may reach GPUs past the ledger."""
     labels = {each.metadata.name: each.metadata.labels for each in namespaces}
@@ -192,26 +178,8 @@ async def read_unsafe_namespaces(connection: Reading) -> frozenset[str]:
         KubeError: the API server fails.
     """
     labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}={_ALLOWED}"}
-    try:
-        return unsafe_namespaces(await list_all(connection, _NAMESPACES, Namespace, labelled))
-    except _NOT_FOR_US:
-        return frozenset()
-
-
-async def _priority_classes(connection: Reading) -> "tuple[PriorityClasses | None, str | None]":
-    """Return the PriorityClasses; None, and why, where they may not be listed; None alone where the kind is absent.
-
-    Raises:
-        KubeError: the API server fails.
-    """
-    from gputile.tools.simulator.admission.priority_classes import listed_classes
-
-    try:
-        return listed_classes(await list_all(connection, _PRIORITY_CLASSES, ListedPriorityClass)), None
-    except Forbidden as error:
-        return None, str(error)
-    except NotFound:
-        return None, None
+    namespaces, _ = await listed(connection, _NAMESPACES, Namespace, labelled)
+    return unsafe_namespaces(namespaces or ())
 
 
 async def _has_pod_group_api(connection: Reading) -> bool:

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from gputile.api.workloads import ListedService
 from gputile.cli.options.common import Reach
-from gputile.cli.reads.bounded_reads import read_or_leave, reads
-from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.watching.listing import list_all
+from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.documents.manifests import Manifest
@@ -25,16 +23,10 @@ def read_services(reach: Reach, manifests: "Iterable[Manifest]") -> "tuple[Seque
     from gputile.tools.simulator.admission.service_allocations import names_an_allocation
     from gputile.tools.simulator.documents.notes import Note
 
-    async def read() -> list[ListedService]:
+    async def read() -> tuple[list[ListedService] | None, str | None]:
         async with reads(reach) as connection:
-            return await list_all(connection, _SERVICES, ListedService)
+            return await listed(connection, _SERVICES, ListedService)
 
-    async def known() -> tuple[Sequence[ListedService], list[Note]]:
-        try:
-            return await read(), []
-        except NotFound:
-            return (), []
-        except Forbidden as error:
-            return (), [Note(f"whether other Services have the addresses and node ports is not judged: {error}")]
-
-    return read_or_leave(known()) if any(map(names_an_allocation, manifests)) else ((), [])
+    found, why = read_or_leave(read()) if any(map(names_an_allocation, manifests)) else (None, None)
+    said = f"whether other Services have the addresses and node ports is not judged: {why}"
+    return found or (), [Note(said)] if why is not None else []
