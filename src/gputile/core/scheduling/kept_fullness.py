@@ -39,7 +39,7 @@ class KeptFullness:
 
     def _look_again(self, kept: _ShapeAnswers, shape: Shape) -> None:
         ledger = self._ledger
-        changed = ledger.changes.since(kept.position)
+        changed = ledger.changes.rows_since(kept.position)
         rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
         group = ledger.group_number(shape.trust_group)
         for arrays, part, these in by_width(ledger.node_arrays, rows):

@@ -227,7 +227,7 @@ class PlacementEngine:
         if kept.position == position and kept.packing_state is packing_state:
             return kept.scores
         whole = len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
-        changed = None if whole else ledger.changes.since(kept.position)
+        changed = None if whole else ledger.changes.rows_since(kept.position)
         rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
         fresh = self._computed(shape, host, rows, packing_state)
         if changed is None:

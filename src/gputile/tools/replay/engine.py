@@ -128,7 +128,7 @@ class ReferencePlacer:
     def _look_again(self, index: int) -> None:
         cluster, changes = self.cluster, self.cluster.ledger.changes
         count = len(cluster.gpus)
-        changed = changes.since(self._seen[index]) if self._policy.lasting and self._seen[index] >= 0 else None
+        changed = changes.rows_since(self._seen[index]) if self._policy.lasting and self._seen[index] >= 0 else None
         rows = np.arange(count) if changed is None else changed.astype(np.int64)
         fit = cluster.fits(index, rows)
         self._scores[index, rows[~fit]] = -np.inf

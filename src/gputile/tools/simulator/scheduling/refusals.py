@@ -73,7 +73,7 @@ class Refusals:
         ledger = self._engine.ledger
         key, now = (request.shape, ledger.group_number(request.shape.trust_group)), ledger.changes.position
         kept = self._shapes.pop(key, None)
-        changed = ledger.changes.since(kept.position) if kept is not None else None
+        changed = ledger.changes.rows_since(kept.position) if kept is not None else None
         if kept is None or changed is None or len(kept.numbers) != ledger.node_arrays.rows + 1:
             # The last one is of nodes that are not known.
             kept = _Kept(now, np.full(ledger.node_arrays.rows + 1, _UNKNOWN, np.intp))

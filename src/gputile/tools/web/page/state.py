@@ -175,7 +175,7 @@ class PageState:
         return node_tile(self._ledger, row, self._nodes.get(name), self._pods, on_instances)
 
     def _names_to_look_at(self, most: int | None) -> set[str]:
-        rows = self._ledger.changes.since(self._position)
+        rows = self._ledger.changes.rows_since(self._position)
         self._position = self._ledger.changes.position
         if rows is None:
             self._touched_nodes.update(self._ledger.row_of)
