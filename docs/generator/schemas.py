@@ -4,7 +4,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from docs.generator.tables import code, table
@@ -14,13 +14,30 @@ from gputile.cli.commands.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")
+_RECORDS: Final = {
+    "cluster": "gputile.tools.simulator.documents.cluster_description.ClusterDescription",
+    "configuration": "gputile.api.config.v1alpha1.Configuration",
+    "nodepool": "gputile.tools.nodepool.pool.NodePool",
+    "podkinds": "gputile.tools.simulator.rules.workloads.pod_kinds.KindsTable",
+    "explain": "gputile.tools.simulator.explanation.answer.ExplainAnswer",
+    "inspect": "gputile.cli.output.answers.InspectAnswer",
+    "replay": "gputile.tools.replay.results.ReplayResult",
+    "replay-departures": "gputile.tools.replay.departures.Stay",
+    "selftest-isolation": "gputile.cli.output.selftest_answers.IsolationAnswer",
+    "selftest-symbols": "gputile.cli.output.selftest_answers.SymbolsAnswer",
+    "simulate": "gputile.cli.output.answers.SimulateAnswer",
+    "status": "gputile.tools.views.status.Installation",
+    "top": "gputile.tools.web.usage.top_rows.TopAnswer",
+    "version": "gputile.cli.output.answers.VersionAnswer",
+}
+_LISTS: Final = ("replay", "replay-departures")  # of such records
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _OLD = "The same as `{}`, under the key that it had before; goes with version 0.3."
 
 
 def render() -> str:
     """Return the table of the schemas."""
-    rows = [(f"[{code(name)}](schemas/{name}.json)", described.what) for name, described in SCHEMAS.items()]
+    rows = [(f"[{code(name)}](schemas/{name}.json)", what) for name, what in SCHEMAS.items()]
     return table(("schema", "of"), rows)
 
 
@@ -49,9 +66,9 @@ def rewrite() -> None:
 
 def schema_of(name: str) -> dict[str, Any]:
     """Return a schema; a key that a record had before is in it, and said to be deprecated."""
-    described = SCHEMAS[name]
-    record = getattr(import_module(described.module), described.record)
-    kind: Any = list[record] if described.many else record  # type: ignore[valid-type]
+    module, _, record_name = _RECORDS[name].rpartition(".")
+    record = getattr(import_module(module), record_name)
+    kind: Any = list[record] if name in _LISTS else record  # type: ignore[valid-type]
     (root,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     for part in parts.values():
         if "description" in part:
@@ -59,7 +76,7 @@ def schema_of(name: str) -> dict[str, Any]:
     for each in _records(OldKeys):
         if each.__name__ in parts:
             _add_old_keys(parts[each.__name__]["properties"], each.old_keys)
-    head = {"$schema": DRAFT, "title": f"gputile {name}", "description": described.what}
+    head = {"$schema": DRAFT, "title": f"gputile {name}", "description": SCHEMAS[name]}
     return {**head, **root, "$defs": {key: _with_their_end(parts[key]) for key in sorted(parts)}}
 
 

@@ -2,7 +2,6 @@
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -10,47 +9,23 @@ import typer
 from gputile.api.wording import unsupported
 from gputile.cli.output.streams import fail, write
 
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What a schema describes: a record, by its module and class, or a list of such; and what that is."""
-
-    module: str
-    record: str
-    what: str
-    many: bool = False
-
-
-SCHEMAS: Final[Mapping[str, Described]] = {
-    "cluster": Described(
-        "gputile.tools.simulator.documents.cluster_description",
-        "ClusterDescription",
-        "A file: kind: Cluster, for --cluster.",
-    ),
-    "configuration": Described(
-        "gputile.api.config.v1alpha1", "Configuration", "A file: kind: Configuration, for --config, and in the chart."
-    ),
-    "nodepool": Described("gputile.tools.nodepool.pool", "NodePool", "A file: kind: NodePool, for nodepool -f."),
-    "podkinds": Described(
-        "gputile.tools.simulator.rules.workloads.pod_kinds", "KindsTable", "A file: kind: PodKinds, for --kinds."
-    ),
-    "explain": Described("gputile.tools.simulator.explanation.answer", "ExplainAnswer", "What explain -o json prints."),
-    "inspect": Described("gputile.cli.output.answers", "InspectAnswer", "What inspect -o json prints."),
-    "replay": Described("gputile.tools.replay.results", "ReplayResult", "What replay -o json prints.", many=True),
-    "replay-departures": Described(
-        "gputile.tools.replay.departures", "Stay", "What replay --scenario departures -o json prints.", many=True
-    ),
-    "selftest-isolation": Described(
-        "gputile.cli.output.selftest_answers", "IsolationAnswer", "What selftest isolation -o json prints."
-    ),
-    "selftest-symbols": Described(
-        "gputile.cli.output.selftest_answers", "SymbolsAnswer", "What selftest symbols -o json prints."
-    ),
-    "simulate": Described("gputile.cli.output.answers", "SimulateAnswer", "What simulate -o json prints."),
-    "status": Described("gputile.tools.views.status", "Installation", "What status -o json prints."),
-    "top": Described("gputile.tools.web.usage.top_rows", "TopAnswer", "What top -o json prints."),
-    "version": Described("gputile.cli.output.answers", "VersionAnswer", "What version -o json prints."),
+SCHEMAS: Final[Mapping[str, str]] = {
+    "cluster": "A file: kind: Cluster, for --cluster.",
+    "configuration": "A file: kind: Configuration, for --config, and in the chart.",
+    "nodepool": "A file: kind: NodePool, for nodepool -f.",
+    "podkinds": "A file: kind: PodKinds, for --kinds.",
+    "explain": "What explain -o json prints.",
+    "inspect": "What inspect -o json prints.",
+    "replay": "What replay -o json prints.",
+    "replay-departures": "What replay --scenario departures -o json prints.",
+    "selftest-isolation": "What selftest isolation -o json prints.",
+    "selftest-symbols": "What selftest symbols -o json prints.",
+    "simulate": "What simulate -o json prints.",
+    "status": "What status -o json prints.",
+    "top": "What top -o json prints.",
+    "version": "What version -o json prints.",
 }
+"""What the schemas describe, by their names."""
 
 
 def _names() -> list[str]:
@@ -68,7 +43,7 @@ def schema(
     """
     if name is None:
         width = max(map(len, SCHEMAS))
-        write("".join(f"{each:{width}}  {described.what}\n" for each, described in SCHEMAS.items()))
+        write("".join(f"{each:{width}}  {what}\n" for each, what in SCHEMAS.items()))
         return
     if name not in SCHEMAS:
         fail(f"schema: {unsupported(name, SCHEMAS)}")
