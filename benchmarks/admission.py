@@ -42,7 +42,7 @@ def run() -> Iterator[Result]:
             yield Result(NAME, f"{what} without admission, {name}", without, "ms")
             yield Result(NAME, f"{what}, added by admission, {name}", added, "ms", target, beside / without, "without")
     count = ROUNDS * (PODS + PODS // 10)
-    yield Result(NAME, "CPU of the webhook for one GPU pod, two reviews", spent / count * 1e3, "ms")
+    yield Result(NAME, "CPU of the webhook for one GPU pod", spent / count * 1e3, "ms")
 
 
 def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
