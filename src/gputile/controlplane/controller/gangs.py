@@ -1,11 +1,11 @@
 """Describes a gang at a moment: its running pods, its reserved ones and the rest."""
 
-from collections.abc import Collection, Generator, Sequence
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.timestamps import unix_seconds
-from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import GangName, gated
@@ -27,8 +27,8 @@ class Gang:
     """A gang, at a moment.
 
     ``size`` is how many pods start together, 0 where no label, PodGroup or plan that has begun tells. ``running``
-    counts pods that have started (see ``gang_rules.started``), and ``begun`` tells that some of these got their places
-    from gputile: those that ask for no GPU start alone. ``reserved`` are unbound pods with a reservation that they may
+    counts pods that have started (see ``gang_rules.started``), and ``begun`` tells that some of these ask for
+    GPUs: the others start alone. ``reserved`` are unbound pods with a reservation that they may
     use; ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not
     moved: the end of their reservation is to be put off, or set right.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds. ``repeated`` tells that a plan of
@@ -150,8 +150,11 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
     running = started(pods)
     plans = yield from _started_plans(cluster_state, waiting, running)
     size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size([*running, *waiting], plans)
-    reserved = (yield from _reserved(cluster_state, waiting, plans)) if size else set()
-    if not running and len(reserved) < size:  # it has become larger since it was planned, or has lost all that ran
+    alone = Counter(_plan_of(pod) for pod in running)
+    reserved = (yield from _reserved(cluster_state, waiting, plans, alone)) if size else set()
+    begun = any(map(is_decided, running))
+    # It has become larger since it was planned, or has lost all that ran.
+    if not begun and len(running) + len(reserved) < size:
         reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
     ending: list[Pod] = []
     repeated = False
@@ -166,7 +169,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         name=name,
         size=size,
         running=len(running),
-        begun=any(_has_place(pod) for pod in running),
+        begun=begun,
         reserved=tuple(pod for pod in waiting if pod.metadata.uid in reserved),
         unreserved=tuple(pod for pod in waiting if pod.metadata.uid not in reserved),
         priority=queue_priority(waiting),
@@ -175,11 +178,6 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         ending=tuple(ending),
         repeated=repeated,
     )
-
-
-def _has_place(pod: Pod) -> bool:
-    """Return whether gputile gave a bound pod its place, or has found the GPUs that it has."""
-    return not pod.metadata.annotations.keys().isdisjoint((ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION))
 
 
 def _is_repeated(cluster_state: ClusterState, pod: Pod, started_plans: Collection[str]) -> bool:
@@ -192,12 +190,17 @@ def _is_repeated(cluster_state: ClusterState, pod: Pod, started_plans: Collectio
 
 
 def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> Steps[set[str]]:
-    """Return, in steps, the plans of a gang that have begun, also where the pod that began one has other labels now."""
+    """Return, in steps, the plans of a gang that have begun, also where the pod that began one has other labels now.
+
+    The extender begins a plan with a pod that it binds. Others, which ask for no GPU, start without it.
+    """
     begun: dict[str, bool] = {"": False}
     for number, pod in enumerate(running):
         if number % _A_STEP == 0:
             yield
-        begun.setdefault(_plan_of(pod), True)
+        reservation = reservation_of(pod)
+        if reservation is not None and (reservation.allocation is not None or not reservation.size):
+            begun[reservation.plan] = True
     for number, pod in enumerate(waiting):
         if number % _A_STEP == 0:
             yield
@@ -221,9 +224,9 @@ def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
 
 
 def _reserved(
-    cluster_state: ClusterState, waiting: Sequence[Pod], started_plans: Collection[str]
+    cluster_state: ClusterState, waiting: Sequence[Pod], started_plans: Collection[str], running: Mapping[str, int]
 ) -> Generator[None, None, set[str]]:
-    """Return, in steps, the UIDs of the pods that may use their reservation.
+    """Return, in steps, the UIDs of the pods that may use their reservation; ``running`` counts pods by their plan.
 
     That is the rule of the extender (``reserved_place``): all reservations of a plan, or those of a started one. The
     latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
@@ -255,7 +258,8 @@ def _reserved(
                 if plan_waits:
                     continue
             sound.append(pod.metadata.uid)
-        if plan in started_plans or (len(sound) == len(places) >= max(reservation.pods for _, reservation in places)):
+        missing = max(reservation.pods for _, reservation in places) - running.get(plan, 0)
+        if plan in started_plans or (len(sound) == len(places) >= missing):
             reserved.update(sound)
     return reserved
 

@@ -15,6 +15,7 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     GPU_MEMORY,
     POD_GROUP_LABEL,
+    RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, GangRound
@@ -22,7 +23,7 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced, WatchEvent
 from tests.corebuilders import allocation_text, gpu_node, pod, share
@@ -171,6 +172,46 @@ def test_a_pod_without_a_gpu_that_waits_takes_part_in_the_plan_of_its_gang() -> 
     at_once(bench.view.pod_event(Applied(without_gpu("g", 9, 3, "90"))))
     bench.gang("g", 2, 3)
     assert placed(bench.round()) == ["g-0", "g-1", "g-9"]
+
+
+def started_alone(bench: Bench) -> dict[str, str]:
+    """Plan a gang of three of which the pod without a GPU starts before the others; return the plan of each pod."""
+    bench.gang("young", 2, 3)
+    alone = without_gpu("young", 9, 3, "1")
+    at_once(bench.view.pod_event(Applied(alone)))
+    held = [(write.pod, write.reservation) for gang in bench.round().reservations for write in gang]
+    for asked, reservation in held:
+        assert reservation is not None
+        annotations = {RESERVATION_ANNOTATION: encode_reservation(reservation)}
+        meta = msgspec.structs.replace(asked.metadata, annotations=annotations, resource_version="9")
+        spec = asked.spec if asked.spec.scheduling_gates else msgspec.structs.replace(asked.spec, node_name="n")
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asked, metadata=meta, spec=spec))))
+    return {asked.metadata.name: reservation.plan for asked, reservation in held if reservation is not None}
+
+
+def plans(result: GangRound) -> dict[str, str]:
+    return {w.pod.metadata.name: w.reservation.plan for gang in result.reservations for w in gang if w.reservation}
+
+
+def test_a_pod_without_a_gpu_begins_no_plan() -> None:
+    """Else the places of the others were prolonged for ever where kube-scheduler does not bind them."""
+    bench = Bench(gpus=2)
+    assert started_alone(bench) == {f"young-{i}": "young/1" for i in (0, 1, 9)}
+    assert plans(bench.round(100)) == {"young-0": "young/2", "young-1": "young/2"}
+
+
+def test_where_only_a_pod_without_a_gpu_has_started_a_gang_that_grows_is_planned_anew() -> None:
+    bench = Bench(gpus=3)
+    started_alone(bench)
+    at_once(bench.view.pod_event(Applied(member("young", 2, 4))))
+    assert plans(bench.round(1)) == {f"young-{i}": "young/2" for i in range(3)}
+
+
+def test_a_pod_without_a_gpu_that_was_planned_with_its_gang_and_started_alone_is_no_beginning() -> None:
+    bench = Bench(gpus=2)
+    started_alone(bench)
+    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
+    assert placed(bench.round(130)) == ["old-0", "old-1"], "what was kept has ended"
 
 
 def test_a_gang_that_lost_a_pod_goes_before_others() -> None:
