@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import parse_quantity
@@ -11,9 +11,8 @@ from gputile.api.wording import shown
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin
 from gputile.tools.simulator.rules.objects.quotas import broken_limit_range
 from gputile.tools.simulator.rules.pods.pod import broken_pod_spec
-from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.fields import Json, broken_fields
 
-Json = Mapping[str, Any]
 _KIND: Final = "LimitRange"
 _GIVEN: Final = " (with what a LimitRange gives)"
 

@@ -1,7 +1,7 @@
 """Writes into a pod the overhead, node selector and tolerations of its RuntimeClass."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,10 +13,9 @@ from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.classes import broken_runtime_class
 from gputile.tools.simulator.rules.values.field_rules import broken_values
-from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.fields import Json, broken_fields
 from gputile.tools.simulator.rules.values.repeats import identity
 
-Json = Mapping[str, Any]
 RuntimeClasses = Mapping[str, Json]  # by name
 _KIND: Final = "RuntimeClass"
 

@@ -16,14 +16,13 @@ from gputile.tools.simulator.documents.notes import Note
 from gputile.tools.simulator.rules.objects.kinds import values_are_judged
 from gputile.tools.simulator.rules.objects.pod_groups import broken_pod_group, unknown_fields
 from gputile.tools.simulator.rules.objects.security_levels import enforced_level
-from gputile.tools.simulator.rules.values.fields import MISSING, POD_TEMPLATE, Broken, broken_fields
+from gputile.tools.simulator.rules.values.fields import MISSING, POD_TEMPLATE, Broken, Json, broken_fields
 from gputile.tools.simulator.rules.values.object_size import broken_size, doubted_size
 from gputile.tools.simulator.rules.values.strictness import Validation
 from gputile.tools.simulator.rules.workloads.custom_kinds import broken_custom, broken_group
 from gputile.tools.simulator.rules.workloads.dependencies import awaits_completion
 from gputile.tools.simulator.rules.workloads.jobs import without_own_identity
 from gputile.tools.simulator.rules.workloads.kinds import (
-    Json,
     broken_beside,
     broken_identity,
     broken_object,

@@ -8,16 +8,14 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.updates.differences import Path, changed_paths, last_applied
 from gputile.tools.simulator.updates.gated_pods import narrows
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

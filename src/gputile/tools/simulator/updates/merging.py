@@ -4,16 +4,15 @@ What the manifest says goes into the object; what was applied before and is no l
 stays as it is: what the API server filled in, what a HorizontalPodAutoscaler or a person changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.tools.simulator.documents.manifests import Manifest
-from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.fields import Json, broken_fields
 from gputile.tools.simulator.updates.differences import last_applied
 
-Json = Mapping[str, Any]
 # The kinds of which fields of the template or the number of pods may stay, without fields of one object alone.
 _KINDS: Final = ("DaemonSet", "Deployment", "PodDisruptionBudget", "ReplicaSet", "StatefulSet")
 # By which field entries of a list are the same; other lists are replaced as a whole (k8s.io/api, patchMergeKey).

@@ -1,6 +1,6 @@
 """Compares manifests with the objects in the cluster: what cannot change, and whose pods are replaced."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,14 +8,13 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.tools.simulator.cluster.owners import Owner, owner_in
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError
 from gputile.tools.simulator.documents.notes import Note
-from gputile.tools.simulator.rules.values.fields import broken_fields
+from gputile.tools.simulator.rules.values.fields import Json, broken_fields
 from gputile.tools.simulator.rules.values.names import is_version
 from gputile.tools.simulator.updates.claim_growth import FIELD, class_of, grows, refused_growth
 from gputile.tools.simulator.updates.immutable_fields import broken_changes, path_of, template_changes
 from gputile.tools.simulator.updates.merging import merged
 from gputile.tools.simulator.updates.running_pods import KnownWorkloads
 
-Json = Mapping[str, Any]
 CLAIM: Final = "PersistentVolumeClaim"
 _ENDED: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")  # conditions of a Job
 

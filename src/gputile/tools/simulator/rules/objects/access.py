@@ -1,13 +1,12 @@
 """Checks roles and bindings as the API server does (k8s.io/kubernetes, pkg/apis/rbac/validation)."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_subdomain
 from gputile.tools.simulator.rules.values.numbers import one_of
 
-Json = Mapping[str, Any]
 _GROUP: Final = "rbac.authorization.k8s.io"
 
 

@@ -1,15 +1,14 @@
 """Checks HorizontalPodAutoscalers (k8s.io/kubernetes, pkg/apis/autoscaling/validation)."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.containers import broken_container_resource
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.numbers import one_of
 
-Json = Mapping[str, Any]
 _LONGEST_PERIOD: Final = 1800  # seconds
 _METRICS: Final = {
     "ContainerResource": "containerResource",

@@ -1,17 +1,16 @@
 """Checks classes that other objects name: of storage, priority, runtimes and ingress."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.containers import broken_resources
 from gputile.tools.simulator.rules.pods.tolerations import broken_tolerations
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_domain_path, broken_qualified_name
 from gputile.tools.simulator.rules.values.repeats import repeated
 
-Json = Mapping[str, Any]
 _MOST_PARAMETERS: Final = 512
 _LARGEST_PARAMETERS: Final = 256 * 1024  # bytes
 _HIGHEST_PRIORITY: Final = 1_000_000_000

@@ -5,12 +5,11 @@ import json
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
-Json = Mapping[str, Any]
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 _LONGEST_KEY: Final = 253
 _LARGEST: Final = 1024 * 1024  # bytes

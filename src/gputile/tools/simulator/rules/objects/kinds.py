@@ -1,7 +1,7 @@
 """Checks the objects that stand beside workloads in files of manifests, kind by kind."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from gputile.tools.simulator.rules.objects.access import (
     broken_cluster_role,
@@ -22,9 +22,7 @@ from gputile.tools.simulator.rules.objects.quotas import broken_limit_range, bro
 from gputile.tools.simulator.rules.objects.security_levels import broken_security_levels
 from gputile.tools.simulator.rules.objects.services import broken_service
 from gputile.tools.simulator.rules.pods.claims import broken_claim
-from gputile.tools.simulator.rules.values.fields import Broken
-
-Json = Mapping[str, Any]
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
 
 def values_are_judged(kind: str) -> bool:

@@ -1,12 +1,12 @@
 """Checks Ingresses and NetworkPolicies (k8s.io/kubernetes, pkg/apis/networking/validation)."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.addresses import no_range, parse_address, parse_range
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import (
     broken_host,
     broken_path_segment,
@@ -15,7 +15,6 @@ from gputile.tools.simulator.rules.values.names import (
 )
 from gputile.tools.simulator.rules.values.numbers import broken_port
 
-Json = Mapping[str, Any]
 _CLASS: Final = "kubernetes.io/ingress.class"
 _NOT_IN_PATHS: Final = ("//", "/./", "/../", "%2f", "%2F")
 _NOT_AT_ENDS: Final = ("/..", "/.")

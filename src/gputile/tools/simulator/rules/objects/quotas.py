@@ -7,11 +7,10 @@ from typing import Any, Final
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.containers import broken_container_resource, is_extended, is_overcommitted
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_qualified_name
 from gputile.tools.simulator.rules.values.numbers import one_of
 
-Json = Mapping[str, Any]
 _COUNTED: Final = (
     *("configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas", "secrets"),
     *("services", "services.loadbalancers", "services.nodeports"),

@@ -5,11 +5,10 @@ from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.addresses import broken_range, no_address, parse_address
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_qualified_name, broken_subdomain
 from gputile.tools.simulator.rules.values.numbers import broken_port
 
-Json = Mapping[str, Any]
 _NODE_PORTS: Final = range(30000, 32768)  # where --service-node-port-range says nothing else
 _LONGEST_AFFINITY: Final = 86400  # seconds
 _HEADLESS: Final = "None"

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_label_value, broken_qualified_name, broken_subdomain
 
-Json = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 

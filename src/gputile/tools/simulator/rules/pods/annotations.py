@@ -3,15 +3,14 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.tolerations import broken_tolerations
 from gputile.tools.simulator.rules.values.field_rules import broken_values
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.paths import broken_path_below
 
-Json = Mapping[str, Any]
 _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,9}", re.ASCII)
 _MIRROR: Final = "kubernetes.io/config.mirror"

@@ -10,12 +10,11 @@ from gputile.core.kube_predicates.pod_requests import is_pod_level
 from gputile.tools.simulator.rules.pods.environment import broken_environment
 from gputile.tools.simulator.rules.pods.security import broken_container_security
 from gputile.tools.simulator.rules.pods.volumes import broken_mounts
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_qualified_name
 from gputile.tools.simulator.rules.values.numbers import broken_least, one_of
 from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
-Json = Mapping[str, Any]
 # What a container may ask for without a domain before it.
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
 _HUGEPAGES: Final = "hugepages-"

@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_qualified_name, broken_subdomain
 
-Json = Mapping[str, Any]
 # What a variable may be set to of its pod, and what a file of a volume may hold of it.
 _OF_POD: Final = re.compile(r"metadata\.(name|namespace|uid)")
 _OF_RUNNING_POD: Final = re.compile(r"spec\.(nodeName|host|serviceAccountName)|status\.(hostIPs?|podIPs?)")

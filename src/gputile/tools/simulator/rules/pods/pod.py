@@ -5,7 +5,7 @@ a reader. ``field_rules`` judges single values; containers, volumes and security
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from gputile.tools.simulator.rules.pods.startable import unstartable
 from gputile.tools.simulator.rules.pods.tolerations import broken_toleration_times
 from gputile.tools.simulator.rules.pods.volumes import broken_volumes
 from gputile.tools.simulator.rules.values.field_rules import broken_values
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import (
     broken_annotations,
     broken_finalizer,
@@ -34,7 +34,6 @@ from gputile.tools.simulator.rules.values.names import (
 )
 from gputile.tools.simulator.rules.values.repeats import identity, repeated
 
-Json = Mapping[str, Any]
 _TYPE: Final = "core.v1.PodSpec"
 _MOST_NAMESERVERS: Final = 3
 _MOST_SEARCHES: Final = 32

@@ -1,13 +1,12 @@
 """Checks volumes of the systems that Kubernetes once had drivers for, as the API server does."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import MISSING, Broken
+from gputile.tools.simulator.rules.values.fields import MISSING, Broken, Json
 from gputile.tools.simulator.rules.values.numbers import outside
 
-Json = Mapping[str, Any]
 _LONGEST_TENANT: Final = 64
 _LONGEST_INTERFACE: Final = 64
 _RESERVED: Final = (".kubernetes.io", ".k8s.io")

@@ -1,15 +1,14 @@
 """Checks the security and the operating system of pods and containers as the API server does."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.windows import broken_host_process
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
-Json = Mapping[str, Any]
 _HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 _SYSCTLS_OF_HOST: Final = {
     "hostIPC": re.compile(r"kernel\.(shm|msg|sem\Z)|fs\.mqueue\."),

@@ -5,15 +5,14 @@ An API server takes pods of which they cannot. An image's name is read as by git
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
-Json = Mapping[str, Any]
 _KINDS: Final = ("initContainers", "containers")
 _HOST_PART: Final = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _DOMAIN: Final = re.compile(rf"({_HOST_PART}(\.{_HOST_PART})*|\[[a-fA-F0-9:]+\])(:[0-9]+)?", re.ASCII)

@@ -1,12 +1,11 @@
 """Checks tolerations as the API server does, where they stand in a pod and elsewhere."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
-Json = Mapping[str, Any]
 _OPERATORS: Final = ("Equal", "Exists", "")
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule", "")
 

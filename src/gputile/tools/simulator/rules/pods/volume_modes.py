@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
-Json = Mapping[str, Any]
 _USES: Final = (("volumeMounts", False), ("volumeDevices", True))
 
 

@@ -8,11 +8,10 @@ from gputile.api.wording import shown
 from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.pods.environment import broken_field_reference, broken_resource_reference
 from gputile.tools.simulator.rules.pods.rare_volumes import RARE_SOURCES, broken_iscsi_interface
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_annotations, broken_labels, broken_subdomain
 from gputile.tools.simulator.rules.values.repeats import broken_repeats
 
-Json = Mapping[str, Any]
 _BLOCKS: Final = ("persistentVolumeClaim", "ephemeral")  # what a container can have as a device
 
 

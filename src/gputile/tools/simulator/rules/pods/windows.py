@@ -1,11 +1,8 @@
 """Checks which containers of a pod are processes of the host, as the API server does for Windows."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from gputile.tools.simulator.rules.values.fields import Broken
-
-Json = Mapping[str, Any]
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
 
 def broken_host_process(path: str, spec: Json) -> Iterator[Broken]:

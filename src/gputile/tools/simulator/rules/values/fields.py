@@ -4,7 +4,7 @@ import datetime
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
@@ -12,6 +12,7 @@ from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
+Json = Mapping[str, Any]  # an object of a manifest
 
 MISSING: Final = "Required value"
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"

@@ -1,13 +1,12 @@
 """Checks bounds of numbers, amounts as numbers or percentages, and values that are one of a few."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 
-Json = Mapping[str, Any]
 _PERCENT: Final = re.compile(r"[0-9]+%", re.ASCII)
 _MOST_DIGITS: Final = 19  # of what counts in 64 bits
 _NOT_COUNTED: Final = 2**63

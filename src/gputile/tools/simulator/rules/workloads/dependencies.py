@@ -1,14 +1,13 @@
 """Checks which Jobs of a JobSet wait for others of it (pkg/webhooks/jobset_webhook.go of JobSet)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from gputile.api.wording import kind_of, shown
 from gputile.tools.simulator.documents.paths import entries
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.numbers import one_of
 
-Json = Mapping[str, Any]
 _KIND: Final = "JobSet"
 _COMPLETE: Final = "Complete"
 _STATES: Final = (_COMPLETE, "Ready")

@@ -1,14 +1,13 @@
 """Checks a Job beside the template of its pods as the API server does."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_subdomain
 
-Json = Mapping[str, Any]
 _LONGEST_NAME: Final = 63  # as a label of its pods
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")

@@ -17,7 +17,7 @@ from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_other
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
 from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.rules.values.field_rules import broken_values
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain, is_version
 from gputile.tools.simulator.rules.values.numbers import broken_least
 from gputile.tools.simulator.rules.workloads.jobs import (
@@ -34,7 +34,6 @@ from gputile.tools.simulator.rules.workloads.rollouts import (
     broken_stateful_set_rollout,
 )
 
-Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
 TEMPLATE: Final = ("spec", "template")
 _SELECTOR: Final = "meta.v1.LabelSelector"

@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.field_mistake import described
 from gputile.tools.simulator.documents.paths import places_at
-from gputile.tools.simulator.rules.workloads.kinds import Json
+from gputile.tools.simulator.rules.values.fields import Json
 
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 

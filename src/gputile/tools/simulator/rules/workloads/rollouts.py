@@ -3,13 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gputile.api.wording import shown
-from gputile.tools.simulator.rules.values.fields import Broken
+from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.numbers import broken_share, is_no_share, percentage
 
-Json = Mapping[str, Any]
 _DEADLINE: Final = 600  # seconds that a rollout may take, where none is named
 _TOO_MANY: Final = 2**63
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)

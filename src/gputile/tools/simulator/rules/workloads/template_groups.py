@@ -8,7 +8,7 @@ from typing import Any, Final
 from gputile.api.wording import kind_of
 from gputile.tools.simulator.documents.manifests import Manifest, Origin
 from gputile.tools.simulator.documents.paths import EACH, FieldAt, Step, bound, missing, places_at, written
-from gputile.tools.simulator.rules.workloads.kinds import Json
+from gputile.tools.simulator.rules.values.fields import Json
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind, PodsOfKind, filled
 
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gputile.api.wording import kind_of, shown
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.paths import places_at, written
-from gputile.tools.simulator.rules.workloads.kinds import Json
+from gputile.tools.simulator.rules.values.fields import Json
 from gputile.tools.simulator.rules.workloads.pod_kinds import PodKind
 
 # Where what a Rollout names has its template (rollout/templateref.go of Argo Rollouts), by API group and kind.
