@@ -226,7 +226,7 @@ class Pod(WireObject):
 def _differing(
     statuses: tuple[ContainerResources, ...], containers: tuple[Container, ...]
 ) -> tuple[ContainerResources, ...]:
-    """Return the statuses that say of resources something else than the containers of their names ask for."""
+    """Return the statuses whose resources differ from what the container of the same name asks for."""
     asked = {each.name: each.resources.requests for each in containers}
     return tuple([each for each in statuses if _differs(each, asked.get(each.name))])
 

@@ -1,6 +1,6 @@
-"""Reads files that people name, up to a bound, whatever stands there.
+"""Reads files that people name, up to a bound, whatever kind of file they are.
 
-A pipe is a file too, as a shell makes one of ``<(...)``. Only one that nobody writes to is an error.
+A pipe is a file, too: a shell makes one of ``<(...)``. Only a pipe that nobody writes to is an error.
 """
 
 import errno

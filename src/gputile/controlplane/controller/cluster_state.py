@@ -182,7 +182,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Let it be ``now_ns``, Unix time in nanoseconds. That is earlier than before where a clock was set back."""
+        """Set the time to ``now_ns``, Unix time in nanoseconds; it is earlier than before if the clock was set back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.apply(TimePassed(self.now_ns))

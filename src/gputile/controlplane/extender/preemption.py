@@ -37,7 +37,7 @@ _Search = tuple[Shape, int, frozenset[str], bytes]  # what is asked for, the pri
 
 
 class Preemption:
-    """Finds places for the pods that kube-scheduler was told no node for. ``places`` are those that are kept."""
+    """Finds places for pods for which the extender named no node to kube-scheduler; ``reservations`` keep them."""
 
     def __init__(
         self,

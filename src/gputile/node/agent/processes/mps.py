@@ -84,7 +84,7 @@ class MpsDaemons:
 
     @property
     def without_daemon(self) -> dict[str, str]:
-        """Why the daemon of a GPU alone does not run, by the GPU's UUID, of those that have ended."""
+        """Why the daemon that served a GPU alone has ended, by the GPU's UUID."""
         return {gpus[0]: why for gpus, why in self._down.items() if len(gpus) == 1}
 
     def pipes(self, gpus: GpuUuids) -> Path:

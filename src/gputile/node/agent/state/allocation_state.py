@@ -41,7 +41,7 @@ class ExpectedAllocation:
     at: float
 
     def is_for(self, resource: str, ids: Iterable[str], now: float) -> bool:
-        """Return whether an ``Allocate`` of ``ids`` follows, so that its pod is known already."""
+        """Return whether an ``Allocate`` of ``ids`` is the one that is expected: then its pod is known already."""
         return (self.resource, self.ids) == (resource, frozenset(ids)) and now - self.at < EXPECTED_FOR_S
 
 

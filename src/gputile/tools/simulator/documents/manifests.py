@@ -194,7 +194,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_directory(directory: Path) -> list[Path]:
-    """Return what has a manifest's name in a directory, as kubectl does: all but directories, whatever it leads to."""
+    """Return the files of a directory that kubectl reads, by the ends of their names; a link counts as a file."""
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
     if not files:
@@ -257,7 +257,7 @@ def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
 
 
 def _broken_list(api_version: str, kind: str) -> str | None:
-    """Return why kubectl knows no list of a kind, None where it may: of versions that are not Kubernetes' own."""
+    """Return why there is no list of this kind; None where there is one, or the version is not Kubernetes' own."""
     own = kubernetes_kinds().kinds.get(api_version)
     said = f"no matches for kind {shown(kind)} in version {shown(api_version)}"
     if kind == "List":

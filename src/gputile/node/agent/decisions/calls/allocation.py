@@ -171,9 +171,10 @@ class DeviceAllocator:
         return (uid, candidate.container) in {(owner.uid, owner.container) for owner in self.written}
 
     def _asking_again(self, resource: str, ids: tuple[str, ...]) -> list[ContainerCandidate]:
-        """Return the container that was answered with just these IDs: the gateway repeats a call that an agent died of.
+        """Return the container that was answered with just these IDs before.
 
-        So it is the first call of the next agent. A container that was let start does not ask again.
+        The gateway repeats a call during which an agent died; it is the first call of the next agent. A container that
+        was let start does not ask again.
         """
         state = self.state
         if state.admission.last_uid:
