@@ -44,6 +44,12 @@ class ObjectMeta(WireObject):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
+class StoredObject(WireObject):
+    """An object that the API server stores."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
 class ResourceRequirements(WireObject):
     """core/v1 ResourceRequirements."""
 
@@ -188,10 +194,9 @@ class PodStatus(WireObject):
         return bool(self.container_statuses or self.init_container_statuses or self.resources)
 
 
-class Pod(WireObject):
+class Pod(StoredObject):
     """core/v1 Pod. Of its containers' statuses only those are kept that say something else than its spec."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -323,10 +328,9 @@ class NodeStatus(WireObject):
     conditions: tuple[NodeCondition, ...] = ()
 
 
-class Node(WireObject):
+class Node(StoredObject):
     """core/v1 Node."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 

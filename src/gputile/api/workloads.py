@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.core import ObjectMeta, ObjectReference, ResourceList
+from gputile.api.core import ObjectMeta, ObjectReference, ResourceList, StoredObject
 from gputile.api.wire_object import WireObject
 
 
@@ -111,10 +111,9 @@ class WebhookEntry(WireObject):
     client_config: WebhookClient = msgspec.field(default_factory=WebhookClient)
 
 
-class WebhookConfiguration(WireObject):
+class WebhookConfiguration(StoredObject):
     """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     webhooks: list[WebhookEntry] = []
 
 
@@ -180,10 +179,9 @@ class RunningPodStatus(WireObject):
     container_statuses: list[RunningContainerStatus] = []
 
 
-class RunningPod(WireObject):
+class RunningPod(StoredObject):
     """core/v1 Pod, as its kubelet reports it."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: RunningPodSpec = msgspec.field(default_factory=RunningPodSpec)
     status: RunningPodStatus = msgspec.field(default_factory=RunningPodStatus)
 
@@ -194,10 +192,9 @@ class RunningPod(WireObject):
         return up and self.metadata.deletion_timestamp is None
 
 
-class Event(WireObject):
+class Event(StoredObject):
     """core/v1 Event. ``last_timestamp`` is RFC 3339, None where the series API wrote ``event_time`` only."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     type: str = ""
     reason: str = ""
@@ -211,23 +208,18 @@ class Event(WireObject):
         return self.last_timestamp or self.event_time or ""
 
 
-class ConfigMap(WireObject):
+class ConfigMap(StoredObject):
     """core/v1 ConfigMap."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
 
 
-class ServiceAccount(WireObject):
+class ServiceAccount(StoredObject):
     """core/v1 ServiceAccount."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
-
-class HelmRevision(WireObject):
+class HelmRevision(StoredObject):
     """core/v1 Secret in which Helm keeps a revision of a release; its labels name the release, revision and state."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class ServerVersion(WireObject):
@@ -238,10 +230,9 @@ class ServerVersion(WireObject):
     git_version: str = ""
 
 
-class ListedPriorityClass(WireObject):
+class ListedPriorityClass(StoredObject):
     """scheduling/v1 PriorityClass."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     value: int = 0
     global_default: bool = False
     preemption_policy: str = ""
@@ -260,10 +251,9 @@ class ListedScheduling(WireObject):
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
-class ListedRuntimeClass(WireObject):
+class ListedRuntimeClass(StoredObject):
     """node.k8s.io/v1 RuntimeClass: what it gives to its pods."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     overhead: ListedOverhead = msgspec.field(default_factory=ListedOverhead)
     scheduling: ListedScheduling = msgspec.field(default_factory=ListedScheduling)
 
@@ -274,10 +264,9 @@ class ListedClaimSpec(WireObject):
     volume_mode: str = ""
 
 
-class ListedClaim(WireObject):
+class ListedClaim(StoredObject):
     """core/v1 PersistentVolumeClaim: whether it is of blocks."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ListedClaimSpec = msgspec.field(default_factory=ListedClaimSpec)
 
 
@@ -298,17 +287,14 @@ class ListedServiceSpec(WireObject):
     health_check_node_port: int = 0
 
 
-class ListedService(WireObject):
+class ListedService(StoredObject):
     """core/v1 Service."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: ListedServiceSpec = msgspec.field(default_factory=ListedServiceSpec)
 
 
-class Namespace(WireObject):
+class Namespace(StoredObject):
     """core/v1 Namespace: what it is called, its labels, and whether it is being deleted."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class ServedKind(WireObject):
