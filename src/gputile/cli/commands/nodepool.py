@@ -1,5 +1,6 @@
 """Runs ``gputile nodepool``, which describes GPU node pools on EKS, AKS and GKE (G6)."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool
+    from gputile.tools.nodepool.setup import File, PoolSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,6 @@ def nodepool(options: NodepoolOptions) -> None:
     """
     from gputile.tools.nodepool.description import DescriptionError, load_nodepool
     from gputile.tools.nodepool.providers import setup_for
-    from gputile.tools.nodepool.setup import script
 
     described = {
         "provider": options.provider,
@@ -93,6 +94,37 @@ def nodepool(options: NodepoolOptions) -> None:
         note(text)
     if never:
         raise typer.Exit(NOT_PLACED)
+
+
+def script(setup: "PoolSetup") -> str:
+    """Return what makes a node pool as a shell script."""
+    from gputile.tools.nodepool.setup import File
+
+    lines = ["#!/bin/sh", "set -eu"]
+    for text in setup.notes:
+        lines += ["", *_comment(text)]
+    for step in setup.steps:
+        lines.append("")
+        if isinstance(step, File):
+            lines += [f"cat > {shlex.quote(step.name)} <<'YAML'", _yaml(step).rstrip("\n"), "YAML"]
+            continue
+        lines += [*_comment(step.why), step.text]
+    if setup.values:
+        settings = " ".join(f"--set {value}" for value in setup.values)
+        lines += ["", *_comment(f"The agents of these nodes need these values of the chart: {settings}")]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _yaml(file: "File") -> str:
+    from gputile.support.yaml_writer import yaml_text
+
+    return yaml_text(file.documents, width=80)
 
 
 def _read(path: Path | None) -> dict[str, Any]:

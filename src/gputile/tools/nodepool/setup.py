@@ -1,13 +1,11 @@
-"""Describes what there is to do, and writes it as a shell script: files, commands in their order, and what to know."""
+"""Describes what there is to do: files to write, commands to run in their order, and what to know."""
 
 import shlex
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
-from gputile.support.yaml_writer import yaml_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +31,6 @@ class PoolSetup:
     steps: tuple[File | ShellCommand, ...]
     notes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-
-
-def script(setup: PoolSetup) -> str:
-    """Return what makes a node pool as a shell script."""
-    lines = ["#!/bin/sh", "set -eu"]
-    for text in setup.notes:
-        lines += ["", *_comment(text)]
-    for step in setup.steps:
-        lines.append("")
-        if isinstance(step, File):
-            documents = yaml_text(step.documents, width=80).rstrip("\n")
-            lines += [f"cat > {shlex.quote(step.name)} <<'YAML'", documents, "YAML"]
-        else:
-            lines += [*_comment(step.why), step.text]
-    if setup.values:
-        settings = " ".join(f"--set {value}" for value in setup.values)
-        lines += ["", *_comment(f"The agents of these nodes need these values of the chart: {settings}")]
-    return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:

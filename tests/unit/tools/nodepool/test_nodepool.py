@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, PLACEMENTS, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.cli.app import app
+from gputile.cli.commands.nodepool import script
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.nodepool.hints import advertised, node_labels
 from gputile.tools.nodepool.pool import WAYS, NodePool
 from gputile.tools.nodepool.providers import setup_for
-from gputile.tools.nodepool.setup import File, script
+from gputile.tools.nodepool.setup import File
 
 pytestmark = pytest.mark.requirement("G6", "U8")
 
