@@ -103,7 +103,7 @@ class Bench:
 
 
 class _Server:
-    """The API server: it stores everything, and has no placeholders."""
+    """The API server: it stores everything, and has no placeholders. No answer comes in the step that asks for it."""
 
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
         pass
@@ -121,18 +121,20 @@ class _Server:
         pass
 
     async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        await asyncio.sleep(0)
         annotations = {key: value for key, value in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
         annotations |= {RESERVATION_ANNOTATION: text} if text is not None else {}
         return _newer(pod, annotations=annotations)
 
     async def ungate(self, pod: Pod) -> Pod:
+        await asyncio.sleep(0)
         return msgspec.structs.replace(_newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        pass
+        await asyncio.sleep(0)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass

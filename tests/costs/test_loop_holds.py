@@ -95,6 +95,22 @@ def test_no_step_grows_with_the_pods_that_leave_for_a_gang(monkeypatch: pytest.M
     assert max(grown) < 40 * 72, "a few calls a pod at most"
 
 
+def test_the_collector_walks_nothing_of_the_pods_that_leave_for_a_gang() -> None:
+    """Ten thousands may leave for thousands: what counts grows with the gang's own pods, of which it has a few each."""
+    walked = {}
+    for size in (24, 96):
+        bench = preempting_bench(size, "alone")
+        gc.collect()
+        before, most = len(gc.get_objects()), 0
+        for _ in range(2):
+            for number, _ in enumerate(bench.planner.steps(NOW * SECOND)):
+                if number % 10 == 0:
+                    gc.collect()
+                    most = max(most, len(gc.get_objects()) - before)
+        walked[size] = most
+    assert walked[96] - walked[24] < 8 * 72
+
+
 @pytest.mark.parametrize("victims", ["alone", "of one gang", "guarded"])
 def test_the_choice_of_victims_costs_in_proportion_to_them(victims: str) -> None:
     costs = {}

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+
+import msgspec
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -34,6 +35,7 @@ from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
+_LOOKED_AT = 1000  # pods in one step
 _REST_NS = 10 * _SECOND  # between two searches for one gang
 STEPS_A_ROUND = 10_000  # beyond these no further search begins in a round: news wait while it goes on
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
@@ -41,7 +43,7 @@ _EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then is tak
 _WAITING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
 
 
-class Eviction(NamedTuple):
+class Eviction(msgspec.Struct, frozen=True, gc=False):
     """A pod that is to be evicted for a gang, and why; ``gang`` is None where the rest of its own gang has left."""
 
     gang: GangName | None
@@ -152,27 +154,33 @@ class GangPreemption:
     def reserve(self, gang: Gang, found: GangVictims) -> Steps[GangPlan]:
         """Note, in steps, that these places are reserved for a gang; return the plan."""
         yield from self._half_left.begin(found.evicted, self._rules(), gang.name, _why(gang.name))
-        facts = self._cluster_state.bound_pods.facts
-        graces = [facts[uid].grace_s for uid in found.evicted if uid in facts]
-        lasts = self._configuration.preemption.keep_seconds + max([0, *graces, *self._leaving_s(found)])
+        longest = yield from self._longest_s(found)
+        lasts = self._configuration.preemption.keep_seconds + longest
         plan = GangPlan(found.places, True, True)
         until_ns = self._cluster_state.now_ns + lasts * _SECOND
         self._plans[gang.name] = PreemptionPlan(plan, found.evicted, until_ns, lasts * _SECOND)
         return plan
 
-    def _leaving_s(self, found: GangVictims) -> list[int]:
-        """Return in how many seconds the pods are to be gone that leave GPUs of these places already."""
-        state, now_s = self._cluster_state, self._cluster_state.now_ns / _SECOND
+    def _longest_s(self, found: GangVictims) -> Steps[int]:
+        """Return, in steps, in how many seconds all are to be gone that are evicted, or leave these places already."""
+        state, now_s, longest = self._cluster_state, self._cluster_state.now_ns / _SECOND, 0
+        facts = state.bound_pods.facts
+        for number, uid in enumerate(found.evicted):
+            if (known := facts.get(uid)) is not None:
+                longest = max(longest, known.grace_s)
+            if number % _LOOKED_AT == 0:
+                yield
         gpus = {chosen.gpu.uuid for place in found.places.values() for chosen in place.gpus}
-        return [
-            int(known.leaves_at - now_s)
-            for node in {place.node for place in found.places.values()}
-            for booking in state.ledger.on_node(node)
-            if (known := state.bound_pods.facts.get(booking.uid)) is not None
-            and known.leaves_at
-            and known.leaves_at - now_s <= SOON_S
-            and any(share.uuid in gpus for share in booking.gpus)
-        ]
+        yield
+        for node in {place.node for place in found.places.values()}:
+            for booking in state.ledger.on_node(node):
+                known = facts.get(booking.uid)
+                if known is None or not known.leaves_at or known.leaves_at - now_s > SOON_S:
+                    continue
+                if any(share.uuid in gpus for share in booking.gpus):
+                    longest = max(longest, int(known.leaves_at - now_s))
+            yield
+        return longest
 
     def _may_preempt(self, gang: Gang) -> bool:
         return (

@@ -5,7 +5,6 @@ what it means. It is written by the Binding itself. Beside it go the annotations
 read (B9); gputile never reads those.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -69,8 +68,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return msgspec.structs.replace(self, assumed_ns=now_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True, gc=False):
     """A GPU that placement chose, with what it advertises in units (0 for whole GPUs)."""
 
     gpu: Gpu

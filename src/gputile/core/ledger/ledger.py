@@ -210,6 +210,16 @@ class Ledger:
         self._reservations.put(reservation.uid, reservation)
         self._restore_reservation(reservation.uid)
 
+    def take_out(self, uid: str) -> Booking | None:
+        """Look at the cluster as if a pod held nothing; return what it holds, None where that is nothing."""
+        held = self._bookings.get(uid)
+        self._release(uid)
+        return held
+
+    def put_back(self, booking: Booking) -> None:
+        """Undo ``take_out``."""
+        self._book(booking)
+
     # -- nodes
 
     def _node_applied(self, node: Node) -> None:

@@ -1,6 +1,6 @@
 """Holds a decision, and the Binding that makes it true."""
 
-from dataclasses import dataclass
+import msgspec
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.core.devices.allocation import Allocation, Chosen, binding_annotations
@@ -8,9 +8,8 @@ from gputile.core.devices.request import Request
 from gputile.core.ledger.booking import Booking
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A pod's node and GPUs.
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """A pod's node and GPUs. A gang has thousands, so the garbage collector does not walk them.
 
     ``allocation`` is None, and ``gpus`` empty, on a node whose GPUs another device plugin hands out.
     ``plan``, ``plan_size`` and ``first`` are those of a pod that gets the place which its gang's plan keeps for it, and

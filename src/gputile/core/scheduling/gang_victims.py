@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted
+from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
@@ -39,7 +41,9 @@ from gputile.core.scheduling.victim_groups import NOTHING, EvictionBudget, Loss
 
 _SEARCHED_NODES = 8  # that are searched for a pod, the best of those judged by their largest pods
 _SEARCHED_A_NODE = 500  # sets of pods, at least
+_LOOKED_AT = 1000  # pods in one step
 _SECOND = 10**9
+_MOST = 2**63 - 1  # of a field of a loss: annotations may claim absurd amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,13 @@ def choose_gang_victims(
         for member in members:
             aside.claim(member.pod)
             yield
-        for uid in [uid for uid in rules.facts if rules.is_leaving(uid, now_s)]:
-            aside.take(uid)
-            yield
-        levels = _levels(cluster, rules, priority)
+        for number, uid in enumerate(list(rules.facts)):
+            if rules.is_leaving(uid, now_s):
+                aside.take(uid)
+                yield
+            elif number % _LOOKED_AT == 0:
+                yield
+        levels = yield from _levels(cluster, rules, priority)
         kinds = yield from kinds_of(chosen, cluster.predicates.repelling())
         best: GangVictims | None = None
         low, high = 0, len(levels) - 1
@@ -145,13 +152,14 @@ def _takes(predicates: Predicates, pod: Pod, node: str) -> Steps[bool]:
             predicates.place(pod, counted)
 
 
-def _levels(cluster: VictimSearchInput, rules: EvictionRules, priority: int) -> list[int]:
-    """Return the priorities below which pods may have to leave, the lowest first; below the first one is nobody."""
-    below = {
-        booking.priority
-        for booking in cluster.engine.ledger.bookings()
-        if booking.begun and booking.priority < priority and booking.uid in rules.facts
-    }
+def _levels(cluster: VictimSearchInput, rules: EvictionRules, priority: int) -> Steps[list[int]]:
+    """Return, in steps, the priorities below which pods may have to leave, the lowest first; below that is nobody."""
+    below = set[int]()
+    for number, booking in enumerate(list(cluster.engine.ledger.bookings())):
+        if booking.begun and booking.priority < priority and booking.uid in rules.facts:
+            below.add(booking.priority)
+        if number % _LOOKED_AT == 0:
+            yield
     return [min(below, default=priority), *(level + 1 for level in sorted(below))]
 
 
@@ -161,7 +169,7 @@ class _WithoutPods:
     def __init__(self, cluster: VictimSearchInput) -> None:
         self._ledger, self._predicates, self._pods = cluster.engine.ledger, cluster.predicates, cluster.pods
         self._reservations: list[tuple[Pod, Booking | None, str]] = []
-        self._gone: dict[str, tuple[Pod, str]] = {}
+        self._gone: dict[str, tuple[Pod, Booking, str]] = {}
 
     def claim(self, pod: Pod) -> None:
         """Look at a pod that waits as if nothing were kept for it."""
@@ -173,15 +181,15 @@ class _WithoutPods:
         pod, booking = self._pods.get(uid), self._ledger.booking(uid)
         if pod is None or booking is None or booking.reserved or uid in self._gone:
             return
-        self._ledger.apply(PodDeleted(uid))
-        self._gone[uid] = (pod, self._predicates.remove(uid))
+        self._ledger.take_out(uid)
+        self._gone[uid] = (pod, booking, self._predicates.remove(uid))
 
     def leave(self, uid: str) -> None:
         """Look at a bound pod as it is again."""
         taken = self._gone.pop(uid, None)
         if taken is not None:
-            pod, node = taken
-            self._ledger.apply(PodApplied(pod))
+            pod, booking, node = taken
+            self._ledger.put_back(booking)
             if node:
                 self._predicates.place(pod, node)
 
@@ -381,26 +389,49 @@ class _Attempt:
 
     def _spare(self) -> Steps[None]:
         """Let those victims stay whose leaving no place needs, the dearest first; of a gang that leaves whole all."""
-        together: dict[object, list[Booking]] = {}
-        whole: dict[GangName, bool] = {}
-        for uid, booking in self._victims.items():
-            gang = self._rules.facts[uid].gang
-            if gang is not None and gang not in whole:
-                whole[gang] = self._leaves_whole(gang)
-                yield
-            together.setdefault(gang if gang is not None and whole[gang] else uid, []).append(booking)
+        sets = yield from self._sets()
+        order = yield from self._dearest_first(list(sets))
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
         yield
-        order = sorted(together.values(), key=lambda each: self._losses.of(each[0]), reverse=True)
-        for bookings in order:
+        for uid in order:
+            bookings = [self._victims[each] for each in sets[uid] or (uid,)]
             yield from self._let_stay(bookings)
             if (yield from self._stand(on_node, {booking.node for booking in bookings})):
                 for booking in bookings:
                     del self._victims[booking.uid]
             else:
                 yield from self._take(bookings)
+
+    def _sets(self) -> Steps[dict[str, Sequence[str]]]:
+        """Return, in steps, which victims stay or leave together, by the first of them; empty for one alone.
+
+        There may be tens of thousands: one alone is no object of its own, which the garbage collector would walk.
+        """
+        sets: dict[str, Sequence[str]] = {}
+        whole: dict[GangName, list[str] | None] = {}
+        for uid in self._victims:
+            yield
+            gang = self._rules.facts[uid].gang
+            if gang is not None and gang not in whole:
+                whole[gang] = [] if self._leaves_whole(gang) else None
+            together = whole[gang] if gang is not None else None
+            if together is None:
+                sets[uid] = ()
+                continue
+            if not together:
+                sets[uid] = together
+            together.append(uid)
+        return sets
+
+    def _dearest_first(self, uids: Sequence[str]) -> Steps[list[str]]:
+        """Return, in steps, the victims with those first whose leaving costs most; equal ones stay in their order."""
+        losses = np.empty((len(Loss._fields), len(uids)), dtype=np.int64)
+        for position, uid in enumerate(uids):
+            losses[:, position] = [min(each, _MOST) for each in self._losses.of(self._victims[uid])]
+            yield
+        return [uids[position] for position in np.lexsort(-losses[::-1]).tolist()]  # the last key is the first in order
 
     def _leaves_whole(self, gang: GangName) -> bool:
         """Return whether no pod of a gang stays that is not told to leave already: such a one may hang for ever."""
