@@ -20,5 +20,9 @@ class Clock:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
+    def unix_ns(self) -> int:
+        """Return the time of day in nanoseconds since the epoch; it is exact to a microsecond."""
+        return round(self.now().timestamp() * 1e6) * 1000
+
 
 SYSTEM_CLOCK = Clock()

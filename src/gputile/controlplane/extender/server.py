@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +41,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.access.kubeconfig import Access
+from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.leases.lease import LeaseHolder
 from gputile.kube.leases.lease_state import LeaseState
 from gputile.kube.transport.connection import Connection
@@ -82,16 +81,23 @@ class ExtenderSettings:
 class Extender:
     """The parts of one extender on one connection."""
 
-    def __init__(self, connection: Connection, configuration: Configuration, settings: ExtenderSettings) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        configuration: Configuration,
+        settings: ExtenderSettings,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._clock = clock
         self.ledger = Ledger(configuration)
         self.metrics = ExtenderMetrics()
         self._lag = LoopLag("extender")
         self.metrics.registry.register(self._lag.seconds)
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
-        self._requeuer = PodRequeuer(connection, time.monotonic)
+        self._requeuer = PodRequeuer(connection, clock.monotonic)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group, time.time)
+        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group, lambda: clock.now().timestamp())
         self._capacity = CapacityWatch(self.ledger)
         bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
         observers = (budgets, bound_pods, self._pending)
@@ -101,16 +107,18 @@ class Extender:
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
         self._election = self._elect(connection)
-        self._gate = LeaderGate(self._election, time.monotonic)
+        self._gate = LeaderGate(self._election, clock.monotonic)
         self._pod_api = ApiServerPodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        clock = BinderClock(time.monotonic, time.time_ns)
-        self.binder = Binder(engine, self._pod_api, clock)
+        binder_clock = BinderClock(clock.monotonic, clock.unix_ns)
+        self.binder = Binder(engine, self._pod_api, binder_clock)
         sources = EvictionSources(bound_pods, budgets)
-        self._preemption = Preemption(engine, self._pod_api, sources, clock, self._record)
+        self._preemption = Preemption(engine, self._pod_api, sources, binder_clock, self._record)
         self.app: Starlette = create_app(
-            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, preemption=self._preemption),
+            ExtenderHandlers(
+                engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, preemption=self._preemption
+            ),
             self.metrics,
             ExtenderGate(self._admit, self.not_ready),
         )
@@ -122,7 +130,8 @@ class Extender:
             return SoleReplica(self._catch_up)
         state = LeaseState(settings.identity, seconds, seconds / 3)
         namespace = settings.lease_namespace or connection.namespace
-        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, state, within=max(1.0, seconds / 3))
+        within = max(1.0, seconds / 3)
+        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, state, within=within, clock=self._clock)
         return LeaderElection(lease, self._catch_up)
 
     def not_ready(self) -> str | None:
@@ -138,13 +147,13 @@ class Extender:
 
     async def _catch_up(self, fence: bool) -> None:
         if fence:
-            await fence_off(self._pod_api, self.ledger.configuration, time.monotonic)
+            await fence_off(self._pod_api, self.ledger.configuration, self._clock.monotonic, self._clock.sleep)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _record(self, event: PodEvent) -> None:
         self._pending.event_recorded(event.pod.metadata.uid, event.reason)
         if event.reason is EventReason.GPU_ASSIGNED:
-            self.metrics.waited(event.pod, datetime.now(UTC))
+            self.metrics.waited(event.pod, self._clock.now())
         if self._events is not None:
             kind: Literal["Normal", "Warning"] = "Warning" if event.warning else "Normal"
             self._events.record(reference_to(event.pod), event.reason, event.message, kind, latest=event.latest)
@@ -175,7 +184,7 @@ class Extender:
         gauge(
             "gputile_ledger_unconfirmed",
             "Bindings that the watch has not confirmed yet.",
-            lambda: len(ledger.overdue(time.monotonic(), 0)),
+            lambda: len(ledger.overdue(self._clock.monotonic(), 0)),
         )
         gauge(
             "gputile_ledger_overallocated_gpus",
