@@ -47,11 +47,11 @@ def stamp(now_ns: int) -> str:
 
 
 def new_pod(name: str, units: int, labels: dict[str, str], now_ns: int) -> Pod:
-    """A pod as the webhook leaves it: one of a gang waits behind its gate."""
-    asking = pod(name, mem=units)
+    """A pod as the webhook leaves it: one of a gang waits behind its gate, unless it asks for no GPU."""
+    asking = pod(name, mem=units) if units else pod(name)
     created = stamp(now_ns)
     meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=created)
-    gates = (SchedulingGate(name=GANG_GATE),) if labels else ()
+    gates = (SchedulingGate(name=GANG_GATE),) if labels and units else ()
     return msgspec.structs.replace(
         asking, metadata=meta, spec=msgspec.structs.replace(asking.spec, scheduling_gates=gates)
     )
@@ -66,7 +66,8 @@ def annotated(changed: Pod, **annotations: str | None) -> Pod:
 
 
 def units_of(asking: Pod) -> int:
-    return int(asking.spec.containers[0].resources.limits[GPU_MEMORY])
+    """Return for how many units a pod asks, 0 for one that asks for no GPU."""
+    return int(asking.spec.containers[0].resources.limits.get(GPU_MEMORY, 0))
 
 
 def gang_name(one: Pod) -> str:
@@ -107,6 +108,8 @@ def held_units(pods: Iterable[Pod], now_ns: int | None) -> dict[str, int]:
     held: dict[str, int] = {}
     for each in pods:
         allocation = None
+        if not units_of(each):
+            continue
         if runs(each):
             allocation = decode_allocation(each.metadata.annotations[ALLOCATION_ANNOTATION])
         elif now_ns is not None and (hold := live_hold(each, now_ns)) is not None:

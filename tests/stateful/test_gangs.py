@@ -280,9 +280,11 @@ class Gangs(RuleBasedStateMachine):
         self.server.store(msgspec.structs.replace(changed, metadata=meta))
 
     def a_member_comes_late(self, data: st.DataObject) -> None:
+        """It may ask for no GPU, as a launcher does."""
         like = data.draw(st.sampled_from(self.members()))
         self.count += 1
-        self.create(f"{gang_name(like)}-late{self.count}", units_of(like), dict(like.metadata.labels))
+        units = data.draw(st.sampled_from([units_of(like), units_of(like), 0]))
+        self.create(f"{gang_name(like)}-late{self.count}", units, dict(like.metadata.labels))
 
     def pods_come_alone_and_are_bound_at_once(self, units: int, count: int) -> None:
         """By an extender that has not heard yet what else happened."""
@@ -484,6 +486,8 @@ class Gangs(RuleBasedStateMachine):
         A ``slow`` Binding of a gang's pod is under way still, and executed or refused later.
         """
         asking = self.server.pods[uid]
+        if not units_of(asking):  # the extender is not asked about it
+            return self.server.bind(uid, "", NAMES[0], {}, self.now_ns) is not None
         held = self.extender.booking(uid)
         if reservation_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.reserved):
             return False
@@ -549,7 +553,7 @@ class Gangs(RuleBasedStateMachine):
         assert all(units <= GPU_UNITS for units in held.values()), held
         for each in told:
             hold = live_hold(each, self.controller_ns)
-            if hold is not None:
+            if hold is not None and units_of(each):
                 assert hold.expires_ns <= self.controller_ns + LONGEST_SECONDS * SECOND
                 assert hold.allocation is not None
                 (share,) = hold.allocation.gpus
@@ -591,14 +595,14 @@ class Gangs(RuleBasedStateMachine):
         """
         told, now_ns, plan = self.extender_told, self.extender_ns, decision.plan
         assert plan, f"{starting.key} starts without a place"
-        places = told.of_plan(plan)
+        places = [each for each in told.of_plan(plan) if units_of(each)]
         if any(runs(each) for each in places):
             return {each.metadata.uid for each in places}
         assert plan not in self.under_way_plans(), f"{starting.key} starts before it is certain that its plan begins"
         kept = [each for each in places if live_hold(each, now_ns)]
         hold = reservation_of(told.pods[starting.metadata.uid])
         assert hold is not None
-        assert len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
+        assert len(kept) >= hold.size, f"{starting.key} starts ahead of its gang"
         gpus = {
             share.uuid for each in kept if (h := reservation_of(each)) and h.allocation for share in h.allocation.gpus
         }
@@ -649,11 +653,10 @@ class Gangs(RuleBasedStateMachine):
                 assert whole, f"plan {plan} runs in part: {missing.key} waits"
 
     def ledgers_agree_with_the_objects(self) -> None:
-        bound = {each.metadata.uid: each.spec.node_name for each in self.server.pods.values() if runs(each)}
+        with_gpus = [each for each in self.server.pods.values() if units_of(each)]
+        bound = {each.metadata.uid: each.spec.node_name for each in with_gpus if runs(each)}
         kept = {
-            each.metadata.uid: hold.node
-            for each in self.server.pods.values()
-            if (hold := live_hold(each, self.now_ns)) is not None
+            each.metadata.uid: hold.node for each in with_gpus if (hold := live_hold(each, self.now_ns)) is not None
         }
         for ledger in (self.extender, self.view.ledger):
             bookings = list(ledger.bookings())
