@@ -41,8 +41,13 @@ _LEFT_OUT_BELOW = {
     "template": {"metadata"},
     "updateStrategy": {"maxUnavailable"},
 }
-# An API server takes a Job without any time, which fails before it has a pod: the simulator refuses it for that.
-_NO_TIME = ((("spec", "activeDeadlineSeconds"), 0), (("spec", "jobTemplate", "spec", "activeDeadlineSeconds"), 0))
+# An API server takes a Job without any time, which fails before it has a pod, and a CronJob that is always late. The
+# simulator refuses them for that.
+_NO_TIME = (
+    (("spec", "activeDeadlineSeconds"), 0),
+    (("spec", "jobTemplate", "spec", "activeDeadlineSeconds"), 0),
+    (("spec", "startingDeadlineSeconds"), 0),
+)
 _TEXTS = (
     *("", "a", "A", "a b", "é", "x" * 64, "x" * 254, "a/b", "/a", "../a", "a/../b", "..", "-a", "a-", "a_b", "1"),
     *("65536", "a.b", "a..b", "None", "10.0.0.1", "::1", "a\nb", "$(A)", "a=b", "50%", "http://x", ".a", "a:1", "*"),

@@ -6,27 +6,17 @@ controller/statefulset, controller/daemon and controller/deployment of k8s.io/ku
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.tools.simulator.documents.generated_names import make_uid, revision
-
-TEMPLATE_HASH: Final = "pod-template-hash"  # Deployment
-REVISION_HASH: Final = "controller-revision-hash"  # StatefulSet, DaemonSet
-TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
-POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
-POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed Job: a label, and an annotation
-JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
-CONTROLLER_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
-CONTROLLERS_LABELS: Final = frozenset(
-    {
-        *(TEMPLATE_HASH, REVISION_HASH, TEMPLATE_GENERATION, POD_NAME, POD_INDEX, COMPLETION_INDEX),
-        *JOB_NAMES,
-        *CONTROLLER_UIDS,
-    }
+from gputile.tools.simulator.rules.workloads.controllers_labels import (
+    JOB_NAMES,
+    JOB_UIDS,
+    REVISION_HASH,
+    TEMPLATE_GENERATION,
+    TEMPLATE_HASH,
 )
 
 
@@ -54,4 +44,4 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod, manual_selector: 
 
 def _of_job(name: str, uid: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Return a Job's labels; the labels of its template take precedence."""
-    return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(CONTROLLER_UIDS, uid) | dict(labels)
+    return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | dict(labels)

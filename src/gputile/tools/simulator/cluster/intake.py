@@ -52,7 +52,13 @@ _MOST_SHOWN: Final = 20
 _FIELDS_ONLY: Final = "the values of this kind are not checked, only its fields are"
 _NAME_ONLY: Final = "this kind is not checked, only its metadata is"
 _VOLUMES_NODES: Final = "whether the pods that have it are on the nodes of its nodeAffinity is not judged"
+_CLASS_NODES: Final = "whether the pods with claims of it are in its allowedTopologies is not judged"
 _NEVER_CREATED: Final = ("ComponentStatus",)
+# What an API server answers, and does not keep: kubectl apply looks for the object first, and is refused.
+_NEVER_KEPT: Final = (
+    *("Binding", "LocalSubjectAccessReview", "SelfSubjectAccessReview", "SelfSubjectReview", "SelfSubjectRulesReview"),
+    *("SubjectAccessReview", "TokenReview"),
+)
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
 _NOT_APPLIED: Final = "it is checked, and not applied to the pods"
 _OF_PODS_ONLY: Final = "only what is in the files is counted"
@@ -169,8 +175,12 @@ class Intake:
         """Check an object of one of Kubernetes' kinds that make no pods, and note what of it is not checked."""
         if manifest.kind in _NEVER_CREATED:
             raise manifest.origin.error("", "MethodNotAllowed: no API server creates an object of this kind")
+        if manifest.kind in _NEVER_KEPT:
+            raise manifest.origin.error("", "MethodNotAllowed: no API server keeps an object of this kind to apply")
         if manifest.kind == "PersistentVolume" and manifest.body.get("spec", {}).get("nodeAffinity"):
             notes.append(Note(_VOLUMES_NODES, manifest.origin))
+        if manifest.kind == "StorageClass" and manifest.body.get("allowedTopologies"):
+            notes.append(Note(_CLASS_NODES, manifest.origin))
         if manifest.kind == "Node" and not manifest.described:
             notes.append(Note(_NO_MACHINE, manifest.origin))
         judged = values_are_judged(manifest.kind)

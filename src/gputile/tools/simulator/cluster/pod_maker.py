@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from gputile.api.core import ObjectMeta, OwnerReference, Pod, PodSpec
-from gputile.tools.simulator.cluster.controller_labels import COMPLETION_INDEX, POD_INDEX, POD_NAME
 from gputile.tools.simulator.documents.generated_names import make_uid, suffixes
 from gputile.tools.simulator.documents.manifests import Manifest
+from gputile.tools.simulator.rules.workloads.controllers_labels import COMPLETION_INDEX, POD_INDEX, POD_NAME
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -23,10 +23,15 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.tools.simulator.cluster.controller_labels import COMPLETION_INDEX, POD_INDEX, POD_NAME
+from gputile.tools.simulator.rules.workloads.controllers_labels import (
+    COMPLETION_INDEX,
+    POD_INDEX,
+    POD_NAME,
+    REPLICA_INDEX,
+)
 from gputile.tools.simulator.scheduling.binding import bind
 
-_OF_ONE_POD = frozenset({POD_NAME, POD_INDEX, COMPLETION_INDEX})
+_OF_ONE_POD = frozenset({POD_NAME, POD_INDEX, COMPLETION_INDEX, REPLICA_INDEX})
 
 Likeness = tuple[object, ...]
 

@@ -23,7 +23,6 @@ from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.inter_pod import hard_spread
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.cluster.autoscaled import targets
-from gputile.tools.simulator.cluster.controller_labels import CONTROLLERS_LABELS
 from gputile.tools.simulator.cluster.intake import MAKERS
 from gputile.tools.simulator.cluster.owners import Owner, owner_in, owner_of
 from gputile.tools.simulator.cluster.rolling_update import Replacement, RollingUpdate, rolling_update
@@ -31,6 +30,7 @@ from gputile.tools.simulator.cluster.scenario import Scenario
 from gputile.tools.simulator.cluster.workload_pods import Expansion
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.rules.workloads.controllers_labels import CONTROLLERS_LABELS
 from gputile.tools.simulator.updates.gated_pods import applied
 
 # Labels with which controllers name the ReplicaSets that they make, NAME-<hash>, and whose controllers these are.

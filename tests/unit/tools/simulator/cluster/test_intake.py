@@ -770,6 +770,14 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
             "{apiVersion: v1, kind: ComponentStatus, metadata: {name: x}}",
             "no API server creates an object of this kind",
         ),
+        (
+            "{apiVersion: v1, kind: Binding, metadata: {name: x}, target: {kind: Node, name: n}}",
+            "no API server keeps an object of this kind",
+        ),
+        (
+            "{apiVersion: authentication.k8s.io/v1, kind: TokenReview, metadata: {name: x}, spec: {token: t}}",
+            "no API server keeps an object of this kind",
+        ),
     ],
 )
 def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> None:
@@ -777,6 +785,18 @@ def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> 
     assert (code, said in told) == (2, True), told
     for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
         assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0
+
+
+def test_the_nodes_of_a_storage_class_are_told(tmp_path: Path) -> None:
+    body: Json = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "s"},
+        "provisioner": "p",
+    }
+    assert "allowedTopologies" not in simulate(tmp_path, json.dumps(body))[1]
+    body["allowedTopologies"] = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
+    assert "in its allowedTopologies is not judged" in simulate(tmp_path, json.dumps(body))[1]
 
 
 def test_the_nodes_of_a_volume_are_told(tmp_path: Path) -> None:

@@ -136,3 +136,24 @@ def test_copies_on_many_equal_nodes_cost_what_those_on_one_do() -> None:
         sys.setprofile(None)
     assert (found.copies, chosen) == (300 * 20, 20 + IN_A_ROW - 1)
     assert found.stopped_by.startswith("default/p: fits none of 300 node(s); 300 nodes (n0, n1, n10, ...): ")
+
+
+@pytest.mark.parametrize(("label", "asked"), [("training.kubeflow.org/replica-index", 1), ("example.com/index", 50)])
+def test_pods_that_only_their_number_tells_apart_are_judged_once(label: str, asked: int) -> None:
+    large, found, requests = templates()[0], [], 0
+    for number in range(50):
+        labels = {label: str(number)}
+        meta = msgspec.structs.replace(large.metadata, name=f"p{number}", uid=f"p{number}", labels=labels)
+        found.append(msgspec.structs.replace(large, metadata=meta))
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal requests
+        requests += event == "call" and frame.f_code is PlacementEngine.request.__code__
+
+    sys.setprofile(count)
+    try:
+        outcomes = list(Simulation(Configuration()).run(Scenario(nodes=machines([4]), pending=found), lambda: 1))
+    finally:
+        sys.setprofile(None)
+    assert {outcome.node for outcome in outcomes} == {None}
+    assert requests == asked

@@ -20,6 +20,7 @@ _MOST_DIGITS: Final = 18  # of a number that is computed with
 _WORD: Final = re.compile(r"[\S\x1c-\x1f]+")  # what Go takes for no space, and Python does
 _NUMBER: Final = re.compile(r"\+?\d{1,18}", re.ASCII)  # what an API server can count
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_LAST_DAY: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # of each month, in a leap year
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 # Each field's name, its least and largest number, and the numbers' names.
 _FIELDS: Final[tuple[tuple[str, int, int, dict[str, int]], ...]] = (
@@ -45,6 +46,39 @@ def broken_schedule(schedule: str) -> str | None:
         return "expected exactly 5 fields: minute, hour, day of month, month, day of week"
     found = (_broken_field(part, *field) for part, field in zip(parts, _FIELDS, strict=True))
     return next(filter(None, found), None)
+
+
+def never_comes(schedule: str) -> bool:
+    """Return whether a valid schedule only names days that no month of its own has, as the 30th of February.
+
+    A day of the week that is named counts beside that of the month: one of the two has to come.
+    """
+    parts = _WORD.findall(schedule)
+    if len(parts) != len(_FIELDS) or not _is_any(parts[4]) or _is_any(parts[2]):
+        return False
+    days, months = (_numbers(parts[i], *_FIELDS[i][1:]) for i in (2, 3))
+    return not any(day <= _LAST_DAY[month - 1] for day in days for month in months)
+
+
+def _is_any(text: str) -> bool:
+    """Return whether a field of a schedule has a star, by which it does not name days; one with steps names some."""
+    parts = (part.partition("/") for part in text.split(","))
+    return any(bounds.partition("-")[0] in ("*", "?") and int(step or "1") == 1 for bounds, _, step in parts)
+
+
+def _numbers(text: str, least: int, largest: int, names: dict[str, int]) -> set[int]:
+    """Return the numbers that a valid field of a schedule names."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        bounds, slash, step = part.partition("/")
+        first, _, last = bounds.partition("-")
+        if first in ("*", "?"):
+            ends = least, largest
+        else:
+            number = int(names.get(first.lower(), first))
+            ends = number, int(names.get(last.lower(), last)) if last else largest if slash else number
+        found.update(range(ends[0], ends[1] + 1, int(step) if slash else 1))
+    return found
 
 
 def _broken_duration(text: str) -> str | None:

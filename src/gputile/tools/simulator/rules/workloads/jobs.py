@@ -7,10 +7,9 @@ from gputile.api.names import broken_label_name
 from gputile.api.wording import shown
 from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_subdomain
+from gputile.tools.simulator.rules.workloads.controllers_labels import JOB_NAMES, JOB_UIDS
 
 _LONGEST_NAME: Final = 63  # as a label of its pods
-JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
-JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _MOST_RULES: Final = 20
 _MOST_VALUES: Final = 255
 _MANY_COMPLETIONS: Final = 100_000  # and the most pods of an Indexed Job at a time

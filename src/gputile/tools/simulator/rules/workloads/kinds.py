@@ -15,14 +15,13 @@ from gputile.tools.simulator.rules.pods.claims import broken_claim
 from gputile.tools.simulator.rules.pods.pod import broken_copied_metadata, broken_metadata, broken_pod_spec
 from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.pods.volumes import broken_claim_names
-from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone
+from gputile.tools.simulator.rules.values.cron_schedule import broken_schedule, broken_time_zone, never_comes
 from gputile.tools.simulator.rules.values.field_rules import broken_values
 from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_path_segment, broken_subdomain, is_version
 from gputile.tools.simulator.rules.values.numbers import broken_least
+from gputile.tools.simulator.rules.workloads.controllers_labels import JOB_NAMES, JOB_UIDS, OVERWRITTEN
 from gputile.tools.simulator.rules.workloads.jobs import (
-    JOB_NAMES,
-    JOB_UIDS,
     broken_job_labels,
     broken_job_name,
     broken_job_spec,
@@ -54,6 +53,7 @@ _REPLICA_SET: Final = "its ReplicaSet adds up to 11 characters, and a name has n
 _LONGEST_DEPLOYMENT: Final = 242
 _REVISION: Final = "the label controller-revision-hash adds up to 11, and a label's value has no more than 63"
 _LONGEST_STATEFUL_SET: Final = 52
+_NEVER_MAKES_A_JOB: Final = "never makes a Job, although an API server takes it"
 _GENERATED: Final = "\0"  # an identity that is not known yet, and that no label has
 
 
@@ -224,6 +224,9 @@ def broken_selected(spec: Json, kind: str) -> Iterator[Broken]:
         labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
         if not _selects(selector, labels):
             yield "spec.template.metadata.labels", "Invalid value: `selector` does not match template `labels`"
+        elif not _selects(selector, {**labels, **dict.fromkeys(OVERWRITTEN.get(kind, ()), _GENERATED)}):
+            rule = "the API server takes it, and it selects none of its pods: its controller overwrites such a label"
+            yield "spec.selector", f"Invalid value: {rule}"
 
 
 def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
@@ -347,8 +350,14 @@ def _made_job(cron_job: str, spec: Json) -> Iterator[Broken]:
 def _cron_job(spec: Json) -> Iterator[Broken]:
     if why := broken_schedule(spec["schedule"]):
         yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {why}"
+    elif never_comes(spec["schedule"]):
+        rule = f"the CronJob {_NEVER_MAKES_A_JOB}: no month that it names has such a day"
+        yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {rule}"
     if "timeZone" in spec and (why := broken_time_zone(spec["timeZone"])):
         yield "spec.timeZone", f"Invalid value: {shown(spec['timeZone'])}: {why}"
+    if spec.get("startingDeadlineSeconds") == 0:
+        rule = f"the CronJob {_NEVER_MAKES_A_JOB}: each time has passed when its controller looks"
+        yield "spec.startingDeadlineSeconds", f"Invalid value: 0: {rule}"
     yield from broken_job_template("spec.jobTemplate", spec["jobTemplate"])
 
 
