@@ -31,6 +31,7 @@ from gputile.tools.simulator.cluster.made_objects import (
     without_replaced,
     written_claims,
 )
+from gputile.tools.simulator.cluster.named_keys import missing_keys, written_keys
 from gputile.tools.simulator.cluster.order import order_notes
 from gputile.tools.simulator.cluster.owners import Owner
 from gputile.tools.simulator.cluster.pod_maker import PodMaker
@@ -130,6 +131,7 @@ class _Expander:
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
         self._claims = written_claims(manifests)
+        self._keys = written_keys(manifests)
         modes = {place: is_block(claim.body.get("spec")) for place, claim in self._claims.items()}
         self._block_claims = {**intake.block_claims, **modes}
         self._bounds = written_bounds([*intake.autoscalers, *manifests])
@@ -205,13 +207,15 @@ class _Expander:
         """Take notice of the claims of ephemeral volumes; ``spec``, which stands at ``path``, is that of the pods.
 
         Raises:
-            ManifestError: there is a claim of such a name that is another one, or the pods cannot use a claim.
+            ManifestError: there is a claim of such a name that is another one, the pods cannot use a claim, or a
+                ConfigMap or Secret lacks a key that they name.
         """
         if manifest.stored:
             return
         given = manifest, path, spec, pods
         otherwise = claims_used_otherwise(*given, self._block_claims)
-        if wrong := list(islice(chain(taken_claims(*given, self._claims), otherwise), _MOST_SHOWN)):
+        missing = missing_keys(manifest, path, spec, manifest.namespaced_name[0], self._keys)
+        if wrong := list(islice(chain(taken_claims(*given, self._claims), otherwise, missing), _MOST_SHOWN)):
             raise ManifestError("\n".join(map(str, wrong)))
         self.expansion.made += ephemeral_claims(manifest, spec, pods)
 

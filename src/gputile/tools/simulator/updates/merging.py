@@ -25,14 +25,17 @@ _KEYS: Final = {
     "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",
 }
+_KEYED: Final = {"ConfigMap": ("data", "binaryData"), "Secret": ("data",)}  # kinds without a spec, and what is merged
 _RETAINING: Final = ("strategy", "volumes")  # of which only the fields stay that are said (patchStrategy retainKeys)
 
 
 def merged(manifest: Manifest, stored: Json) -> Manifest:
-    """Return ``manifest`` with what stays of the ``stored`` object's spec; itself for kinds that are not merged.
+    """Return ``manifest`` with what stays of the spec or the data of what is ``stored``; itself for other kinds.
 
     It is returned as it is, too, where the stored object has fields that are not known here.
     """
+    if manifest.kind in _KEYED:
+        return _with_keys(manifest, stored)
     if manifest.kind not in _KINDS or not isinstance(manifest.body.get("spec"), dict):
         return manifest
     type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
@@ -41,6 +44,15 @@ def merged(manifest: Manifest, stored: Json) -> Manifest:
     before = _dict(last_applied(stored).get("spec")) | _dict(manifest.nulls.get("spec"))  # a null takes out, too
     spec = _merged("spec", manifest.body["spec"], stored.get("spec", {}), before)
     return replace(manifest, body=manifest.body | {"spec": spec})
+
+
+def _with_keys(manifest: Manifest, stored: Json) -> Manifest:
+    """Return a ConfigMap or Secret with the keys that stay."""
+    fields = {}
+    for name in _KEYED[manifest.kind]:
+        if isinstance(written := manifest.body.get(name, {}), dict):
+            fields[name] = _merged(name, written, stored.get(name, {}), last_applied(stored).get(name))
+    return replace(manifest, body=manifest.body | {name: value for name, value in fields.items() if value})
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -87,3 +87,16 @@ def test_a_number_of_pods_that_stays_is_told() -> None:
     known = StoredObjects(bodies={place: applied(changed(DEPLOYMENT, "spec.replicas", 7), WITHOUT)})
     (one,), (note,) = known.merged([Manifest(Origin("f"), "apps/v1", "Deployment", WITHOUT)])
     assert (one.body["spec"]["replicas"], note.text) == (7, "spec.replicas stays 7, as in the cluster")
+
+
+def test_keys_that_somebody_else_wrote_stay() -> None:
+    written = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "new"}}
+    before = changed(written, "data", {"a": "old", "gone": "x"})
+    stored = applied(changed(before, "data.by-others", "y"), before)
+    assert both(written, changed(stored, "binaryData", {"b": "eA=="})) == {
+        **written,
+        "data": {"a": "new", "by-others": "y"},
+        "binaryData": {"b": "eA=="},
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "c"}, "stringData": {"a": "x"}}
+    assert both(secret, {**secret, "data": {"z": "eA=="}}) == {**secret, "data": {"z": "eA=="}}
