@@ -9,6 +9,7 @@ from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
 from gputile.tools.simulator.documents.manifests import ManifestError
 from gputile.tools.simulator.rules.pods.startable import broken_image
 from tests.manifests import DEPLOYMENT, POD, Json, changed
+from tests.never_started import CONFIG_MAP, EMPTY, NEVER_STARTED, STARTED, Odd
 from tests.unit.tools.simulator.builders import load_text
 
 pytestmark = pytest.mark.requirement("B4")
@@ -46,6 +47,10 @@ def test_what_is_no_name_of_an_image(tmp_path: Path, image: str) -> None:
     for body, path in ((POD, CONTAINER), (DEPLOYMENT, "spec.template.spec.containers.0")):
         with pytest.raises(ManifestError, match=r"containers\[0\]\.image: Invalid value: .*no kubelet can pull it"):
             expanded(tmp_path, changed(body, f"{path}.image", image))
+
+    volume = {"name": "v", "image": {"reference": image}}
+    with pytest.raises(ManifestError, match=r"volumes\[0\]\.image\.reference: Invalid value: .*no kubelet can pull it"):
+        expanded(tmp_path, changed(POD, "spec.volumes", [volume]))
 
 
 ROOT = "runAsNonRoot: Invalid value: true: it runs as user 0"
@@ -120,7 +125,9 @@ def test_references_to_resources_of_other_containers(tmp_path: Path, place: str,
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (f"{CONTAINER}.resources.limits.memory", "100m", "100m is less than a KiB"),
+        (f"{CONTAINER}.resources.limits.memory", "100m", "100m is less than 6Mi"),
+        (f"{CONTAINER}.resources.limits.memory", "5Mi", "5Mi is less than 6Mi"),
+        (f"{CONTAINER}.resources.limits.memory", "6Mi", ""),
         ("spec.securityContext.sysctls", [{"name": "vm.max_map_count", "value": "1"}], "no kubelet sets it"),
         ("spec.securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}], "--allowed-unsafe-sysctls"),
         ("spec.securityContext.sysctls", [{"name": "net/ipv4/tcp_syncookies", "value": "1"}], ""),
@@ -138,3 +145,68 @@ def test_a_name_of_a_host_that_is_too_long_is_told(tmp_path: Path, length: int) 
     body = changed(changed(POD, "spec.setHostnameAsFQDN", True), "spec.subdomain", "s" * length)
     notes = " ".join(note.text for note in expanded(tmp_path, changed(body, "metadata.name", "n" * length)).notes)
     assert ("has more than 64 characters" in notes) == (length == 40)
+
+
+def odd_pod(odd: Odd) -> Json:
+    return changed(
+        changed(POD, "spec", {**POD["spec"], **odd.pod}), CONTAINER, {**POD["spec"]["containers"][0], **odd.container}
+    )
+
+
+def beside_a_config_map(tmp_path: Path, body: Json) -> Expansion:
+    return expanded(tmp_path, {"apiVersion": "v1", "kind": "List", "items": [CONFIG_MAP, body]})
+
+
+@pytest.mark.parametrize("odd", NEVER_STARTED, ids=lambda odd: odd.name)
+def test_what_no_runtime_starts(tmp_path: Path, odd: Odd) -> None:
+    with pytest.raises(ManifestError) as refused:
+        beside_a_config_map(tmp_path, odd_pod(odd))
+    (said,) = str(refused.value).split("\n")
+    assert odd.said in said
+    assert "no kubelet" in said
+
+
+@pytest.mark.parametrize("odd", STARTED, ids=lambda odd: odd.name)
+def test_what_a_runtime_starts(tmp_path: Path, odd: Odd) -> None:
+    assert len(beside_a_config_map(tmp_path, odd_pod(odd)).pods) == 1
+
+
+@pytest.mark.parametrize(
+    ("container", "pod"),
+    [
+        ({"workingDir": "C:\\app"}, {}),
+        (
+            {"volumeMounts": [{"name": "v", "mountPath": "/dev"}]},
+            {"volumes": [{"name": "v", "hostPath": {"path": "/data"}}]},
+        ),
+        ({"volumeMounts": [{"name": "v", "mountPath": "/proc/cpuinfo", "subPath": "cpuinfo"}]}, EMPTY),
+        ({"command": [""]}, {"os": {"name": "windows"}}),
+        (
+            {"ports": [{"name": "web", "containerPort": 1}], "startupProbe": {"httpGet": {"port": "web"}}},
+            {},
+        ),
+        ({"livenessProbe": {"httpGet": {"port": "web"}}}, {}),
+    ],
+    ids=["windows", "host", "file", "os", "port", "liveness"],
+)
+def test_what_other_nodes_start(tmp_path: Path, container: Json, pod: Json) -> None:
+    assert len(expanded(tmp_path, odd_pod(Odd("", container, pod))).pods) == 1
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe"])
+def test_a_probe_of_a_port_that_is_not_there_never_succeeds(tmp_path: Path, probe: str) -> None:
+    with pytest.raises(ManifestError, match=rf"{probe}\.tcpSocket\.port: Invalid value: \"web\": .* never ready"):
+        expanded(tmp_path, odd_pod(Odd("", {probe: {"tcpSocket": {"port": "web"}}}, {})))
+
+
+@pytest.mark.parametrize(
+    ("container", "where"),
+    [
+        ({"args": ["a", "é" * 65_536]}, "args[1]"),
+        ({"env": [{"name": "A", "value": "x" * 131_070}]}, "env[0].value"),
+    ],
+    ids=["argument", "variable"],
+)
+def test_a_note_tells_of_texts_that_most_kernels_do_not_take(tmp_path: Path, container: Json, where: str) -> None:
+    told = map(str, expanded(tmp_path, odd_pod(Odd("", container, {}))).notes)
+    assert [each for each in told if f"spec.containers[0].{where}: has more than 128 KiB" in each]

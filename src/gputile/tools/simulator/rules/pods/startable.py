@@ -10,6 +10,7 @@ from typing import Final
 
 from gputile.api.quantity import parse_quantity
 from gputile.api.wording import shown
+from gputile.tools.simulator.rules.pods.runtimes import long_words, refused_by_runtimes
 from gputile.tools.simulator.rules.pods.volume_modes import is_block, used_otherwise
 from gputile.tools.simulator.rules.values.fields import Broken, Json
 
@@ -24,10 +25,9 @@ _DIGITS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
 _LONGEST_REPOSITORY: Final = 255
 _LONGEST_IMAGE: Final = 2_000
 _ONLY_DIGITS: Final = re.compile(r"[a-f0-9]{64}", re.ASCII)
-_VARIABLE: Final = re.compile(r"\$(\$|\(([^)]*)\))")
-_OF_SERVICES: Final = re.compile(r"_(SERVICE|PORT)(_|\Z)")  # that a kubelet sets for each Service
 _HUGE: Final = "hugepages-"
-_LEAST_MEMORY: Final = 1024  # bytes; a container's first process alone needs more
+_NOT_PULLED: Final = "no kubelet can pull it"
+_LEAST_MEMORY: Final = 6 << 20  # bytes; runc itself needs as much while it starts a container
 _LONGEST_HOSTNAME: Final = 64
 _NAMESPACED_SYSCTLS: Final = ("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.", "net.")
 _SAFE_SYSCTLS: Final = (
@@ -44,15 +44,18 @@ def unstartable(path: str, spec: Json) -> Iterator[Broken]:
         for i, container in enumerate(spec.get(kind, ())):
             where, image = f"{path}.{kind}[{i}]", container.get("image", "")
             if image == image.strip() and (why := broken_image(image)):
-                yield f"{where}.image", f"Invalid value: {shown(image)}: no kubelet can pull it: {why}"
+                yield f"{where}.image", f"Invalid value: {shown(image)}: {_NOT_PULLED}: {why}"
             yield from _root(where, container, spec)
-            yield from _paths(where, container)
     yield from _other_containers(path, spec)
+    yield from refused_by_runtimes(path, spec)
     made = {each["name"]: each["ephemeral"] for each in spec.get("volumes", ()) if "ephemeral" in each}
     blocks = {name: is_block(each.get("volumeClaimTemplate", {}).get("spec")) for name, each in made.items()}
     yield from used_otherwise(path, spec, blocks)
     asked = {name for kind in _KINDS for each in spec.get(kind, ()) for name in _asked(each)}
     for i, volume in enumerate(spec.get("volumes", ())):
+        reference = volume.get("image", {}).get("reference", "")
+        if reference == reference.strip() and (why := broken_image(reference)):
+            yield f"{path}.volumes[{i}].image.reference", f"Invalid value: {shown(reference)}: {_NOT_PULLED}: {why}"
         medium = volume.get("emptyDir", {}).get("medium", "")
         wanted = f"{_HUGE}{medium.partition('-')[2]}"
         if medium.startswith("HugePages") and not any(name.startswith(wanted) for name in asked):
@@ -67,7 +70,10 @@ def doubts(prefix: str, metadata: Json, spec: Json) -> Iterator[str]:
             amount = container.get("resources", {}).get("limits", {}).get("memory")
             if amount is not None and 0 < parse_quantity(amount) < _LEAST_MEMORY:
                 field = f"{prefix}spec.{kind}[{i}].resources.limits.memory"
-                yield f"{field}: {amount} is less than a KiB, and no container starts with that; M is a megabyte, m not"
+                yield f"{field}: {amount} is less than 6Mi, and few containers start with that; M is a megabyte, m not"
+            for where in long_words(container):
+                said = "has more than 128 KiB, and most kernels start no program with that: mount it as a file"
+                yield f"{prefix}spec.{kind}[{i}].{where}: {said}"
     for i, each in enumerate(spec.get("securityContext", {}).get("sysctls", ())):
         name = each["name"].replace("/", ".")
         if name not in _SAFE_SYSCTLS:
@@ -121,19 +127,6 @@ def _root(path: str, container: Json, spec: Json) -> Iterator[Broken]:
     if own.get("runAsNonRoot", whole.get("runAsNonRoot")) and own.get("runAsUser", whole.get("runAsUser")) == 0:
         rule = "it runs as user 0, which is root: no kubelet starts it"
         yield f"{path}.securityContext.runAsNonRoot", f"Invalid value: true: {rule}"
-
-
-def _paths(path: str, container: Json) -> Iterator[Broken]:
-    """Yield mounts below paths that name variables which the container does not have."""
-    if container.get("envFrom"):
-        return
-    known = {each["name"] for each in container.get("env", ())}
-    for i, mount in enumerate(container.get("volumeMounts", ())):
-        text = mount.get("subPathExpr", "")
-        for _, name in _VARIABLE.findall(text[: text.rfind(")") + 1]):  # what never ends is searched once
-            if name and name not in known and not _OF_SERVICES.search(name):
-                said = f"Invalid value: {shown(text)}: the container has no variable {shown(name)}"
-                yield f"{path}.volumeMounts[{i}].subPathExpr", said
 
 
 def _other_containers(path: str, spec: Json) -> Iterator[Broken]:
