@@ -98,7 +98,8 @@ def _complete_only_words() -> None:
     words = "_TYPER_COMPLETE_ARGS" in os.environ  # of zsh, fish and PowerShell
     words = words or ("COMP_WORDS" in os.environ and os.environ.get("COMP_CWORD", "").isdecimal())
     asked = os.environ.get(_COMPLETING, "")
-    if (asked.startswith("complete_") and not words) or (asked.startswith("source_") and sys.argv[1:]):
+    by_a_shell = (asked.startswith("complete_") and words) or (asked.startswith("source_") and not sys.argv[1:])
+    if asked and not by_a_shell:
         del os.environ[_COMPLETING]
 
 

@@ -173,9 +173,10 @@ def test_completion_is_installed_for_the_shell_that_asks(tmp_path: Path, monkeyp
 def test_a_variable_of_completion_that_was_exported_by_mistake_counts_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("_GPUTILE_COMPLETE", "source_bash")
-    done = subprocess.run(arguments("main", "version"), capture_output=True, text=True, check=True)
-    assert done.stdout == f"gputile {VERSION}\n"
+    for asked in ("1", "source_bash"):
+        monkeypatch.setenv("_GPUTILE_COMPLETE", asked)
+        done = subprocess.run(arguments("main", "version"), capture_output=True, text=True, check=True)
+        assert done.stdout == f"gputile {VERSION}\n"
     script = subprocess.run(arguments("main"), capture_output=True, text=True, check=False)
     assert "complete" in script.stdout
 

@@ -64,7 +64,7 @@ async def _version(connection: BoundedReads) -> ServerVersion:
     """Return the API server's version, empty where it does not say it."""
     try:
         return msgspec.json.decode(await connection.get("/version"), type=ServerVersion)
-    except (ApiError, msgspec.DecodeError):
+    except (ApiError, ValueError, RecursionError):
         return ServerVersion()
 
 

@@ -119,7 +119,7 @@ async def _listed(connection: Reading, path: str) -> tuple[list[dict[str, Any]],
         return [], None
     except Forbidden as error:
         return [], str(error)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadAnswer(f"GET {path}: the answer is no list of an API server") from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise BadAnswer(f"GET {path}: the answer is no list of an API server")

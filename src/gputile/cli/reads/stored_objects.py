@@ -94,7 +94,7 @@ async def _object(connection: Reading, path: str) -> dict[str, Any] | None:
             whole: dict[str, Any] = msgspec.json.decode(text, type=dict)
             return whole
         listed = msgspec.json.decode(text, type=dict[str, Any]).get("items") or []
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadAnswer(f"GET {path}: the answer is no object of an API server") from error
     if not isinstance(listed, list):
         raise BadAnswer(f"GET {path}: the answer is no list of an API server")

@@ -9,10 +9,9 @@ from gputile.kube.watching.decoding import ObjectDecoder, Replaced, T, Unreadabl
 
 PAGE_SIZE = 500
 # Kubernetes supports 150,000 pods in a cluster, and 5,000 nodes. An API server fills its pages: so many objects are 600
-# pages of 500, and a page without objects is not followed by another one.
+# pages of 500, and a page that is not full is not followed by another one.
 MOST_OBJECTS = 300_000
-_MOST_PAGES = 1_000
-_MOST_EMPTY_PAGES = 100
+_MOST_SHORT_PAGES = 100
 
 
 class Reading(Protocol):
@@ -41,7 +40,7 @@ async def list_pages(
     objects: list[T] = []
     unreadable: list[UnreadableObject] = []
     asked = {**query, "limit": str(page_size)}
-    pages = empty = 0
+    pages = short = 0
     while True:
         try:
             body = await connection.get(path, asked, within=seconds)
@@ -51,18 +50,18 @@ async def list_pages(
             # the continue token has expired: the whole list at once is the one way that always comes to an end
             asked = dict(query)
             objects, unreadable = [], []
-            pages = empty = 0
+            pages = short = 0
             continue
         page = decoder.page(body)
         _check_kind(path, page.kind)
         objects += page.objects
         unreadable += page.unreadable
-        pages, empty = pages + 1, empty + (not page.objects and not page.unreadable)
+        pages, short = pages + 1, short + (len(page.objects) + len(page.unreadable) < page_size)
         known = len(objects) + len(unreadable)
-        if page.metadata.continue_ and (pages >= _MOST_PAGES or empty >= _MOST_EMPTY_PAGES or known >= MOST_OBJECTS):
+        if page.metadata.continue_ and (short >= _MOST_SHORT_PAGES or known >= MOST_OBJECTS):
             raise BadAnswer(
-                f"GET {path}: the list goes on after {pages:,} pages with {known:,} objects, {empty:,} of them empty: "
-                "no cluster has so many; is the server an API server?"
+                f"GET {path}: the list goes on after {pages:,} pages with {known:,} objects, {short:,} of them not "
+                "full: no cluster has so many; is the server an API server?"
             )
         if not page.metadata.continue_:
             return page.metadata.resource_version, Replaced(objects, unreadable)

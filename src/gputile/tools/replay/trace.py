@@ -264,7 +264,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
         raise TraceError(f"{path}: {what}; it should be a CSV file with the columns {', '.join(columns)}")
 
     try:
-        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey=_MORE)
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey=_MORE, strict=True)
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")

@@ -162,8 +162,11 @@ def test_an_api_server_that_is_too_old_is_named(
 
 @pytest.mark.parametrize(
     "version",
-    [(200, b"no json"), (200, b"[]"), (403, b"{}"), (200, b'{"major": 1}')],
-    ids=["text", "list", "no", "int"],
+    [
+        *((200, b"no json"), (200, b"[]"), (403, b"{}"), (200, b'{"major": 1}'), (200, b'{"major": "\xff"}')),
+        (200, b'{"x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"),
+    ],
+    ids=["text", "list", "no", "int", "latin", "deep"],
 )
 def test_a_version_that_cannot_be_read_is_none(
     server: FakeApiServer, kubeconfig: str, version: tuple[int, bytes]

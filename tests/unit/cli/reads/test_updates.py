@@ -388,6 +388,18 @@ def test_a_list_of_pods_that_is_none(
     assert "the answer is no list of an API server" in simulated(server, kubeconfig, POD, 2)[1]
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/apis/apps/v1/namespaces/default/deployments/w", "the answer is no object of an API server"),
+        ("/api/v1/namespaces/default/limitranges", "the answer is no list of an API server"),
+    ],
+)
+def test_an_answer_that_is_not_utf8(server: FakeApiServer, kubeconfig: str, path: str, said: str) -> None:
+    server.proxied[path] = 200, b'{"items": [], "a": "\xff"}'
+    assert f"GET {path}: {said}" in simulated(server, kubeconfig, DEPLOYMENT, 2)[1]
+
+
 NEWER: Json = {f"u{i}": 1 for i in range(30)}
 
 

@@ -38,8 +38,8 @@ async def test_a_hundred_thousand_pods_are_read_in_pages() -> None:
     ("each", "said"),
     [
         (500, "after 600 pages with 300,000 objects"),
-        (1, "after 1,000 pages with 1,000 objects"),
-        (0, "after 100 pages with 0 objects, 100 of them empty"),
+        (499, "after 100 pages with 49,900 objects, 100 of them not full"),
+        (0, "after 100 pages with 0 objects, 100 of them not full"),
     ],
 )
 async def test_a_list_without_end_is_no_api_servers(each: int, said: str) -> None:

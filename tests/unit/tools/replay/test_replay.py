@@ -82,6 +82,8 @@ def test_a_directory_without_a_trace_says_what_it_should_hold(tmp_path: Path) ->
             b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + b"a" * 200_000 + b",1,1,1,1,\n",
         ),
         ("openb_node_list_gpu_node.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn1," + b"9" * 23 + b",1000,2,T4\n"),
+        # A quotation mark that nothing closes takes all further lines into its cell.
+        ("openb_node_list_gpu_node.csv", b'sn,cpu_milli,memory_mib,gpu,model\nn1,1,1000,2,"T4\nn2,1,1000,2,T4\n'),
         ("arrivals/openb_pod_list_tiny.seq.csv", b"42,\xff\n"),
         ("arrivals/openb_pod_list_tiny.seq.csv", b"42," + b"9" * 23 + b"\n"),
     ],
