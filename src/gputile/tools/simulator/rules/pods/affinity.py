@@ -1,4 +1,4 @@
-"""Checks a pod's affinities and topology spread as the API server does, where more than one field counts.
+"""Checks a pod's affinities and topology spread where more than one field counts.
 
 ``api_rules`` of the core checks what the predicates read, ``field_rules`` single names.
 """
