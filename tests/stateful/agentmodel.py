@@ -51,7 +51,7 @@ from gputile.node.agent.shell.lookup import Lookup
 from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.shell.reconciler import Reconciler
 from gputile.node.agent.shell.surroundings import Surroundings
-from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.assignment_message import Assignment
 from gputile.node.gateway.messages import (

@@ -24,8 +24,8 @@ from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.shell.reconciler import Reconciler
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage_hour import UsageHour

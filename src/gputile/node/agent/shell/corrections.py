@@ -21,7 +21,7 @@ from gputile.node.agent.decisions.reconciliation.differences import (
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.status.call_metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 

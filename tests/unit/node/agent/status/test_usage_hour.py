@@ -15,8 +15,8 @@ from gputile.kube.transport.attempts import Attempts
 from gputile.kube.transport.connection import Connection
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
 from gputile.node.agent.state.pod_container import PodContainer
+from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.metrics import GpuTimes
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.status.usage_hour import UsageHour
 from gputile.tools.web.page.records import UsageSample
