@@ -13,6 +13,8 @@ from itertools import cycle
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
+FRESH_STORIES = "GPUTILE_FRESH_STORIES"
+"""Set in the environment where tests that tell the same stories each time are to tell others."""
 LONGEST_SECONDS = 3600  # for one round: hypothesis takes some minutes to shrink what it found
 
 
@@ -46,7 +48,8 @@ def soak(files: Sequence[Path], minutes: float) -> int:
         state = f"{'passed' if said is None else 'FAILED'} in {time.monotonic() - since:.0f} s"
         print(f"round {rounds}, minute {passed:.0f} of {minutes:g}: {file.stem}, seed {seed}, {state}", flush=True)
         if said is not None:
-            print(f"{said}\nTo see it again:\n    {shlex.join(['.venv/bin/python', '-m', *command])}", flush=True)
+            again = shlex.join([f"{FRESH_STORIES}=1", ".venv/bin/python", "-m", *command])
+            print(f"{said}\nTo see it again:\n    {again}", flush=True)
             return 1
     print(f"rounds that passed: {rounds}", flush=True)
     return 0
@@ -58,7 +61,7 @@ def _one_round(command: Sequence[str]) -> str | None:
         done = subprocess.run(
             [sys.executable, "-m", *command],
             cwd=HERE,
-            env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": empty},
+            env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": empty, FRESH_STORIES: "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
