@@ -46,6 +46,11 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
         OSError: it cannot be written; what was there before is left as it was.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
+    with open(beside, "wb", opener=_own) as file:
+        file.write(content)
     beside.chmod(mode)
     beside.replace(path)
+
+
+def _own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # nobody else reads it before it has its mode

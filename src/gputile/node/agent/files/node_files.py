@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
+_PRIVATE = 0o600  # the checkpoint names the node's pods
 _MOST_BYTES = 64 * MIB  # of a file that is read; a node of many pods has some hundred thousand
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -109,12 +110,12 @@ class NodeFiles:
             return
         content = encode_checkpoint(checkpoint)
         try:
-            write_whole(self._file, content)
+            write_whole(self._file, content, _PRIVATE)
         except IsADirectoryError:
             if not self._file.is_dir():  # the directory is where the new one is written first
                 raise
             self._put_aside()
-            write_whole(self._file, content)
+            write_whole(self._file, content, _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""

@@ -43,6 +43,14 @@ def files_in(tmp_path: Path) -> NodeFiles:
     return NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
 
 
+def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
+    """It names pods, and other users may pass through the directory."""
+    files = files_in(tmp_path)
+    (tmp_path / "state" / "checkpoint.json").touch(0o644)  # of an older agent
+    files.save(Checkpoint(mode="cgpu", unit_mib=128))
+    assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("before", [*ODD, "nothing"])
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_no_checkpoint_is_put_aside(tmp_path: Path, kind: str, before: str) -> None:
