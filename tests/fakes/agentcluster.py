@@ -230,10 +230,10 @@ class FakeCluster:
         status = msgspec.structs.replace(self.node.status, conditions=conditions)
         self.node = node = msgspec.structs.replace(self.node, metadata=meta, status=status)
         self.ledger.apply(NodeApplied(node))
-        self._tell(lambda: self.on_node(Applied(node)))
+        self._tell(lambda: self.on_node(Applied(node)), "node")
         self.schedule()
 
-    def _tell(self, news: Callable[[], None]) -> None:
+    def _tell(self, news: Callable[[], None], about: Literal["node", "pods"] = "pods") -> None:
         """Deliver in order, ``lag`` seconds later."""
         loop = asyncio.get_running_loop()
         self._news.append((loop.time() + self.lag, news))

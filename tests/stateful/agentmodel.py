@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -29,7 +29,15 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.health import Health
-from gputile.kube.errors import ConnectionFailed, KubeError
+from gputile.kube.errors import (
+    AnswerLost,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    KubeError,
+    ServerError,
+    TooManyRequests,
+)
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.cluster.informer import NodeInformer
 from gputile.node.agent.cluster.node_status import tell_node
@@ -51,6 +59,7 @@ from gputile.node.agent.shell.lookup import Lookup
 from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.shell.reconciler import Reconciler
 from gputile.node.agent.shell.surroundings import Surroundings
+from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.wakeup import Wakeups
 from gputile.node.arbiter.assignment_message import Assignment
@@ -76,8 +85,10 @@ from tests.fakes.devicemanager import CHECKPOINT, AdmissionError, DeviceManager,
 from tests.fakes.kubelet import pod_resources
 from tests.fakes.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.integration.agent.scene import FixedMonitor, machine
+from tests.stateful.filekiller import FileKiller, Killed
 
 LONG_AGO_S = 100.0
+CLOSED_FOR_S = 1e-6  # over when it is looked at the second time
 PluginCall = Callable[[str, str, bytes], Awaitable[bytes]]
 
 
@@ -85,19 +96,38 @@ class Died(BaseException):
     """The kubelet was killed while it waited for an answer."""
 
 
-class SlowCluster(FakeCluster):
-    """``undelivered`` are the events that the agent's watch has not told yet; ``seen`` the pods as it has told them.
+Watched = Literal["node", "pods"]
+Trouble = Literal["unreachable", "silent", "500", "409", "403", "429", "executed, silent", "executed, 500"]
 
-    ``unanswered`` is how many requests will fail, ``unheard`` how many will be executed and not answered.
+
+def _error_of(trouble: Trouble) -> KubeError:
+    match trouble:
+        case "unreachable":
+            return ConnectionFailed("the API server is away")
+        case "silent" | "executed, silent":
+            return AnswerLost("the answer was lost")
+        case "500" | "executed, 500":
+            return ServerError(500, "InternalError", "etcd is slow")
+        case "409":
+            return Conflict(409, "Conflict", "somebody else has written")
+        case "403":
+            return Forbidden(403, "Forbidden", "a policy refuses it")
+        case "429":
+            return TooManyRequests(429, "TooManyRequests", "later")
+
+
+class SlowCluster(FakeCluster):
+    """``undelivered`` are the events that each of the agent's watches has not told yet, ``seen`` the pods as told.
+
+    ``troubles`` are what the next requests meet, one each.
     """
 
     def __init__(self, configuration: Configuration, labels: Mapping[str, str]) -> None:
         super().__init__(configuration, labels)
-        self.undelivered: deque[Callable[[], None]] = deque()
+        self.undelivered: dict[Watched, deque[Callable[[], None]]] = {"node": deque(), "pods": deque()}
         self.seen: dict[str, Pod] = {}
         self.watched = False
-        self.unanswered = 0
-        self.unheard = 0
+        self.troubles: deque[Trouble] = deque()
         self.news: NodeInformer | None = None
         self.on_pods = self._pods
         self.on_node = lambda event: self.news.on_node(event) if self.news is not None and self.watched else None
@@ -111,16 +141,17 @@ class SlowCluster(FakeCluster):
         if self.down or self.news is None:
             return
         if not behind:
-            self.deliver(len(self.undelivered))
+            for about in self.undelivered:
+                self.deliver(about, len(self.undelivered[about]))
         self.watched = True
         self.news.on_node(Replaced([self.node]))
         self.news.on_pods(Replaced(list(self.seen.values())))
 
-    def deliver(self, most: int) -> None:
-        """Have the watch tell the next events, in their order."""
+    def deliver(self, about: Watched, most: int) -> None:
+        """Have a watch tell the next events, in their order."""
         if not self.down:
-            for _ in range(min(most, len(self.undelivered))):
-                self.undelivered.popleft()()
+            for _ in range(min(most, len(self.undelivered[about]))):
+                self.undelivered[about].popleft()()
 
     def _pods(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -131,21 +162,39 @@ class SlowCluster(FakeCluster):
         if self.news is not None and self.watched:
             self.news.on_pods(event)
 
-    def _tell(self, news: Callable[[], None]) -> None:
-        self.undelivered.append(news)
+    def _tell(self, news: Callable[[], None], about: Watched = "pods") -> None:
+        self.undelivered[about].append(news)
 
     async def _answer(self) -> None:
         await asyncio.sleep(0)
-        if self.down or self.unanswered:
-            self.unanswered = max(0, self.unanswered - 1)
+        if self.down:
             raise ConnectionFailed("the API server is away")
+        if self.troubles and not self.troubles[0].startswith("executed"):
+            raise _error_of(self.troubles.popleft())
+
+    def _after(self) -> None:
+        """Meet what comes after a request was executed."""
+        if self.troubles:
+            raise _error_of(self.troubles.popleft())
+
+    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
+        found = await super().pod(namespace, name, within)
+        self._after()
+        return found
+
+    async def bound_pods(self) -> list[Pod]:
+        found = await super().bound_pods()
+        self._after()
+        return found
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         changed = await super().annotate(pod, annotations)
-        if self.unheard:
-            self.unheard -= 1
-            raise ConnectionFailed("the answer was lost")
+        self._after()
         return changed
+
+    async def patch_node(self, patch: Mapping[str, Any]) -> None:
+        await super().patch_node(patch)
+        self._after()
 
 
 class AgentsEnd(MessageChannel[FromGateway]):
@@ -379,8 +428,15 @@ class ModelKubelet:
         return pod_resources((self.pods[uid].pod for uid in self.active()), self.manager)
 
 
+ON_SEVERAL = "the kubelet chose IDs of several GPUs"
+
+
 class Refused(Exception):
     """The plugin refuses a call."""
+
+
+def _ids_of(allocation: bytes) -> list[str]:
+    return [each for one in pb.AllocateRequest.FromString(allocation).container_requests for each in one.devices_ids]
 
 
 class Stub:
@@ -417,7 +473,7 @@ class ModelAgent:
         executor = Executor(self.state, self.records, self.kubelet, mps, arbiter, None)
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.mode = ModeChange(self.state, self.surroundings, executor, cluster, self.wakeups, 0.0)
+        self.mode = ModeChange(self.state, self.surroundings, executor, cluster, self.wakeups, CLOSED_FOR_S)
         writer = CorrectionWriter(cluster, self.metrics, self.state)
         self.handler = AllocationHandler(self.state, self.lookup, files, executor, self.wakeups.compare, self.metrics)
         self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.mode, executor)
@@ -437,13 +493,13 @@ class ModelAgent:
     async def tell(self) -> None:
         """Say on the node what it offers."""
         if self.state.node is not None:
-            with contextlib.suppress(KubeError):
+            with contextlib.suppress(KubeError, Killed):
                 wanted = wanted_status(self.state, self.surroundings.machine(), "")
                 await tell_node(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:
         """Compare once."""
-        with contextlib.suppress(KubeError):
+        with contextlib.suppress(KubeError, Killed):
             await self.reconciler.round(synced=self.news.pods_listed.is_set())
 
     async def die(self) -> None:
@@ -451,6 +507,9 @@ class ModelAgent:
         if self.running is not None:
             self.running.cancel()
             await asyncio.gather(self.running, return_exceptions=True)
+
+
+Damage = Literal["none", "lost", "half", "garbage"]
 
 
 @dataclass
@@ -486,13 +545,50 @@ class ModelNode:
         self._end: AgentsEnd
         self._calls: dict[int, tuple[Call, asyncio.Future[CallAnswer | CallRefused]]] = {}
         self._last = 0
+        self._starting = asyncio.Lock()
+        self._reviving: asyncio.Task[None] | None = None
+        self.killer = FileKiller((directory / "state", usage), self._was_killed)
 
-    async def start_agent(self, *, forgets: bool = False) -> None:
-        """Start the next agent; ``forgets``: its checkpoint is lost."""
+    def _was_killed(self) -> None:
+        """The agent is killed in the middle of writing: the kubelet hears nothing of it any more."""
+        self._end.close()
+        self._reviving = asyncio.get_running_loop().create_task(self.start_agent())
+
+    async def settled(self) -> None:
+        """Return when an agent that was killed has a successor."""
+        while self._reviving is not None and not self._reviving.done():
+            await self._reviving
+        if self._reviving is not None:
+            self._reviving.result()
+
+    async def start_agent(self, *, damage: Damage = "none") -> None:
+        """Start the next agent, and another one where that is killed before it has begun.
+
+        ``damage`` is what has become of its checkpoint.
+        """
+        async with self._starting:
+            with self.killer.unwatched():
+                self._spoil(damage)
+            while True:
+                self.killer.revive()
+                try:
+                    await self._start_agent()
+                except Killed:
+                    continue
+                return
+
+    def _spoil(self, damage: Damage) -> None:
+        checkpoint = self.directory / "state" / "checkpoint.json"
+        if damage == "lost":
+            checkpoint.unlink(missing_ok=True)
+        elif damage == "half" and checkpoint.exists():
+            checkpoint.write_bytes(checkpoint.read_bytes()[: checkpoint.stat().st_size // 2])
+        elif damage == "garbage":
+            checkpoint.write_bytes(b"\0" * 100)
+
+    async def _start_agent(self) -> None:
         if hasattr(self, "agent"):
             await self.agent.die()
-        if forgets:
-            (self.directory / "state" / "checkpoint.json").unlink(missing_ok=True)
         end = AgentsEnd(lambda message: self._received(end, message))
         self._end = end
         self.agent = ModelAgent(self.directory, self.usage, self.cluster, self.seen, end)
@@ -532,15 +628,16 @@ class ModelNode:
         if crash is not None and not crash.agent and not crash.answered:
             raise Died
         if crash is not None and crash.agent and not crash.answered:
-            await self.start_agent(forgets=crash.forgets)
+            await self.start_agent(damage="lost" if crash.forgets else "none")
         answer = await self._ask(Call(number, method, resource, body))
         if crash is not None and crash.answered:
             if not crash.agent:
                 raise Died
-            await self.start_agent(forgets=crash.forgets)
+            await self.start_agent(damage="lost" if crash.forgets else "none")
             answer = await self._ask(Call(number, method, resource, body))
         if isinstance(answer, CallRefused):
-            raise Refused(answer.details)
+            spread = method == "Allocate" and len(by_gpu(_ids_of(body))) > 1
+            raise Refused(f"{answer.details} ({ON_SEVERAL})" if spread else answer.details)
         return answer.body
 
     async def _ask(self, call: Call) -> CallAnswer | CallRefused:

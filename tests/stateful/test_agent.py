@@ -11,9 +11,9 @@ kubelet has given. With all pods gone nothing is left.
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import pytest
@@ -29,6 +29,7 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     MEMORY_UNIT_ANNOTATION,
     MIRROR_ANNOTATION,
+    MODE_LABEL,
     Mode,
 )
 from gputile.core.devices.allocation import decode_allocation
@@ -42,14 +43,18 @@ from gputile.node.agent.state.pod_devices import stand_in
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.localcluster.nosuid import nosuid_directory
-from tests.stateful.agentmodel import Crash, Died, ModelNode, Seen
+from tests.stateful.agentmodel import ON_SEVERAL, Crash, Damage, Died, ModelNode, Seen, Trouble, Watched
 
 pytestmark = pytest.mark.requirement("B1", "G1", "M4")
 
 GPU_MIB = 8 * 1024
 NAMES = ("a", "b", "c", "d", "e")
 QUIET_ROUNDS = 8
-SPREAD = ("asks for one GPU", "is on other GPUs than its")  # the kubelet chose so: such a container never starts
+# The kubelet chose so: such a container never starts. Each pod here asks for one GPU.
+SPREAD = ("asks for one GPU", "is on other GPUs than its", ON_SEVERAL)
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
+WATCHES: tuple[Watched, ...] = get_args(Watched)
+DAMAGES: tuple[Damage, ...] = get_args(Damage)
 T = TypeVar("T")
 
 Shape = tuple[tuple[str, int], ...]  # the kind and the GiB of each container
@@ -67,6 +72,8 @@ SHAPES: tuple[Shape, ...] = (
     (("app", 2), ("none", 0)),
 )
 crashes = st.none() | st.builds(Crash, st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())
+# How many writes there are before each of some agents is killed.
+deaths: st.SearchStrategy[list[int]] = st.just([]) | st.lists(st.integers(0, 12), min_size=1, max_size=3)
 
 
 def pod_of(name: str, shape: Shape, mode: Mode, unit_mib: int) -> Pod:
@@ -107,7 +114,11 @@ class Node(RuleBasedStateMachine):
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
             async with asyncio.timeout(60.0):
-                return await work
+                try:
+                    return await work
+                finally:
+                    if hasattr(self, "node"):
+                        await self.node.settled()
 
         return self.loop.run_until_complete(bounded())
 
@@ -187,12 +198,15 @@ class Node(RuleBasedStateMachine):
 
     # -- the kubelet
 
-    @rule(crash=crashes, beside=st.booleans())
-    def admit(self, crash: Crash | None, beside: bool) -> None:
+    @rule(crash=crashes, beside=st.booleans(), deaths=deaths)
+    def admit(self, crash: Crash | None, beside: bool, deaths: Sequence[int] = ()) -> None:
+        self.node.killer.arm(deaths)
         self.guarded(self.node.kubelet.admit(), crash, beside)
 
-    @rule(crash=crashes, beside=st.booleans())
-    def start(self, crash: Crash | None, beside: bool) -> None:
+    @rule(crash=crashes, beside=st.booleans(), deaths=deaths)
+    def start(self, crash: Crash | None, beside: bool, deaths: Sequence[int] = ()) -> None:
+        self.node.killer.arm(deaths)
+
         async def all_of_them() -> None:
             for seen, each in self.node.kubelet.startable():
                 await self.node.kubelet.start(seen, each)
@@ -242,13 +256,13 @@ class Node(RuleBasedStateMachine):
     def cut_off(self, down: bool) -> None:
         self.node.cluster.down = down
 
-    @rule(unanswered=st.integers(0, 3), unheard=st.integers(0, 2))
-    def lose_answers(self, unanswered: int, unheard: int) -> None:
-        self.node.cluster.unanswered, self.node.cluster.unheard = unanswered, unheard
+    @rule(troubles=st.lists(st.sampled_from(TROUBLES), min_size=1, max_size=4))
+    def answer_falsely(self, troubles: list[Trouble]) -> None:
+        self.node.cluster.troubles.extend(troubles)
 
-    @rule(most=st.integers(1, 10))
-    def deliver(self, most: int) -> None:
-        self.node.cluster.deliver(most)
+    @rule(about=st.sampled_from(WATCHES), most=st.integers(1, 10))
+    def deliver(self, about: Watched, most: int) -> None:
+        self.node.cluster.deliver(about, most)
 
     @rule(behind=st.booleans())
     def relist(self, behind: bool) -> None:
@@ -260,13 +274,47 @@ class Node(RuleBasedStateMachine):
     def change_unit(self, unit: str) -> None:
         self.node.configure(Configuration(gpu_memory_unit=unit))
 
-    @rule()
-    def compare(self) -> None:
+    @rule(deaths=deaths)
+    def compare(self, deaths: Sequence[int] = ()) -> None:
+        self.node.killer.arm(deaths)
         self.do(self.node.agent.compare())
 
-    @rule(forgets=st.booleans())
-    def restart_agent(self, forgets: bool) -> None:
-        self.do(self.node.start_agent(forgets=forgets and not self.node.cluster.down))
+    @rule(mode=st.sampled_from([Mode.CGPU, Mode.SHARE]))
+    def change_mode(self, mode: Mode) -> None:
+        """It comes into force when no GPU pod is left. Pods that ask for compute stay in the mode that they came in."""
+        if self.mode is not Mode.CORE_MEM:
+            self.mode = mode
+            self.node.cluster.label(**{MODE_LABEL: mode.value})
+
+    @rule(damage=st.sampled_from(DAMAGES))
+    def restart_agent(self, damage: Damage) -> None:
+        """Nobody could tell what the node offers if its checkpoint were spoiled while the API server is away."""
+        self.do(self.node.start_agent(damage="none" if self.node.cluster.down else damage))
+
+    @rule(
+        create=st.tuples(st.sampled_from(NAMES), st.sampled_from(SHAPES), st.booleans()),
+        crash=crashes,
+        deaths=st.tuples(deaths, deaths),
+        beside=st.tuples(st.booleans(), st.booleans()),
+        heard=st.integers(0, 3),
+    )
+    def a_pod_comes_and_starts(
+        self,
+        create: tuple[str, Shape, bool],
+        crash: Crash | None,
+        deaths: tuple[Sequence[int], Sequence[int]],
+        beside: tuple[bool, bool],
+        heard: int,
+    ) -> None:
+        """As it would without any trouble; the agent hears of it at some time or other."""
+        self.create(*create)
+        self.deliver("pods", 10 if heard == 1 else 0)
+        self.admit(crash, beside[0], deaths[0])
+        while self.node.kubelet.queue:
+            self.admit(None, beside[0])
+        self.deliver("pods", 10 if heard == 2 else 0)
+        for _ in range(3):
+            self.start(None, beside[1], deaths[1])
 
     # -- what must hold
 
@@ -306,7 +354,9 @@ class Node(RuleBasedStateMachine):
     def in_the_end(self) -> None:
         node = self.node
         node.crash, node.silent = None, False
-        node.cluster.down, node.cluster.unanswered, node.cluster.unheard = False, 0, 0
+        node.cluster.down = False
+        node.cluster.troubles.clear()
+        node.killer.disarm()
         self.mirror()
         self.patched.setattr(differences, "UNKNOWN_FOR_NS", 0)
         waiting: dict[str, str] = {}
@@ -381,7 +431,7 @@ def test_an_init_container_finds_its_limits_in_the_directory_that_it_mounts(lost
     node = Node()
     try:
         node.begin(Mode.CGPU, 0)
-        node.lose_answers(1, 0)
+        node.answer_falsely(["unreachable"])
         node.create("d", (("init", 2), ("app", 2)), False)
         if lost == "an answer":
             node.admit(Crash(at=2, agent=False, answered=True, forgets=False), False)
@@ -449,7 +499,8 @@ def test_a_static_pod_that_was_taken_for_another_shares_no_directory_with_it() -
         node.begin(Mode.CGPU, 0)
         node.create_static("a", (("app", 1), ("app", 3)))
         node.create("b", (("init", 1), ("app", 4)), True)
-        node.deliver(10)
+        for about in WATCHES:
+            node.deliver(about, 10)
         node.fall_silent()
         node.admit(None, False)
         node.speak_again()
