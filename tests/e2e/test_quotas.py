@@ -164,7 +164,8 @@ def test_a_quota_of_a_device_class_counts_the_devices_that_claims_ask_for(
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}"
     quota(plane, namespace, {resource: 3})
     plane.api.post(f"{path}/resourceclaims", {"metadata": {"name": "first"}, **claim_spec(device_class, 2)})
-    assert used(plane, namespace) == {resource: "2"}
+    # The quota controller may count once more before it has seen the claim.
+    plane.wait(lambda: used(plane, namespace) == {resource: "2"}, "the claim to be counted")
     refused = f"exceeded quota: gpus, requested: {resource}=2, used: {resource}=2, limited: {resource}=3"
     with pytest.raises(ApiError, match=refused):
         plane.api.post(f"{path}/resourceclaims", {"metadata": {"name": "second"}, **claim_spec(device_class, 2)})
