@@ -8,13 +8,14 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 
+import httpx2 as httpx
 import msgspec
-from tests.localcluster.client import Api
+from tests.localcluster.client import Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -41,18 +42,26 @@ class PlannerAhead:
 
 @contextmanager
 def planner_ahead(plane: ControlPlane, pods: str) -> Iterator[PlannerAhead]:
-    """Start a planner for the pods below the path ``pods``, and wait until it knows the cluster."""
+    """Start a planner for the pods below the path ``pods``, and wait until it knows the cluster.
+
+    Raises:
+        RuntimeError: it has failed, so that something else was measured.
+    """
     go, told = multiprocessing.Pipe()
     context = multiprocessing.get_context("fork")
     process: ForkProcess = context.Process(target=_run, args=(plane, pods, told), daemon=True)
     process.start()
+    told.close()  # so that its end is noticed here
     try:
         go.recv()
         assert process.pid is not None
         yield PlannerAhead(process.pid, go)
     finally:
-        go.send(None)
+        with suppress(BrokenPipeError):
+            go.send(None)
         process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"the planner ended with {process.exitcode}; its error is above")
 
 
 def _run(plane: ControlPlane, path: str, told: Connection) -> None:
@@ -67,11 +76,13 @@ def _run(plane: ControlPlane, path: str, told: Connection) -> None:
         told.send(None)
         told.recv()
         with ThreadPoolExecutor(WRITERS) as pool:
+            written = []
             for pod in pods:
                 place = _place(engine, pod, names)
                 if place is not None:
-                    nominated = {"status": {"nominatedNodeName": place}}
-                    pool.submit(api.patch, f"{path}/{pod.metadata.name}/status", nominated)
+                    written.append(pool.submit(_nominate, api, f"{path}/{pod.metadata.name}/status", place))
+        for each in written:
+            each.result()
         told.recv()
 
 
@@ -82,3 +93,12 @@ def _place(engine: PlacementEngine, pod: Pod, names: list[str]) -> str | None:
         return None
     assume(engine, pod, request, fitting[0], BindTime(time.time_ns(), time.monotonic()))
     return fitting[0]
+
+
+def _nominate(api: Api, path: str, node: str) -> None:
+    """Write the node, unless kube-scheduler has bound the pod meanwhile: the API server then refuses it."""
+    try:
+        api.patch(path, {"status": {"nominatedNodeName": node}})
+    except ApiError as error:
+        if error.status != httpx.codes.UNPROCESSABLE_ENTITY or "already bound" not in str(error):
+            raise
