@@ -368,7 +368,7 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "header": (flood(OK + b"X-A: ", b"b" * (1 << 20)), 2, HEADERS),
     "continue": (flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000), 2, HEADERS),
     "many fields": (plain(200, LIST + b"{}," * 5_000_000 + b"{}]}"), 2, "more than 5,000,000 fields and entries"),
-    "empty pages": (pages([]), 2, "the list goes on after 100 pages with 0 objects, 100 of them empty"),
+    "empty pages": (pages([]), 2, "the list goes on after 100 pages with 0 objects, 100 of them not full"),
     "gzip": (plain(200, gzip.compress(LIST + b"]}"), **{"Content-Encoding": "gzip"}), 2, "is compressed ('gzip')"),
     "another protocol": (raw(b"HTTP/1.1 101 Switching\r\n\r\n"), 2, "the server answers in another protocol than HTTP"),
     "another protocol at once": (
