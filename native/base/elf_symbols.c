@@ -15,12 +15,18 @@ struct search {
     void *found;
 };
 
+struct relocations {
+    const ElfW(Rela) * first;
+    size_t bytes;
+};
+
 struct tables {
     const ElfW(Sym) * symbols;
     const char *names;
     size_t names_size;
     const uint32_t *gnu_hash;
     const ElfW(Word) * hash;
+    struct relocations of_data, of_calls;
 };
 
 static uint32_t gnu_hash_of(const char *name) {
@@ -67,6 +73,10 @@ static bool read_tables(const struct dl_phdr_info *info, struct tables *t) {
             else if (d->d_tag == DT_STRSZ) t->names_size = d->d_un.d_val;
             else if (d->d_tag == DT_GNU_HASH) t->gnu_hash = (const void *)at;
             else if (d->d_tag == DT_HASH) t->hash = (const void *)at;
+            else if (d->d_tag == DT_RELA) t->of_data.first = (const void *)at;
+            else if (d->d_tag == DT_RELASZ) t->of_data.bytes = d->d_un.d_val;
+            else if (d->d_tag == DT_JMPREL) t->of_calls.first = (const void *)at;
+            else if (d->d_tag == DT_PLTRELSZ) t->of_calls.bytes = d->d_un.d_val;
         }
     }
     return t->symbols && t->names;
@@ -99,11 +109,19 @@ struct imports {
     unsigned long long seen, loaded;
 };
 
-/* Nothing tells how many symbols there are but DT_HASH, which is old: linkers put the names behind the symbols. */
+static size_t end_of_symbols(const struct relocations *relocations, size_t end) {
+    for (size_t i = 0; relocations->first && i < relocations->bytes / sizeof *relocations->first; i++) {
+        size_t index = ELF64_R_SYM(relocations->first[i].r_info);
+        if (index >= end) end = index + 1;
+    }
+    return end;
+}
+
+/* Nothing tells how many symbols there are but DT_HASH, which is old. What is imported is relocated, so the loader reads
+ * the symbols up to the last one that a relocation names. What lies behind them is anything: tools that change a
+ * library's names (patchelf, as in most wheels of Python) put the new ones at its other end. */
 static size_t most_symbols(const struct tables *t) {
-    uintptr_t symbols = (uintptr_t)t->symbols, names = (uintptr_t)t->names;
-    if (t->hash) return t->hash[1];
-    return names > symbols ? (names - symbols) / sizeof(ElfW(Sym)) : t->gnu_hash ? t->gnu_hash[1] : 0;
+    return t->hash ? t->hash[1] : end_of_symbols(&t->of_calls, end_of_symbols(&t->of_data, 0));
 }
 
 static int look_imports(struct dl_phdr_info *info, size_t size, void *data) {

@@ -1,9 +1,13 @@
 """How programs come by the driver's functions: none of the ways leads past the limit."""
 
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy
 import pytest
 
 from tests.native.container import Container, library, program
@@ -167,6 +171,21 @@ print(cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
 """
     assert container.python(code) == "0\n100\n"
     assert "linked with cuMemAllocQuantum" in container.messages(code)
+
+
+@pytest.mark.requirement("M4")
+def test_libraries_whose_names_lie_elsewhere_are_read_to_their_last_import(one_gpu: Callable[..., Container]) -> None:
+    """Tools that repair wheels (patchelf) put a library's names behind all else, far from its symbols.
+
+    A reader that takes all between them for symbols ends the process: numpy alone was enough, and so all of PyTorch.
+    """
+    blas = next(Path(numpy.__file__).parent.with_name("numpy.libs").glob("*openblas*"))
+    sections = subprocess.run(["readelf", "-SW", blas], capture_output=True, text=True, check=True).stdout
+    symbols, names = (re.search(rf"\.{name} +\S+ +(\S+) \S+ (\S+)", sections) for name in ("dynsym", "dynstr"))
+    assert symbols
+    assert names
+    assert int(names[1], 16) > int(symbols[1], 16) + int(symbols[2], 16) + 4096, "it is no such library any more"
+    assert one_gpu(256).python("import numpy\nprint(Cuda(device=None)('cuInit', 0))") == "0\n"
 
 
 @pytest.mark.requirement("M4")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
-PIECE_MIB: Final = 16
+PIECE_MIB: Final = 32  # what a real driver takes at least for a pool, and for each allocation node of a graph
 _PIECE: Final = PIECE_MIB << 20
 _ON_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _FLOAT: Final = 0x20  # CU_AD_FORMAT_FLOAT
@@ -52,7 +52,8 @@ def _physical(cuda: ctypes.CDLL) -> int:
 
 
 def _array(cuda: ctypes.CDLL) -> int:
-    return int(cuda.cuArrayCreate_v2(byref(c_void_p()), byref(_ArrayDescriptor(1024, 1024, _FLOAT, 4))))
+    wide = 1024
+    return int(cuda.cuArrayCreate_v2(byref(c_void_p()), byref(_ArrayDescriptor(wide, _PIECE // (wide * 16), _FLOAT, 4))))
 
 
 def _graph(cuda: ctypes.CDLL) -> int:
