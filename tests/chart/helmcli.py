@@ -102,7 +102,8 @@ def render(values: Mapping[str, Any] | None = None, *arguments: str, release: st
         *settings(values or {}),
         *arguments,
     )
-    return [document for document in yaml.safe_load_all(text) if document]
+    documents = yaml.load_all(text, yaml.CSafeLoader)  # safe_load_all takes ten times as long, more than helm itself
+    return [document for document in documents if document]
 
 
 def of_kind(objects: Sequence[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
