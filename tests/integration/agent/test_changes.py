@@ -1,6 +1,8 @@
 """Modes, units and ways of sharing change while the node is in use."""
 
 import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,15 +48,23 @@ async def offered(here: Scene, mode: str) -> None:
     )
 
 
+def through_all_pairs(modes: Sequence[str]) -> list[str]:
+    """Return a way through the modes on which each is followed once by each, itself too."""
+    way: list[str] = []
+    for number, mode in enumerate(modes):
+        way += [mode, *(each for later in modes[number + 1 :] for each in (mode, later))]
+    return [*way, modes[0]]
+
+
 @pytest.mark.anyio
 async def test_every_mode_switches_to_every_other(short: Path) -> None:
     async with scene(short, "") as here:
         await offered(here, "default")
-        for first in RESOURCES:
-            for second in RESOURCES:
-                for mode in (first, second):
-                    here.cluster.relabel({MODE_LABEL: mode})
-                    await offered(here, mode)
+        way = through_all_pairs(list(RESOURCES))
+        assert len(set(pairwise(way))) == len(way) - 1 == len(RESOURCES) ** 2
+        for mode in way:
+            here.cluster.relabel({MODE_LABEL: mode})
+            await offered(here, mode)
         here.cluster.relabel({})
         await offered(here, "default")
 
