@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.unit.cli.programs import arguments
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
+MOMENT_S = 0.001  # so that who waits leaves the processor to what is waited for
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
 POD = """
@@ -57,17 +59,17 @@ def interrupted(words: list[str], after: float, *, group: bool, number: int = si
             process.wait(after)
         except subprocess.TimeoutExpired:
             while process.poll() is None and has(process.pid, "SigIgn", number):
-                pass  # as a shell's background jobs begin
+                time.sleep(MOMENT_S)  # as a shell's background jobs begin
             if not words or words[0] not in ("selftest", "replay"):
                 while process.poll() is None and has(process.pid, "SigCgt", number):
-                    pass  # Python itself is still starting, and has its own way
+                    time.sleep(MOMENT_S)  # Python itself is still starting, and has its own way
             with suppress(ProcessLookupError):  # it has just ended
                 (os.killpg if group else os.kill)(process.pid, number)
         assert process.stderr is not None
         said = process.stderr.read()
         status = process.wait()
     while session(process.pid):  # workers see that their parent has gone; a test that waits for ever fails
-        pass
+        time.sleep(MOMENT_S)
     return status, said
 
 
