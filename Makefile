@@ -18,7 +18,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e kubernetes image release version docs picture soak bench growth cluster policies dashboards fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e kubernetes image gpu release version docs picture soak bench growth cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ e2e: $(STAMP) ## the tests on a real control plane
 
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done
+
+gpu: $(STAMP) ## the tests on this machine's NVIDIA GPU, with those of PyTorch, JAX and CuPy that are installed in .venv
+	@$(BIN)/python -m pytest tests/gpu -s
 
 REPOSITORY_OPTION = $(if $(REPOSITORY), '--repository=$(REPOSITORY)')
 

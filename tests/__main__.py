@@ -34,8 +34,9 @@ class Part:
 
 NODES: Final = Part("nodes", ("tests/e2e", "-m", "node and not alone"))
 PLANE: Final = Part("plane", ("tests/e2e", "-m", "not node and not alone"))
-OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", "-m", "not alone"))
-ALONE: Final = Part("alone", ("tests", "-m", "alone"))
+NO_GPU: Final = "--ignore=tests/gpu"  # `make gpu` runs those, where there is one
+OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", NO_GPU, "-m", "not alone"))
+ALONE: Final = Part("alone", ("tests", NO_GPU, "-m", "alone"))
 
 
 def main() -> int:

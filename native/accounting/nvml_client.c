@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "base/elf_symbols.h"
 #include "base/libc_symbols.h"
@@ -22,14 +23,41 @@ static bool is_ready(void) {
     return true;
 }
 
+static bool device_of(const char *uuid, void **device) {
+    if (!is_ready()) return false;
+    int (*by_uuid)(const char *, void **) = gputile_nvml_symbol("nvmlDeviceGetHandleByUUID");
+    return by_uuid && by_uuid(uuid, device) == NVML_SUCCESS;
+}
+
 bool gputile_nvml_free(const char *uuid, uint64_t *bytes) {
     struct nvml_memory memory;
     void *device;
-    if (!is_ready()) return false;
-    int (*by_uuid)(const char *, void **) = gputile_nvml_symbol("nvmlDeviceGetHandleByUUID");
+    if (!device_of(uuid, &device)) return false;
     int (*ask)(void *, struct nvml_memory *) = gputile_nvml_symbol("nvmlDeviceGetMemoryInfo");
-    if (!by_uuid || !ask || by_uuid(uuid, &device) != NVML_SUCCESS || ask(device, &memory) != NVML_SUCCESS)
-        return false;
+    if (!ask || ask(device, &memory) != NVML_SUCCESS) return false;
     *bytes = memory.free;
+    return true;
+}
+
+#define UNKNOWN_BYTES (~0ULL) /* NVML_VALUE_NOT_AVAILABLE */
+enum { MOST_PROCESSES = 128 };
+
+struct nvml_process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+bool gputile_nvml_own(const char *uuid, uint64_t *bytes) {
+    struct nvml_process found[MOST_PROCESSES];
+    unsigned count = MOST_PROCESSES, own = (unsigned)getpid();
+    void *device;
+    if (!device_of(uuid, &device)) return false;
+    int (*list)(void *, unsigned *, struct nvml_process *) =
+        gputile_nvml_symbol("nvmlDeviceGetComputeRunningProcesses_v3");
+    if (!list || list(device, &count, found) != NVML_SUCCESS || count > MOST_PROCESSES) return false;
+    *bytes = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (found[i].pid == own && found[i].used != UNKNOWN_BYTES) *bytes += found[i].used;
     return true;
 }

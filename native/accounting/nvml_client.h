@@ -17,4 +17,8 @@ void *gputile_nvml_symbol(const char *symbol);
 /* A GPU's free memory by its UUID; false if NVML is not there. */
 bool gputile_nvml_free(const char *uuid, uint64_t *bytes);
 
+/* What NVIDIA counts of a GPU's memory for this process, 0 where it is not among the GPU's processes: it has no context
+ * yet, or NVML lists the processes of other PID namespaces alone. False if nothing can be said. */
+bool gputile_nvml_own(const char *uuid, uint64_t *bytes);
+
 #endif

@@ -1,4 +1,4 @@
-/* Measures free memory before and after a call, by the driver or by NVML, and charges the difference. */
+/* Measures what a call took, by NVIDIA's count for this process or by the GPU's free memory, and charges it. */
 #include "accounting/overhead.h"
 
 #include <stdbool.h>
@@ -25,23 +25,38 @@ static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     return gputile_nvml_free(gputile_limits()->gpu[gpu].uuid, bytes);
 }
 
-void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device) {
-    overhead->device = device;
-    overhead->gpu = gputile_gpu_of_device(device);
+/* A process that has nothing yet is not among NVIDIA's, and one that has is: else the list is not of this PID namespace. */
+static bool own_now(int gpu, uint64_t held, uint64_t *bytes) {
+    return gputile_nvml_own(gputile_limits()->gpu[gpu].uuid, bytes) && !*bytes == !held;
+}
+
+void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device, enum gputile_overhead_kind kind) {
+    *overhead = (struct gputile_overhead){.device = device, .gpu = gputile_gpu_of_device(device)};
     if (overhead->gpu < 0) return;
     overhead->used_before = gputile_shared_usage_used((unsigned)overhead->gpu);
+    overhead->held_before = gputile_shared_usage_own((unsigned)overhead->gpu);
     if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->gpu, &overhead->free_before))
         overhead->gpu = -1;
+    else if (kind == GPUTILE_OVERHEAD_CONTEXT)
+        overhead->own_known = own_now(overhead->gpu, overhead->held_before, &overhead->own_before);
+}
+
+/* What the driver took of its own accord since; less than nothing where others gave back more meanwhile. */
+static int64_t gone(const struct gputile_overhead *overhead) {
+    uint64_t now, held = gputile_shared_usage_own((unsigned)overhead->gpu);
+    if (overhead->own_known && own_now(overhead->gpu, 1, &now))
+        return (int64_t)(now - overhead->own_before) - (int64_t)(held - overhead->held_before);
+    uint64_t used = gputile_shared_usage_used((unsigned)overhead->gpu);
+    if (!free_now(overhead->device, overhead->gpu, &now)) return 0;
+    return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before);
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
-    uint64_t now, already, most = gputile_limits()->overhead_bytes;
+    uint64_t already, most = gputile_limits()->overhead_bytes;
+    int64_t seen;
     *bytes = 0;
-    if (overhead->gpu < 0 || !free_now(overhead->device, overhead->gpu, &now) || now >= overhead->free_before)
-        return CUDA_SUCCESS;
-    uint64_t taken = overhead->free_before - now, used = gputile_shared_usage_used((unsigned)overhead->gpu);
-    uint64_t reserved = used > overhead->used_before ? used - overhead->used_before : 0;
-    taken = taken > reserved ? taken - reserved : 0;
+    if (overhead->gpu < 0 || (seen = gone(overhead)) <= 0) return CUDA_SUCCESS;
+    const uint64_t taken = (uint64_t)seen;
     do {
         already = __atomic_load_n(&charged[overhead->gpu], __ATOMIC_RELAXED);
         *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;

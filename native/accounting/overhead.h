@@ -1,9 +1,14 @@
-/* What the driver takes by itself, for a context or a module. It is measured as the difference of the GPU's free
- * memory around the call, less what the allocation's processes reserved meanwhile. Others use the GPU too and cannot
- * be told apart, so no more is charged to a process on a GPU than the limits file's `overhead`. */
+/* What the driver takes by itself, for a context or a module.
+ *
+ * For a context it is what NVIDIA counts for this process, before and after, less what the process took itself. NVML does
+ * not list processes everywhere, and asking takes a millisecond. So else it is the difference of the GPU's free memory,
+ * less what the allocation's processes reserved meanwhile, plus what they gave back. Other containers use the GPU too and
+ * cannot be told apart there, so no more is charged to a process on a GPU than the limits file's `overhead`.
+ */
 #ifndef GPUTILE_OVERHEAD_H
 #define GPUTILE_OVERHEAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/cuda_types.h"
@@ -12,10 +17,14 @@ struct gputile_overhead {
     CUdevice device;
     int gpu; /* -1: nothing can be measured */
     uint64_t free_before, used_before;
+    bool own_known;
+    uint64_t own_before, held_before; /* by this process: by NVIDIA's count, and by this library's */
 };
 
+enum gputile_overhead_kind { GPUTILE_OVERHEAD_CONTEXT, GPUTILE_OVERHEAD_MODULE };
+
 /* Begin to measure on a device. Without a context of this process on it, NVML is asked; without both, nobody. */
-void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device);
+void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device, enum gputile_overhead_kind kind);
 
 /* Charge what has gone since: CUDA_SUCCESS with the bytes, or CUDA_ERROR_OUT_OF_MEMORY if that is over the limit. */
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes);

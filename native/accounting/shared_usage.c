@@ -256,6 +256,13 @@ uint64_t gputile_shared_usage_used(unsigned gpu) {
     return held;
 }
 
+uint64_t gputile_shared_usage_own(unsigned gpu) {
+    begin_alone();
+    uint64_t held = usage ? __atomic_load_n(&usage->used[gpu][own_slot], __ATOMIC_RELAXED) : 0;
+    end_alone();
+    return held;
+}
+
 uint64_t *gputile_shared_usage_word(unsigned gpu) { return usage ? &usage->word[gpu] : NULL; }
 
 static void in_child(void) {

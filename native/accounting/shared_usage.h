@@ -31,6 +31,9 @@ void gputile_shared_usage_return(unsigned gpu, uint64_t bytes);
 /* What the allocation holds on a GPU, without the dead. */
 uint64_t gputile_shared_usage_used(unsigned gpu);
 
+/* What this process alone holds on a GPU. */
+uint64_t gputile_shared_usage_own(unsigned gpu);
+
 /* A word of the allocation for a GPU, which all of its processes change atomically (account.c); NULL before the file
  * is open. */
 uint64_t *gputile_shared_usage_word(unsigned gpu);

@@ -21,7 +21,7 @@ CUresult cuCtxDetach(CUcontext context);
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
     if (!gputile_init_checked()) return CUDA_ERROR_NO_DEVICE;
     if (gputile_gpu_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
-    gputile_overhead_begin(overhead, device);
+    gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     return CUDA_SUCCESS;
 }
 

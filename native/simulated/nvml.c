@@ -1,4 +1,6 @@
-/* Is a libnvidia-ml.so.1 that tells the memory of the simulated machine, and no more. */
+/* Is a libnvidia-ml.so.1 that tells the memory of the simulated machine and its processes, and no more. With
+ * GPUTILE_FAKE_NVML_BLIND it lists none, as where those of a container are in a PID namespace that it does not see.
+ */
 #include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -6,13 +8,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 struct memory {
     unsigned long long total, free, used;
 };
 struct memory_v2 {
     unsigned version;
     unsigned long long total, reserved, free, used;
+};
+struct process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
 };
 
 static const struct simulated_machine *shared;
@@ -57,4 +64,17 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
     const struct simulated_gpu *gpu = device;
     *memory = (struct memory_v2){memory->version, gpu->total, 0, gpu->total - gpu->used, gpu->used};
     return OK;
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *infos) {
+    const unsigned room = *count;
+    const long gpu = (const struct simulated_gpu *)device - shared->gpu;
+    *count = 0;
+    if (getenv("GPUTILE_FAKE_NVML_BLIND")) return OK;
+    for (int i = 0; i < SIMULATED_MOST_PROCESSES; i++) {
+        const struct simulated_process *p = &shared->process[i];
+        if (!p->pid || !p->used[gpu]) continue;
+        if (*count < room) infos[*count] = (struct process){(unsigned)p->pid, p->used[gpu], ~0U, ~0U};
+        ++*count;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : OK;
 }

@@ -1,4 +1,4 @@
-"""A container on the simulated machine: an allocation's files, and programs that run under the library."""
+"""A container on the simulated machine or a real one: an allocation's files, and programs under the library."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from hatch_build import FLAGS, LINK, SOURCES, build_library, library_sources
 
@@ -49,14 +50,21 @@ def program(name: str, *flags: str, with_library: bool = False, with_driver: boo
     return path
 
 
-class Container:
+class Gpus(Protocol):
+    """The GPUs of a machine, in the order of their indices, and what makes a program see them."""
+
+    @property
+    def uuids(self) -> Sequence[str]: ...
+
+    def environment(self) -> Mapping[str, str]: ...
+
+
+class IsolatedContainer:
     """An allocation on ``gpus``: ``mib`` of memory by the position of a GPU."""
 
-    def __init__(
-        self, directory: Path, gpus: FakeGpus, mib: Mapping[int, int], overhead_mib: int | None = None
-    ) -> None:
+    def __init__(self, directory: Path, gpus: Gpus, mib: Mapping[int, int], overhead_mib: int | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.gpus = gpus
+        self._gpus = gpus
         self.limits, self.usage = directory / LIMITS, directory / USAGE
         limits = [GpuLimit(gpus.uuids[index], size) for index, size in mib.items()]
         self.limits.write_bytes(encode_limits(limits, overhead_mib=overhead_mib))
@@ -67,7 +75,7 @@ class Container:
     def environment(self, preload: bool = True) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         loaded = {"LD_PRELOAD": str(library())} if preload else {}
-        return {**inherited, **self.gpus.environment(), **self.variables, **loaded}
+        return {**inherited, **self._gpus.environment(), **self.variables, **loaded}
 
     def start(self, command: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
         environment = {**self.environment(), **variables}
@@ -94,6 +102,13 @@ class Container:
         prelude = "from tests.native.client import *\n"
         return self.run([sys.executable, "-c", prelude + code], **variables)
 
+    def hold(self, code: str) -> subprocess.Popen[str]:
+        """Start Python code that prints a line when it has what it holds, and goes on until its input ends."""
+        process = self.start([sys.executable, "-c", f"from tests.native.client import *\n{code}"])
+        assert process.stdout is not None
+        assert process.stdout.readline(), process.communicate()[1]
+        return process
+
     def messages(self, code: str, **variables: str) -> str:
         """Run Python code, which must succeed; return what is on stderr."""
         prelude = "from tests.native.client import *\n"
@@ -101,3 +116,13 @@ class Container:
         out, err = process.communicate(timeout=180)
         assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
         return err
+
+
+class Container(IsolatedContainer):
+    """An allocation on simulated GPUs."""
+
+    def __init__(
+        self, directory: Path, gpus: FakeGpus, mib: Mapping[int, int], overhead_mib: int | None = None
+    ) -> None:
+        super().__init__(directory, gpus, mib, overhead_mib)
+        self.gpus = gpus

@@ -56,3 +56,33 @@ def test_a_destroyed_context_is_never_used(one_gpu: Callable[..., Container], tm
         (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 2, guarantee=WHOLE // 2)]})
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.python(CODE) == "done\n"
+
+
+@pytest.mark.requirement("M4")
+def test_a_context_is_charged_what_it_took_whatever_others_do(
+    one_gpu: Callable[..., Container], tmp_path: Path
+) -> None:
+    """Another container on the GPU takes memory and gives it back meanwhile; NVIDIA counts each process for itself."""
+    container = one_gpu(256, context_mib=64)
+    other = Container(tmp_path / "other", container.gpus, {0: 700})
+    try:
+        other.hold("cuda = Cuda()\nprint(1, flush=True)\nwhile True: cuda.linear(500), cuda('cuMemFree', cuda.last)")
+        for _ in range(12):
+            assert container.python("print(Cuda().info())") == "(192, 256)\n"
+    finally:
+        other.close()
+
+
+@pytest.mark.requirement("M4")
+@pytest.mark.parametrize("before", [0, 100])
+def test_where_nvml_lists_no_processes_free_memory_is_compared(one_gpu: Callable[..., Container], before: int) -> None:
+    """What the container's own processes take and give back meanwhile is no part of the context."""
+    container = one_gpu(256, context_mib=64)
+    sibling = container.hold(
+        f"cuda = Cuda()\ncuda.linear({before})\nprint(1, flush=True)\nimport time; time.sleep(600)"
+    )
+    code = "print(Cuda().info())"
+    assert container.python(code, GPUTILE_FAKE_NVML_BLIND="1") == f"({256 - 128 - before}, 256)\n"
+    sibling.kill()
+    sibling.communicate()
+    assert container.python(code, GPUTILE_FAKE_NVML_BLIND="1") == "(192, 256)\n"

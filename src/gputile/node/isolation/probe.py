@@ -52,8 +52,8 @@ def _physical(cuda: ctypes.CDLL) -> int:
 
 
 def _array(cuda: ctypes.CDLL) -> int:
-    wide = 1024
-    return int(cuda.cuArrayCreate_v2(byref(c_void_p()), byref(_ArrayDescriptor(wide, _PIECE // (wide * 16), _FLOAT, 4))))
+    wanted = _ArrayDescriptor(1024, _PIECE // (1024 * 16), _FLOAT, 4)
+    return int(cuda.cuArrayCreate_v2(byref(c_void_p()), byref(wanted)))
 
 
 def _graph(cuda: ctypes.CDLL) -> int:

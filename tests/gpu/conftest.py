@@ -1,0 +1,57 @@
+"""Containers under the library on the machine's first GPU."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from gputile.node.nvml.errors import NvmlError
+from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from tests.native.container import IsolatedContainer
+
+
+class RealGpu:
+    """The machine's first GPU, as the only one that programs see."""
+
+    def __init__(self, uuid: str) -> None:
+        self.uuids: Sequence[str] = (uuid,)
+
+    def environment(self) -> Mapping[str, str]:
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+@pytest.fixture
+def nvml() -> Iterator[RealProbe]:
+    """The driver's own account of the machine, with its GPUs listed; without a GPU the test fails."""
+    try:
+        probe = open_real()
+        listed = probe.inventory().gpus
+    except NvmlError as error:
+        pytest.fail(f"these tests need an NVIDIA GPU: {error}")
+    assert listed, "these tests need an NVIDIA GPU"
+    yield probe
+    probe.close()
+
+
+@pytest.fixture
+def gpu(nvml: RealProbe) -> RealGpu:
+    return RealGpu(nvml.inventory().gpus[0].uuid)
+
+
+@pytest.fixture
+def on_gpu(
+    gpu: RealGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], IsolatedContainer]]:
+    """A container with so many MiB of the GPU."""
+    assert not os.environ.get("CUDA_VISIBLE_DEVICES"), "a program of the test is to see the first GPU as its first"
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    made: list[IsolatedContainer] = []
+
+    def make(mib: int) -> IsolatedContainer:
+        made.append(IsolatedContainer(tmp_path / f"allocation-{len(made)}", gpu, {0: mib}))
+        return made[-1]
+
+    yield make
+    for container in made:
+        container.close()
