@@ -1,4 +1,4 @@
-"""Runs every test in parts: three beside each other, and then the tests that need the machine for themselves.
+"""Runs every test in parts: four beside each other, and then the tests that need the machine for themselves.
 
 `make test` runs this. Each line of the output begins with the part that wrote it. Each part has files of its own below
 ``.cache/tests``: pytest's and hypothesis's caches, ``junit.xml``, and ``output.txt`` with all that it printed.
@@ -34,8 +34,10 @@ class Part:
 
 NODES: Final = Part("nodes", ("tests/e2e", "-m", "node and not alone"))
 PLANE: Final = Part("plane", ("tests/e2e", "-m", "not node and not alone"))
+INTEGRATION: Final = Part("integration", ("tests/integration", "-m", "not alone"))  # most of its time it waits
 NO_GPU: Final = "--ignore=tests/gpu"  # `make gpu` runs those, where there is one
-OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", NO_GPU, "-m", "not alone"))
+OWN_PARTS: Final = ("--ignore=tests/e2e", "--ignore=tests/integration")
+OTHERS: Final = Part("others", ("tests", *OWN_PARTS, NO_GPU, "-m", "not alone"))
 ALONE: Final = Part("alone", ("tests", NO_GPU, "-m", "alone"))
 
 
@@ -43,7 +45,7 @@ def main() -> int:
     """Run all parts; return 0 if each of them passed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have let it be ignored
     shutil.rmtree(STORE, ignore_errors=True)
-    return run([NODES, PLANE, OTHERS], [ALONE])
+    return run([NODES, PLANE, INTEGRATION, OTHERS], [ALONE])
 
 
 def run(*phases: Sequence[Part], store: Path = STORE) -> int:
@@ -92,7 +94,7 @@ def _forward(part: Part, program: subprocess.Popen[str], directory: Path) -> Non
     with (directory / "output.txt").open("w", encoding="utf-8") as kept:
         for line in program.stdout:
             kept.write(line)
-            print(f"{part.name:6} | {line}", end="", flush=True)
+            print(f"{part.name:11} | {line}", end="", flush=True)
 
 
 def _summary(part: Part, code: int, directory: Path) -> list[str]:

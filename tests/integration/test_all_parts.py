@@ -41,7 +41,7 @@ def test_parts_of_a_phase_run_at_once_and_the_next_phase_after_them(
     after = "import pathlib\ndef test_after():\n    assert len([*pathlib.Path(__file__).parent.glob('*.ran')]) == 2\n"
     assert run(first, [part(tmp_path, "c", after)], store=tmp_path / "store") == 0
     said = capfd.readouterr().out.splitlines()
-    assert any(line.startswith("a      | ") for line in said)
+    assert any(line.startswith("a           | ") for line in said)
     assert [line.partition(", 0 skipped")[0] for line in said[-3:]] == [
         f"{name}: passed, 1 tests, 0 failures, 0 errors" for name in "abc"
     ]
