@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from gputile.node.agent.decisions.answers.mps_clients import LIMIT_ENV, PIPE_ENV
 from gputile.node.agent.processes.mps import PROGRAM, MpsDaemons
 from tests.gpu.conftest import RealGpu
-from tests.localcluster.nosuid import nosuid_directory
+from tests.localcluster.nosuid import with_pipes
 
 LIMIT_MIB = 2048
 
@@ -20,8 +21,8 @@ LIMIT_MIB = 2048
 @pytest.mark.requirement("M7")
 async def test_a_client_of_the_daemon_has_its_limit(gpu: RealGpu) -> None:
     assert shutil.which(PROGRAM), f"{PROGRAM} is not installed"
-    directory = nosuid_directory() / "mps"
-    daemons = MpsDaemons(directory)
+    state = Path(tempfile.mkdtemp(prefix="g-"))  # short, as the names of sockets have to be
+    daemons = MpsDaemons(with_pipes(state) / "mps")
     uuids = (gpu.uuids[0],)
     try:
         daemons.want([uuids])
@@ -30,7 +31,7 @@ async def test_a_client_of_the_daemon_has_its_limit(gpu: RealGpu) -> None:
         assert taken_by_a_client(daemons.pipes(uuids)) in range(LIMIT_MIB // 2, LIMIT_MIB + 1)
     finally:
         await daemons.stop()
-        shutil.rmtree(directory.parent, ignore_errors=True)
+        shutil.rmtree(state)
 
 
 def taken_by_a_client(pipes: Path) -> int:

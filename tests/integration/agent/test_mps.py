@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import anyio
 import pytest
 
 from gputile.api.config.trust_groups import Trust
@@ -25,6 +26,7 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
+from tests.localcluster.nosuid import nosuid_directory
 from tests.localcluster.processtree import command, daemons
 
 
@@ -190,3 +192,23 @@ async def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_d
         (here.host_paths.state / "mps").symlink_to(safe)
         here.cluster.relabel({MODE_LABEL: "mps"})
         await here.until_offered(GPU_MEMORY, 30)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M7")
+async def test_where_sockets_would_have_names_that_are_too_long_the_node_says_so(short: Path) -> None:
+    """NVIDIA's daemon ends with status 1 there, and says nothing."""
+    program = short / "mps-control"
+    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+    program.chmod(0o755)
+    deep = nosuid_directory() / ("x" * 100) / "mps"
+    daemons = mps.MpsDaemons(deep, str(program))
+    daemons.want([("GPU-0",)])
+    try:
+        with anyio.fail_after(30):
+            while daemons.problem is None:  # noqa: ASYNC110 - nobody tells when it is known
+                await anyio.sleep(0.02)
+        assert daemons.problem is not None
+        assert "Linux takes 107: name a shorter directory" in daemons.problem
+    finally:
+        await daemons.stop()

@@ -41,6 +41,8 @@ MOST_LOG_BYTES = 4 * MIB  # of each file
 LOOK_EVERY_S = 10.0
 _BLOCK = 512  # stat(2), st_blocks
 _PASSED = 0o711
+_SOCKET = "control_privileged"  # the longest name of the daemon's sockets
+_LONGEST_SOCKET = 107  # bytes of a path, unix(7)
 _PROCESS = "process"  # the file that names the daemon's process
 
 
@@ -126,6 +128,12 @@ class MpsDaemons:
 
     async def _run(self, gpus: GpuUuids) -> str:
         """Run one daemon until it ends; return how it ended."""
+        length = len(os.fsencode(self.pipes(gpus) / _SOCKET))
+        if length > _LONGEST_SOCKET:
+            return (
+                f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux takes "
+                f"{_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir in the chart)"
+            )
         logs = self._directory.with_name(LOGS) / daemon_name(gpus)
         for directory in (self.pipes(gpus), logs):
             directory.mkdir(parents=True, exist_ok=True)
