@@ -72,7 +72,8 @@ def written(text: str, lists: dict[str, tuple[str, ...]]) -> str:
 def _as_constant(values: tuple[str, ...], match: re.Match[str]) -> str:
     if tuple(re.findall(r"'([^']*)'", match[1])) == values:
         return match[0]
-    quoted = textwrap.fill(", ".join(f"'{value}'" for value in values), _WIDTH, subsequent_indent=_INDENT)
+    listed = ", ".join(f"'{value}'" for value in values)
+    quoted = textwrap.fill(listed, _WIDTH, subsequent_indent=_INDENT, break_on_hyphens=False)
     before = match[0][: match.start(1) - match.start() - 1].rsplit("[", 1)[0]
     return f"{before}[\n{_INDENT}{quoted}]"
 

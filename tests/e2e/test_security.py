@@ -327,7 +327,11 @@ def gpus_by_host_path(s: Scene) -> str:
 
 def devices_by_annotation(s: Scene) -> str:
     device = {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}
-    others = ("cdi-devices.nri.io/pod", "devices.nri.io/pod", "mounts.nri.io", "io.kubernetes.cri-o.Devices")
+    others = (
+        *("cdi-devices.noderesource.dev/pod", "devices.noderesource.dev/pod", "mounts.noderesource.dev"),
+        *("cdi-devices.nri.io/pod", "devices.nri.io/pod", "mounts.nri.io", "cdi.nri.io/pod"),
+        *("devices.gke.io/container.c", "devices.crio.io", "io.kubernetes.cri-o.Devices"),
+    )
     for annotations in (device, *({key: "x"} for key in others)):
         _by(s.create(pod("x", meta={"annotations": annotations})), "device-annotation")
     for path in ("plain", "plain/status", "free", "free/status"):

@@ -71,10 +71,16 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of al
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the pod's own UID
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
-NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.nri.io"  # NRI's device injector; pod: CDI devices to add
-NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.nri.io"  # NRI's device injector; pod: devices to add
-NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.nri.io"  # NRI's device injector; pod: directories of the node to mount
-CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"  # CRI-O; pod: devices of the node to add
+NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.noderesource.dev"  # NVIDIA's and NRI's plugins; pod: CDI devices to add
+NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.noderesource.dev"  # NRI's device injector; pod: devices to add
+NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.noderesource.dev"  # NRI's device injector; pod: directories to mount
+OLD_NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.nri.io"  # NVIDIA's and NRI's plugins; former name
+OLD_NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.nri.io"  # NRI's device injector; former name
+OLD_NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.nri.io"  # NRI's device injector; former name
+NRI_CDI_INJECTOR_PREFIX: Final = "cdi.nri.io/"  # a CDI injector by NRI; pod: CDI devices to add
+GKE_DEVICE_ANNOTATION_PREFIX: Final = "devices.gke.io/"  # GKE's device injector; pod: devices to add
+CRIO_DEVICE_ANNOTATION: Final = "devices.crio.io"  # CRI-O; pod: devices of the node to add
+OLD_CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"  # CRI-O; former name
 
 # Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
 CONDITION_PREFIX: Final = "gputile.io/"
