@@ -25,6 +25,7 @@ def _states() -> int:
 async def test_the_cluster_that_the_one_before_has_seen_is_not_kept() -> None:
     """Although what a whole list brought was taken out of garbage collection (which ``get_objects`` does not list)."""
 
+    gc.unfreeze()  # those that a test before has left, too
     gc.collect()
     before = _states()
     async with Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None))) as connection:
