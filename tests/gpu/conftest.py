@@ -1,13 +1,18 @@
 """Containers under the library on the machine's first GPU."""
 
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import IsolatedContainer
 
 
@@ -55,3 +60,29 @@ def on_gpu(
     yield make
     for container in made:
         container.close()
+
+
+@pytest.fixture
+def beside_a_neighbour(gpu: RealGpu) -> Iterator[Callable[[int], IsolatedContainer]]:
+    """A container with so many MiB that gets half of the GPU's time, since another one keeps the GPU busy."""
+    made: list[IsolatedContainer] = []
+    directory = Path(tempfile.mkdtemp(prefix="g-"))  # short, as the names of sockets have to be
+    with ArbiterProcess(directory) as arbiter:
+        claim = GpuClaim(gpu.uuids[0])
+        program, neighbour = arbiter.assign({"program": [claim], "neighbour": [claim]})
+
+        def make(mib: int) -> IsolatedContainer:
+            made.append(IsolatedContainer(neighbour.parent, gpu, {0: 2048}, turn=str(neighbour)))
+            busy = made[-1].start([sys.executable, "-m", "gputile.node.isolation.time_probe", "3600"])
+            assert busy.stdout is not None
+            assert busy.stdin is not None
+            assert busy.stdout.readline() == "ready\n"
+            busy.stdin.write("\n")
+            busy.stdin.flush()
+            made.append(IsolatedContainer(program.parent, gpu, {0: mib}, turn=str(program)))
+            return made[-1]
+
+        yield make
+        for container in made:
+            container.close()
+    shutil.rmtree(directory)

@@ -95,3 +95,12 @@ def test_jax(on_gpu: Callable[[int], IsolatedContainer]) -> None:
 @pytest.mark.requirement("M4")
 def test_cupy(on_gpu: Callable[[int], IsolatedContainer]) -> None:
     judge(on_gpu, "cupy", CUPY)
+
+
+@pytest.mark.requirement("G4", "M4")
+@pytest.mark.parametrize(("module", "code"), [("torch", PYTORCH), ("jax", JAX), ("cupy", CUPY)])
+def test_programs_that_wait_for_turns(
+    beside_a_neighbour: Callable[[int], IsolatedContainer], module: str, code: str
+) -> None:
+    """Work, captures of graphs and allocations are as they were where turns end in the midst of them."""
+    judge(beside_a_neighbour, module, code)

@@ -62,12 +62,14 @@ class Gpus(Protocol):
 class IsolatedContainer:
     """An allocation on ``gpus``: ``mib`` of memory by the position of a GPU."""
 
-    def __init__(self, directory: Path, gpus: Gpus, mib: Mapping[int, int], overhead_mib: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, gpus: Gpus, mib: Mapping[int, int], overhead_mib: int | None = None, turn: str = ""
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._gpus = gpus
         self.limits, self.usage = directory / LIMITS, directory / USAGE
         limits = [GpuLimit(gpus.uuids[index], size) for index, size in mib.items()]
-        self.limits.write_bytes(encode_limits(limits, overhead_mib=overhead_mib))
+        self.limits.write_bytes(encode_limits(limits, turn, overhead_mib))
         self.usage.write_bytes(bytes(USAGE_BYTES))
         self.variables = {"GPUTILE_DIRECTORY": str(directory)}
         self._processes: list[subprocess.Popen[str]] = []
