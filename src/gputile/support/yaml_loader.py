@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 from yaml import CSafeLoader
 
+from gputile.support.yaml_mistakes import described_mistake
 from gputile.support.yaml_scalars import ScalarError, as_json, read_key, read_scalar
 
 DEEPEST = 100
@@ -193,8 +194,7 @@ def _load_yaml(text: str, before: int = 0) -> Iterator[Any]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        line = f"line {before + error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise DocumentError(f"{line}{error.problem}") from error
+        raise DocumentError(described_mistake(error, text, before)) from error
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, int) else ord(error.character)
         raise DocumentError(f"the character U+{character:04X} is not allowed") from error

@@ -32,7 +32,7 @@ def test_a_pod_takes_a_whole_gpu_or_its_turn(replicas: int, takes: TileShare) ->
 @pytest.mark.parametrize(
     ("manifest", "said"),
     [
-        (b"kind: [", "the pasted manifest, document 1: line 2: "),
+        (b"kind: [", "the pasted manifest, document 1: line 2, column 1: "),
         (b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", "the pasted manifest, document 1: Pod/p: spec"),
         (b"# nothing\n", "the pasted manifest: it holds no object"),
     ],
