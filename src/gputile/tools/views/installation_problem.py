@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.field_mistake import described
+from gputile.api.wording import first_of
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
@@ -20,6 +21,7 @@ RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
 # The chart's containers that run gputile's own image: others are kube-scheduler, and what somebody has added.
 OWN_CONTAINERS: Final = frozenset(("agent", "mounts", "controller", "webhook", "web", "extender"))
+_MOST_NAMED: Final = 10  # images, and components of one image: there are fewer unless somebody lies
 _LONGEST_LABEL: Final = 63  # characters of a label's value
 _PENDING: Final = {"pending-install": "installation", "pending-upgrade": "upgrade", "pending-rollback": "rollback"}
 
@@ -105,10 +107,11 @@ def mixed_images(workloads: Iterable[Deployment | DaemonSet]) -> list[Installati
 
 
 def _mixed(images: Mapping[str, set[str]]) -> InstallationProblem:
-    told = "; ".join(f"{', '.join(sorted(components))}: {image}" for image, components in sorted(images.items()))
+    told = [f"{first_of(sorted(components), _MOST_NAMED)}: {image}" for image, components in sorted(images.items())]
+    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
     return InstallationProblem(
         "images",
-        f"components are to run different ones ({told})",
+        f"components are to run different ones ({'; '.join(told[:_MOST_NAMED])}{more})",
         "finish the upgrade (helm upgrade), or go back (helm rollback), with --force-conflicts where Helm names a "
         "conflict; neighbouring minor versions work together",
         RolloutState.DEPLOYING,

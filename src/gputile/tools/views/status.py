@@ -11,15 +11,19 @@ from gputile.api.core import Node
 from gputile.api.field_mistake import described
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
+from gputile.api.wording import first_of
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.installation_problem import InstallationProblem
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
+from gputile.tools.views.shortened import MOST, shortened
 from gputile.tools.views.table import aligned
 from gputile.tools.views.terminal_text import inert
 from gputile.tools.views.traces import Traces
 
+_WORST_FIRST: Final = (RolloutState.FAILED, RolloutState.DEPLOYING, RolloutState.READY)
+_HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")
 _NO_AGENT: Final = "no agent runs there; this is what the last one said"
 
 
@@ -133,21 +137,25 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
 
 def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
-    bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
+    components = sorted(installation.components, key=lambda each: _WORST_FIRST.index(each.state))
+    components = components if len(components) > MOST else installation.components
+    bad = [component.name for component in components if component.state is not RolloutState.READY]
     bad += [problem.object for problem in installation.problems if problem.state is not RolloutState.READY]
-    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(map(inert, bad))}"]
-    if not installation.components:
+    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{inert(first_of(bad, MOST))}"]
+    if not components:
         lines += _seen(installation)
-    if installation.components:
-        rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
-        rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
-        lines += ["", *aligned(rows, width)]
-    for problem in installation.problems:
-        lines += ["", inert(f"{problem.object}: {problem.rule}.")]
-    remedies = [(each.name, each.remedy) for each in installation.components if each.remedy]
-    remedies += [(each.object, each.remedy) for each in installation.problems]
+    if components:
+        rows, left = shortened([(c.name, (f"{c.ready}/{c.wanted}", c.state.value, c.reason)) for c in components])
+        lines += ["", *aligned([_HEADING, *((name, *what) for name, what in rows)], width), *_more(left, "components")]
+    problems, left = shortened([(each.object, each.rule) for each in installation.problems])
+    for about, rule in problems:
+        lines += ["", inert(f"{about}: {rule}.")]
+    lines += _more(left, "problems")
+    remedies = [(each.name, each.remedy) for each in components if each.remedy]
+    remedies, left = shortened(remedies + [(each.object, each.remedy) for each in installation.problems])
     if remedies:
         lines += ["", "What to do:", *(f"- {inert(about)}: {inert(remedy)}" for about, remedy in remedies)]
+        lines += _more(left, "remedies")
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
         absent = "-" if installation.phase is RolloutPhase.OUTSIDE_OF_PODS else "none"
@@ -160,6 +168,10 @@ def table(installation: Installation, width: int | None = None) -> str:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
         lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
     return "\n".join(lines) + "\n"
+
+
+def _more(left: int, of: str) -> list[str]:
+    return [f"... and {left:,} more {of}, which -o json shows"] if left else []
 
 
 def _seen(installation: Installation) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +26,11 @@ LABELS = {
 }
 
 
-def webhook(available: int) -> dict[str, object]:
+COMPONENT = "app.kubernetes.io/component"
+OURS = {"app.kubernetes.io/name": "gputile"}
+
+
+def webhook(available: int) -> dict[str, Any]:
     return {
         "metadata": {
             "name": "gputile-webhook",
@@ -243,3 +248,36 @@ def test_another_extender_is_named(server: FakeApiServer, kubeconfig: str, label
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
     assert result.exit_code == 0
     assert ("pod kube-system/other-0: another extender runs there" in result.stdout) is named
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("unlike_images", [True, False])
+def test_an_api_server_that_lists_thousands_of_deployments_fills_no_terminal(
+    server: FakeApiServer, kubeconfig: str, alike: bool, unlike_images: bool
+) -> None:
+    """A server that lies; equal reasons are told once, and of others the first, those that failed before the rest."""
+    for number in range(3_000):
+        body: dict[str, Any] = webhook(1 if number else 0)
+        name = f"x{number:04}"
+        body["metadata"] = {"name": name, "generation": 1, "labels": LABELS | {COMPONENT: name}}
+        image = f"r/{number if unlike_images else 0}"
+        body["spec"]["template"] = {"spec": {"containers": [{"name": "webhook", "image": image}]}}
+        if number:
+            why = "no room" if alike else f"no room {number}"
+            failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": why}
+            body["status"] |= {"availableReplicas": 0, "conditions": [failed]}
+        server.store[DEPLOYMENTS][name] = body
+        account = {"metadata": {"name": f"gone{number}", "labels": {COMPONENT: f"gone{number}"} | OURS}}
+        server.put(ACCOUNTS, account)
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
+    assert result.exit_code == 3
+    assert len(result.stdout) < 20_000
+    lines = result.stdout.splitlines()
+    assert lines[0].endswith(" more")
+    if alike:
+        row = next(line for line in lines if line.startswith("x0001, x0002, x0003 and 2996 more"))
+        assert "FailedCreate: no room" in row
+    else:
+        assert "... and 2,980 more components, which -o json shows" in lines
+    whole = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
+    assert len(json.loads(whole.stdout)["components"]) == 3_000
