@@ -142,8 +142,8 @@ class GangSearches:
         if not self.is_too_large(gang):
             return GangSearch(plan)
         text = (
-            f"{gang.together} can never start here: the empty cluster has room for {len(alone.places)}; "
-            f"{alone.lacking}; add nodes, or ask for less"
+            f"{gang.together} can never start here: the empty cluster has room for {alone.room}; add nodes, "
+            "or ask for less"
         )
         return GangSearch(None, TOO_LARGE, text)
 

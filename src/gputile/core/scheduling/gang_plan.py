@@ -21,7 +21,7 @@ from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState
 from gputile.core.placement.fit import gpu_fits
-from gputile.core.placement.gang_search import Search, search
+from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
 from gputile.core.placement.node_reasons import grouped
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.decision import Decision
@@ -41,13 +41,21 @@ _REASONS_SHOWN = 3
 class GangPlan:
     """The places of a gang's pods, by UID; see ``placement.gang_search.Search`` for ``fits`` and ``certain``.
 
-    ``lacking`` says of a pod without a place why it has none, "" where all have one.
+    ``lacking`` says of a pod without a place why it has none, "" where all have one. ``counted``: no more places were
+    looked for, as not all of the gang can have one, so that there may be more, and ``lacking`` is "".
     """
 
     places: dict[str, Decision]
     fits: bool
     certain: bool
     lacking: str = ""
+    counted: bool = False
+
+    @property
+    def room(self) -> str:
+        """For how many pods there is room, and why for no more."""
+        count = len(self.places)
+        return f"{count} or more, and not for all of them" if self.counted else f"{count}; {self.lacking}"
 
 
 def plan_gang(
@@ -75,7 +83,8 @@ def plan_gang(
         search_state = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns, closed)
         found: Search[Decision] = yield from search(search_state.kinds, needed, search_state, budget)
         lacking = ""
-        if found.placed < len(ordered):
+        counted = found.hopeless and found.placed == MOST_COUNTED
+        if found.placed < len(ordered) and not counted:
             lacking = yield from search_state.explain(found.places)
         while aside:
             aside.bring_back()
@@ -88,7 +97,7 @@ def plan_gang(
     # Whether a rule about other pods is kept depends on who comes first, and the search goes by one order only.
     in_any_order = not any(affinity_terms(member.pod) or hard_spread(member.pod) for member in ordered)
     certain = found.certain and (found.fits or found.hopeless or in_any_order)
-    return GangPlan(places, found.fits, certain, lacking)
+    return GangPlan(places, found.fits, certain, lacking, counted)
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:

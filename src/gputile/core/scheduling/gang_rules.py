@@ -82,4 +82,4 @@ def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
 
 def no_room_text(together: str, plan: "GangPlan") -> str:
     """Return why the pods that ``together`` names wait, after a search that found too few places."""
-    return f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"
+    return f"{together} wait: there is room for {plan.room}"

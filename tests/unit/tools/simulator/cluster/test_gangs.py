@@ -83,6 +83,18 @@ def test_a_gang_of_five_on_room_for_three_starts_none(tmp_path: Path, labels: st
 
 
 @pytest.mark.requirement("M13")
+def test_a_hopeless_gang_is_not_told_that_there_is_room_for_those_only_that_were_counted(tmp_path: Path) -> None:
+    """No more than 256 are placed to count them; nodes that still have room are no reason why the others wait."""
+    cluster = CLUSTER.replace("name: s1", "name: s, count: 100")
+    scenario = load_scenario([write(tmp_path, cluster, "cluster.yaml")], [write(tmp_path, pods(400, in_gang(400)))])
+    simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True)))
+    reasons = {outcome.reason for outcome in simulation.run(scenario, lambda: 1)}
+    assert reasons == {
+        "gang g: 400 pods that start together wait: there is room for 256 or more, and not for all of them"
+    }
+
+
+@pytest.mark.requirement("M13")
 def test_a_gang_that_fits_starts_whole_and_more_of_it_where_there_is_room(tmp_path: Path) -> None:
     found = outcomes(tmp_path, pods(4, in_gang(2)))
     assert len(placed(found)) == 3
