@@ -116,9 +116,9 @@ def test_the_first_page_is_executed(local: LocalCluster) -> None:
 
 def test_status_recognises_the_programs(local: LocalCluster) -> None:
     """There is no Deployment of them, and nothing in the cluster says whether they are ready."""
+    local.until("gputile status", "controller holds the Lease gputile-controller")
     done = local.run("gputile status")
     assert (done.returncode, done.stdout.splitlines()[0]) == (3, "gputile: OutsideOfPods"), done.stdout + done.stderr
-    assert "controller holds the Lease gputile-controller" in done.stdout
     assert "the webhook configuration gputile is there" in done.stdout
 
 
