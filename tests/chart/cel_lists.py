@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
-from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
+from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "examples" / "webhook"
 _LIST = r"(?<=\s)\[\s*((?:'[^']*',?\s*)+)\]"
@@ -46,7 +46,7 @@ WEBHOOKS = {
     ".exists(k, (k in ": protected_annotations.PROTECTED,
     ".exists(k,\n      k in ": protected_annotations.PROTECTED,
     "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),
-    "g.name == 'gputile.io/gang')) ||\n      ": gang_gate.FIXED,
+    "g.name == 'gputile.io/gang')) ||\n      ": gate_protection.FIXED,
 }
 FILES = {"policies.yaml": POLICIES, "webhook.yaml": WEBHOOKS}
 

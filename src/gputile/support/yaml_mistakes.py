@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 
 _TAB: Final = "a tab stands where spaces must: YAML indents by spaces only"
-_COLON: Final = "this line has no key: it is no KEY: VALUE, with a colon and a space, and continues no text above"
+_COLON: Final = "this line has no key: write KEY: VALUE, with a space behind the colon"
 _INDENT: Final = "its indentation fits no line above, or what stands before it in its line has ended"
 
 # What libyaml says, and what is wrong: {at} stands for the character there, {begin} for where the outer value begins.
@@ -55,7 +55,7 @@ _AT_THE_BEGINNING: Final = MappingProxyType(
 def described_mistake(error: yaml.MarkedYAMLError, text: str, before: int = 0) -> str:
     """Return line, column and what is wrong; ``before`` lines stand before ``text``, in which the error was found.
 
-    What has no words of ours has libyaml's.
+    An error that is in neither table keeps libyaml's own words.
     """
     problem, end, begin = error.problem or "", error.problem_mark, error.context_mark
     if begin is not None and problem in _AT_THE_BEGINNING:

@@ -8,7 +8,7 @@ from gputile.support.yaml_loader import DocumentError, load_documents
 
 FITS = "its indentation fits no line above, or what stands before it in its line has ended"
 TAB = "a tab stands where spaces must: YAML indents by spaces only"
-KEYLESS = "this line has no key: it is no KEY: VALUE, with a colon and a space, and continues no text above"
+KEYLESS = "this line has no key: write KEY: VALUE, with a space behind the colon"
 NO_KEY = "no key can stand here: "
 
 

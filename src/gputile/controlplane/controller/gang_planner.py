@@ -19,7 +19,7 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PreemptionState
+from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PreemptionPlan, PreemptionState
 from gputile.controlplane.controller.gang_reach import GangReach
 from gputile.controlplane.controller.gang_searches import TOO_LARGE, GangSearches
 from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
@@ -233,7 +233,8 @@ class GangPlanner:
             self._give_up(gang, "some of its pods are gone", result)
             yield from self._remove_reservations(gang, result)
             return False
-        if self.preemption.plan_of(gang.name) is not None and (yield from self._goes_on(gang, result)):
+        preempting = self.preemption.plan_of(gang.name)
+        if preempting is not None and (yield from self._goes_on(gang, preempting, result)):
             return self.preemption.plan_of(gang.name) is None
         refused = self._refused.get(gang.name)
         if refused is not None and refused.pauses(self._cluster_state.now_ns):
@@ -300,11 +301,9 @@ class GangPlanner:
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._report(gang, _PREEMPTING, text, result, warning=False)
 
-    def _goes_on(self, gang: Gang, result: GangRound) -> Steps[bool]:
+    def _goes_on(self, gang: Gang, preempting: PreemptionPlan, result: GangRound) -> Steps[bool]:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
-        preemption, preempting = self.preemption, self.preemption.plan_of(gang.name)
-        if preempting is None:
-            return False
+        preemption = self.preemption
         state, why = yield from preemption.look(gang, preempting)
         if state is PreemptionState.LOST:
             self._give_up(gang, why, result)

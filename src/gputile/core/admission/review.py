@@ -15,7 +15,7 @@ from gputile.api.well_known import MIRROR_ANNOTATION
 from gputile.core.admission.amounts import broken_amounts
 from gputile.core.admission.autoscaler_node_types import avoid
 from gputile.core.admission.completion import assign, gate, stamp, tolerate
-from gputile.core.admission.gang_gate import broken_wait
+from gputile.core.admission.gate_protection import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.json_patch import Operation

@@ -349,8 +349,7 @@ class _Attempt:
 
     def _choice(self, request: Request, names: Sequence[str], searched: int) -> Steps[VictimChoice | None]:
         preemptor = Preemptor("", request, self._below, self._now_ns / _SECOND)
-        choice = yield from choose_victims(self._engine, preemptor, names, self._rules, searched=searched)
-        return choice
+        return (yield from choose_victims(self._engine, preemptor, names, self._rules, searched=searched))
 
     def _added(self, loss: Loss) -> Loss:
         """Return a loss without the priority where pods that are as important leave anyway."""
