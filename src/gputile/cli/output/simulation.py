@@ -174,9 +174,12 @@ class _Report:
 
     def _write_refused(self) -> None:
         """Name the pods without a place, why they have none, and for the first of them what would help."""
-        found = [(reason, pods) for workload in self._workloads for reason, pods in workload.refused.items()]
-        advised = self._advice([pods[0] for _, pods in found[:_ADVISED]])
-        for reason, pods in found:
+        found: dict[str, list[Pod]] = {}
+        for workload in self._workloads:
+            for reason, pods in workload.refused.items():
+                found.setdefault(reason, []).extend(pods)
+        advised = self._advice([pods[0] for pods in list(found.values())[:_ADVISED]])
+        for reason, pods in found.items():
             names = first_of([pod.key for pod in pods], _NAMES_SHOWN)
             write("\n")
             advice = advised.get(pods[0].metadata.uid)

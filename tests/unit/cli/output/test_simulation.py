@@ -112,6 +112,18 @@ def test_pods_of_one_reason_are_named_once(few: list[str]) -> None:
     assert "asks for no more than 7 units of 1024 MiB (then on n)" in text
 
 
+def test_pods_of_no_workload_with_one_reason_are_named_once(tmp_path: Path, few: list[str]) -> None:
+    """A gang of single pods reads as one sentence; the forms for programs name each of them."""
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: worker-%d}\n"
+    pod += "spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 16}}}]}\n"
+    (tmp_path / "w.yaml").write_text("---\n".join(pod % number for number in range(7)))
+    text = " ".join(run.invoke(app, few, env={"COLUMNS": "80"}).stdout.split())
+    assert len(re.findall("No place for ", text)) == 1
+    assert "No place for default/worker-0, default/worker-1, default/worker-2 and 4 more: NODE WHY NOT" in text
+    decisions = json.loads(run.invoke(app, [*few, "-o", "json"]).stdout)["decisions"]
+    assert [decision["pod"] for decision in decisions] == [f"worker-{number}" for number in range(7)]
+
+
 def test_pieces_are_workloads_where_there_is_one_namespace(few: list[str]) -> None:
     assert "A deployment/web" in run.invoke(app, few).stdout
 
