@@ -37,6 +37,7 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?[0-9]*(?:\.[0-9]*)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,18})?",
     re.ASCII,
 )
+_LIKE_A_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>[A-Za-z]{1,3})", re.ASCII)
 LONGEST_QUANTITY = 256
 """Characters; text that is longer is not a quantity."""
 _LONGEST_INTEGER = 1024  # bits
@@ -70,7 +71,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
         raise QuantityError(f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}")
     match = _QUANTITY.fullmatch(text)
     if match is None or not text:
-        raise QuantityError(f"{text!r} is not a quantity")
+        raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
     digits, suffix = match["number"], match["suffix"] or ""
     number = Fraction(digits) if digits.strip("+-.") else Fraction(0)  # a suffix alone is 0 to an API server
     if suffix in _SUFFIX:
@@ -79,6 +80,16 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if abs(exponent) > _LARGEST_EXPONENT:
         raise QuantityError(f"{text!r} is out of range")
     return max(-_LARGEST, min(number * Fraction(10) ** max(-_FURTHEST, min(exponent, _FURTHEST)), _LARGEST))
+
+
+def _meant(text: str) -> str:
+    """Return "; did you mean 2Gi?" for 2GiB, 2gi and 2 Gi, or "" where no suffix is like that of ``text``."""
+    match = _LIKE_A_QUANTITY.fullmatch(text)
+    if match is None:
+        return ""
+    like = match["suffix"].lower().removesuffix("b")
+    suffixes = [suffix for suffix in _SUFFIX if suffix and suffix.lower() == like]
+    return f"; did you mean {match['number']}{suffixes[-1]}?" if suffixes else ""
 
 
 Amount = Annotated[

@@ -93,6 +93,25 @@ def test_what_kubernetes_refuses_is_refused(text: str) -> None:
 
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2GiB", "; did you mean 2Gi?"),
+        ("1.5gb", "; did you mean 1.5G?"),
+        ("16 Mi", "; did you mean 16Mi?"),
+        ("4K", "; did you mean 4k?"),
+        ("500MB", "; did you mean 500M?"),
+        ("2x", ""),
+        ("lots", ""),
+        ("B", ""),
+    ],
+)
+def test_the_suffix_that_is_meant_is_named(text: str, meant: str) -> None:
+    with pytest.raises(QuantityError) as refused:
+        parse_quantity(text)
+    assert str(refused.value) == f"{text!r} is not a quantity{meant}"
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         (" 1", 1),
