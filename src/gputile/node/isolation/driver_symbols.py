@@ -12,6 +12,7 @@ from gputile.node.isolation.library import library_path
 from gputile.support.bounded_files import read_bounded
 
 # ELF-64: gabi.xinuos.com, "Object Files".
+_ELF: Final = b"\x7fELF\x02\x01"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -32,11 +33,16 @@ def functions(driver: Path) -> list[str]:
         NotADriver: it is no such file.
     """
     try:
-        found = sorted({name for name in _exported(read_bounded(driver, _MOST_BYTES)) if _FUNCTION.fullmatch(name)})
+        content = read_bounded(driver, _MOST_BYTES)
     except OSError as error:
         raise NotADriver(f"{driver} cannot be read: {error.strerror or error}") from error
+    if content[: len(_ELF)] != _ELF:
+        why = "its first bytes say so" if content else "it is empty"
+        raise NotADriver(f"{driver} is not a 64-bit ELF library: {why}")
+    try:
+        found = sorted({name for name in _exported(content) if _FUNCTION.fullmatch(name)})
     except (struct.error, ValueError, IndexError, OverflowError) as error:
-        raise NotADriver(f"{driver} is not a 64-bit ELF library: {error}") from error
+        raise NotADriver(f"{driver} is a broken ELF library: it was cut off, or its tables lead nowhere") from error
     if not found:
         raise NotADriver(f"{driver} exports no function of the CUDA driver: name the driver's libcuda.so.1")
     return found
@@ -55,9 +61,7 @@ def unknown(driver: Path) -> list[str]:
 
 
 def _exported(content: bytes) -> Iterator[str]:
-    ident, *_, section_at, _, _, _, _, section_size, count, _ = _HEADER.unpack_from(content)
-    if ident[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("its first bytes say so")
+    *_, section_at, _, _, _, _, section_size, count, _ = _HEADER.unpack_from(content)
     sections = [_SECTION.unpack_from(content, section_at + i * section_size) for i in range(count)]
     for _, kind, _, _, start, size, link, _, _, entry in sections:
         if kind != _DYNAMIC_SYMBOLS or not entry:
