@@ -91,7 +91,7 @@ def parse(content: str | bytes) -> Any:
     try:
         return load_document(content)
     except DocumentError as error:
-        raise ConfigurationError(f"not YAML: {error}") from error
+        raise ConfigurationError(str(error)) from error
 
 
 def _decoded(content: bytes) -> Configuration:

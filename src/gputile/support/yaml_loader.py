@@ -22,7 +22,9 @@ from gputile.support.yaml_scalars import ScalarError, as_json, read_key, read_sc
 DEEPEST = 100
 MOST_VALUES = 5_000_000
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
+_TEMPLATE = "{{ }} of a template is filled in first, as helm template does"
 _TAG = "tag:yaml.org,2002:"
+_GZIP: Final = b"\x1f\x8b"
 _MARK: Final = "\ufeff"
 _MARKED_LINE: Final = re.compile(f"^{_MARK}", re.MULTILINE)
 _SEPARATOR: Final = re.compile(r"^---(.*)\n?", re.MULTILINE)
@@ -61,6 +63,13 @@ def load_documents(text: str) -> Iterator[Any]:
         raise DocumentError(f"line {_line_of(text, end)}: what follows {objects} is not JSON: {why}")
 
 
+def why_no_text(error: UnicodeDecodeError, encoding: str = "UTF-8") -> str:
+    """Return why what was read is no text in an encoding."""
+    if error.object.startswith(_GZIP):
+        return "it is compressed by gzip: unpack it first"
+    return f"it is not {encoding} text: {error.reason} at byte {error.start}"
+
+
 def load_document(content: str | bytes) -> Any:
     """Return the value of the one document in ``content``; an empty file is None.
 
@@ -70,7 +79,7 @@ def load_document(content: str | bytes) -> Any:
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DocumentError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise DocumentError(why_no_text(error)) from error
     found = [value for value, end in islice(_json_objects(text), 1) if not text[end:].strip()]
     found = found or list(islice(_load_yaml(text), 2))
     if len(found) > 1:
@@ -154,6 +163,7 @@ class _Frame:
     key: str | None = None
     merging: bool = False
     merges: list[Any] = field(default_factory=list)
+    in_braces: bool = False
 
 
 def _yaml_stream(text: str, line: int) -> Iterator[Any]:
@@ -255,10 +265,10 @@ class _Builder:
         elif isinstance(event, yaml.CollectionStartEvent):
             is_map = isinstance(event, yaml.MappingStartEvent)
             if self._needs_key():  # whatever its tag: kubectl reads no tag of a collection
-                raise DocumentError("a key must be a string")
+                raise DocumentError(_TEMPLATE if self._in_braces(event) else "a key must be a string")
             if len(self._stack) == DEEPEST:
                 raise DocumentError(_TOO_DEEP)
-            self._stack.append(_Frame({} if is_map else [], event.anchor))
+            self._stack.append(_Frame({} if is_map else [], event.anchor, in_braces=is_map and bool(event.flow_style)))
         else:
             frame = self._stack.pop()
             _merge(frame)
@@ -266,6 +276,13 @@ class _Builder:
             if frame.anchor is not None:
                 self._anchors[frame.anchor] = frame.value, frame.size
                 self._scalars.pop(frame.anchor, None)
+
+    def _in_braces(self, event: yaml.CollectionStartEvent) -> bool:
+        """Return whether a mapping in braces is the first key of another, as {{ }} reads."""
+        frame = self._stack[-1]
+        return (
+            frame.in_braces and not frame.value and isinstance(event, yaml.MappingStartEvent) and bool(event.flow_style)
+        )
 
     def _take_scalar(self, event: yaml.ScalarEvent) -> None:
         tag = _tag_of(event)

@@ -89,7 +89,9 @@ def test_anchors_hold_within_one_document() -> None:
         ("a: !!binary '@@'\n", "line 1: a: '@@' is no text in base64"),
         ("a: !!binary /w==\n", "is no text in base64"),
         ("a: !!null x\n", "line 1: a: 'x' is not null"),
-        ("? [1, 2]\n: 3\n", "a key must be a string"),
+        ("? [1, 2]\n: 3\n", "a key must be a string$"),
+        ("a: 1\nreplicas: {{ .Values.replicas }}\n", "line 2: {{ }} of a template is filled in first"),
+        ("{{- if .Values.on }}\na: 1\n", "line 1: {{ }} of a template is filled in first, as helm template does"),
         ("x: &k [a]\n*k : 2\n", "a key must be a string, not an alias of something else"),
         ("x: &k\n*k : 2\n", "a key must be a string, this one is empty"),
         ("~: 1\n", "a key must be a string"),
@@ -194,6 +196,7 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1
     ("content", "message"),
     [
         (b"a: \xff", "not UTF-8 text"),
+        (b"\x1f\x8b\x08", "it is compressed by gzip: unpack it first"),
         ("a: 1\n---\nb: 2\n", "several documents"),
         ("[" * 100_000, "deeper than 100 levels"),
         ("a: " + "[" * 100_000, "deeper than 100 levels"),
@@ -202,7 +205,7 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1
         (LADDER, "deeper than 100 levels"),
         ("a: 1\na: 2\n", "line 2: the key 'a' is written twice"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_not_one_document(content: bytes | str, message: str) -> None:
     with pytest.raises(DocumentError, match=message):

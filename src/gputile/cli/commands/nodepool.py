@@ -16,13 +16,21 @@ if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool
     from gputile.tools.nodepool.setup import File, PoolSetup
 
+_STDIN = Path("-")
+
 
 @dataclass(frozen=True, slots=True)
 class NodepoolOptions:
     """What the command line asks, in the order of the help."""
 
     file: Annotated[
-        Path | None, option("FILE", "Manifests to read; a gputile.io/v1alpha1 NodePool.", "--filename", "-f")
+        Path | None,
+        option(
+            "FILE",
+            "Manifests to read; a gputile.io/v1alpha1 NodePool, in a file, or - for standard input.",
+            "--filename",
+            "-f",
+        ),
     ] = None
     provider: Annotated[str | None, option("PROVIDER", "eks, aks or gke.", autocompletion=candidates.providers)] = None
     way: Annotated[
@@ -85,9 +93,9 @@ def nodepool(options: NodepoolOptions) -> None:
     }
     group = {"count": options.gpus, "memory": options.gpu_memory, "model": options.gpu_model}
     try:
-        pool = load_nodepool(_merged(_read(options.file), described, group))
+        pool = load_nodepool(_merged(_read(options), described, group))
     except DescriptionError as error:
-        fail(f"{options.file or 'node pool'}: {error}")
+        fail(f"{_name(options.file) if options.file else 'node pool'}: {error}")
     never = _never(pool, options.pods or [])
     write(script(setup_for(pool)))
     for text in never:
@@ -127,22 +135,39 @@ def _yaml(file: "File") -> str:
     return yaml_text(file.documents, width=80)
 
 
-def _read(path: Path | None) -> dict[str, Any]:
+def _read(options: NodepoolOptions) -> dict[str, Any]:
     from gputile.api.units import MIB
+    from gputile.api.wording import kind_of
     from gputile.support.bounded_files import read_bounded
     from gputile.support.yaml_loader import DocumentError, load_document
 
+    path = options.file
     if path is None:
         return {}
     try:
-        data = load_document(read_bounded(path, MIB))
+        data = load_document(_standard_input(options) if path == _STDIN else read_bounded(path, MIB))
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     except DocumentError as error:
-        fail(f"{path}: not YAML: {error}")
+        fail(f"{_name(path)}: {error}")
     if not isinstance(data, dict):
-        fail(f"{path}: this is no description of a node pool")
+        fail(f"{_name(path)}: a NodePool of gputile.io/v1alpha1 is a mapping, this is {kind_of(data)}")
     return data
+
+
+def _standard_input(options: NodepoolOptions) -> bytes:
+    from gputile.tools.simulator.documents.manifests import STDIN_TWICE, ManifestError, read_standard_input
+
+    if str(_STDIN) in (options.pods or ()):
+        fail(f"--pod -: {STDIN_TWICE}")
+    try:
+        return read_standard_input()
+    except ManifestError as error:
+        fail(str(error))
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == _STDIN else str(path)
 
 
 def _merged(data: dict[str, Any], options: dict[str, Any], gpus: dict[str, Any]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
         with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
             return read_scenario(
                 ScenarioFiles(cluster, files),
-                nodes=live.nodes if live is not None else (),
+                nodes=live.nodes if live is not None else None,
                 groups=live.groups if live is not None else None,
                 configured_mib=given.unit_mib if given is not None else None,
                 namespace=options.namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),

@@ -160,14 +160,15 @@ def test_the_unit_of_the_configuration_and_of_the_description(
 
 NO_CONFIGURATIONS = [
     ("gpuMemoryUnit: 2026-13-01", "not a memory size"),
-    ("maxPodsPerGpu: !!int x", "not YAML: line 1: maxPodsPerGpu: 'x' is not a whole number"),
+    ("maxPodsPerGpu: !!int x", "line 1: maxPodsPerGpu: 'x' is not a whole number"),
     ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 1GiB", "the key 'gpuMemoryUnit' is written twice"),
     ("[" * 100_000, "deeper than 100 levels"),
+    ("gpuMemoryUnit: 64MiB\n---\ngpuMemoryUnit: 1GiB", "g.yaml: it holds several documents, where one is expected"),
 ]
 
 
 @pytest.mark.requirement("U2")
-@pytest.mark.parametrize(("text", "why"), NO_CONFIGURATIONS, ids=range(4))
+@pytest.mark.parametrize(("text", "why"), NO_CONFIGURATIONS, ids=range(5))
 def test_a_configuration_that_is_none_is_an_error_and_no_crash(tmp_path: Path, text: str, why: str) -> None:
     config = write(tmp_path, "g.yaml", text)
     arguments = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config]

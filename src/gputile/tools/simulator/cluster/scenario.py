@@ -66,7 +66,7 @@ def load_scenario(
     cluster: Sequence[str],
     workloads: Sequence[str] = (),
     *,
-    nodes: Sequence[Node] = (),
+    nodes: Sequence[Node] | None = None,
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
     stdin: BinaryIO | None = None,
@@ -87,12 +87,12 @@ def load_scenario(
 def read_scenario(
     files: ScenarioFiles,
     *,
-    nodes: Sequence[Node] = (),
+    nodes: Sequence[Node] | None = None,
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
     namespace: str = DEFAULT_NAMESPACE,
 ) -> Scenario:
-    """Return what the files hold together, beside ``nodes`` that are known already.
+    """Return what the files hold together, beside the ``nodes`` of a live cluster, where there is one.
 
     Nodes stand in ``files.cluster``, pods in any of the files. The PodGroups in them are added to ``groups``, in place
     of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names
@@ -108,13 +108,13 @@ def read_scenario(
     described = load_manifests(files.cluster, files.stdin, described=True, stdin_name=files.stdin_name)
     asked = load_manifests(files.workloads, files.stdin, stdin_name=files.stdin_name)
     manifests = [*described.manifests, *(manifest.within(namespace) for manifest in asked.manifests)]
-    scenario = Scenario(nodes=list(nodes), groups=groups or PodGroups(), namespace=namespace)
+    scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
         _take_unit(manifest, scenario, configured_mib)
-    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
+    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
     rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
-        raise ManifestError(_no_node(manifests))
+        raise ManifestError(_no_node(manifests, live=nodes is not None))
     scenario.notes += map(Note, _odd_labels(scenario.nodes))
     scenario.manifests = rest
     _take_groups(rest, scenario)
@@ -198,8 +198,10 @@ def _odd_labels(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def _no_node(manifests: Iterable[Manifest]) -> str:
+def _no_node(manifests: Iterable[Manifest], *, live: bool) -> str:
     """Return that no file describes a node, and which object may be meant to."""
+    if live:
+        return "the cluster has no node, so there is nothing to place pods on"
     said = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
     for manifest in manifests:
         if _is_cluster(manifest):

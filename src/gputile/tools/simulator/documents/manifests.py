@@ -12,7 +12,7 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.units import MIB
 from gputile.api.wording import below, kind_of, shown
 from gputile.support.bounded_files import read_bounded
-from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
+from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
 from gputile.tools.simulator.documents.object_count import MOST_OBJECTS, excess, too_many
 
 MOST_BYTES = 64 * MIB
@@ -154,7 +154,7 @@ def load_manifests(
         raise ManifestError(STDIN_TWICE)
     for path in named:
         before = len(loaded.manifests)
-        given = [(stdin_name, _standard_input(stdin, stdin_name))] if path == "-" else _files(path)
+        given = [(stdin_name, read_standard_input(stdin, stdin_name))] if path == "-" else _files(path)
         for file, data in given:
             _read(file, data, loaded, described)
         if len(loaded.manifests) == before:
@@ -202,7 +202,12 @@ def _of_directory(directory: Path) -> list[Path]:
     return files
 
 
-def _standard_input(stdin: BinaryIO | None, name: str) -> bytes:
+def read_standard_input(stdin: BinaryIO | None = None, name: str = STDIN_NAME) -> bytes:
+    """Return what comes from ``stdin``, by default from that of the process, which errors call ``name``.
+
+    Raises:
+        ManifestError: it is closed, cannot be read, or is too large.
+    """
     given: TextIO | None = sys.stdin
     if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
         raise ManifestError(f"{name}: it is closed")
@@ -221,7 +226,7 @@ def _read(file: str, data: bytes, loaded: Loaded, described: bool) -> None:
         text = data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         what = "UTF-16" if wide else "UTF-8"
-        raise ManifestError(f"{file}: it is not {what} text: {error.reason} at byte {error.start}") from error
+        raise ManifestError(f"{file}: {why_no_text(error, what)}") from error
     if excessive := excess(text):
         raise ManifestError(f"{file}: {excessive}")
     document = 0

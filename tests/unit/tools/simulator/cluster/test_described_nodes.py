@@ -312,3 +312,9 @@ def test_nodes_that_are_known_already_need_no_file(tmp_path: Path) -> None:
     pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}")
     scenario = load_scenario([], [pods], nodes=known)
     assert (scenario.nodes, len(scenario.pending)) == (known, 1)
+
+
+def test_a_live_cluster_without_nodes_is_not_told_to_write_a_file(tmp_path: Path) -> None:
+    pod = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}")
+    with pytest.raises(ManifestError, match=r"^the cluster has no node, so there is nothing to place pods on$"):
+        load_scenario((), [pod], nodes=[])

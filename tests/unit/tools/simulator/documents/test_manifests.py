@@ -117,6 +117,7 @@ def test_a_pipe_and_a_file_that_is_called_like_its_suffix_are_read(tmp_path: Pat
         ("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List, items: []}]", "not another list"),
         ("a: 1\na: 2", "document 1: line 2: the key 'a' is written twice"),
         (b"\xff", "it is not UTF-8 text: "),
+        (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
         (b"\xff\xfea", "it is not UTF-16 text: "),
         ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
     ],
