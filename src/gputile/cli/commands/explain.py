@@ -72,15 +72,18 @@ def explain(
 
 def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
     """Leave, and say why there is no such pod, as far as a ``live`` cluster's events tell."""
+    from gputile.api.wording import nearest
+
     namespace, _, name = key.partition("/")
     alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
-    hint = f"; there is {alike[0]}" if alike else ""
+    names = [pod.metadata.name for pod in pods if pod.metadata.namespace == namespace]
+    hint = f"; there is {alike[0]}" if alike else nearest(name, names)
     if live is not None and not alike:
         from gputile.cli.reads.live_cluster import read_failed_creations
         from gputile.tools.views.creation_refusals import creation_refusal
 
         why = creation_refusal(name, read_failed_creations(live, namespace))
-        hint = f": {why}" if why is not None else ""
+        hint = f": {why}" if why is not None else hint
     fail(f"there is no pod {key}{hint}", BAD_INPUT)
 
 

@@ -2,7 +2,7 @@
 
 import fnmatch
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +72,7 @@ def inspect(options: InspectOptions) -> None:
 
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
     """
+    from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
     from gputile.cli.output.drawing import bars, draw
     from gputile.cli.output.terminal import columns
@@ -109,7 +110,10 @@ def inspect(options: InspectOptions) -> None:
 
     first = view.of(state)
     if first.missing:
-        fail(_nowhere(first.missing[0]))
+        name, others = first.missing[0], [node.name for node in replace(view, names=()).of(state).nodes]
+        fail(f"{_nowhere(name)}{nearest(name, others)}")
+    if options.selector and not first.nodes:
+        note(f"no node with GPUs has the labels {options.selector[:80]!r}")
     if options.watch:
         data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
         watched(first, lambda: view.of(state.again(source)), show, redraw=not data)
@@ -118,7 +122,7 @@ def inspect(options: InspectOptions) -> None:
 
 
 def _nowhere(name: str) -> str:
-    return f"no node with GPUs is called {name}"
+    return f"no node with GPUs is called {name or repr(name)}"
 
 
 @dataclass(frozen=True, slots=True)

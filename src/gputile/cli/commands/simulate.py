@@ -286,6 +286,7 @@ def _with_unit(configuration: "Configuration", unit: str | None) -> "Configurati
 
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
     """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
+    from gputile.api.wording import nearest
     from gputile.tools.simulator.rules.values.label_selector import SelectorError
     from gputile.tools.simulator.scheduling.whatif import UnknownNode, selected, with_unit, without_nodes
 
@@ -296,7 +297,8 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
     except SelectorError as error:
         fail(f"--without-nodes: {error}", BAD_INPUT)
     except UnknownNode as error:
-        fail(f"{error}; the nodes are {_some([node.metadata.name for node in scenario.nodes])}", BAD_INPUT)
+        names = [node.metadata.name for node in scenario.nodes]
+        fail(f"{error}{nearest(error.name, names) or f'; the nodes are {_some(names)}'}", BAD_INPUT)
     if options.unit is not None:
         with_unit(scenario, configuration.unit_mib)
 

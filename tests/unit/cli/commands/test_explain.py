@@ -102,7 +102,8 @@ def test_a_pod_that_fits_now(state: str, tmp_path: Path) -> None:
 
 def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
     assert "there is no pod default/waits; there is team/waits" in explained(state, "waits", code=2)
-    assert "there is no pod team/nobody" in explained(state, "team/nobody", code=2)
+    assert "there is no pod team/nobody\n" in explained(state, "team/nobody", code=2)
+    assert "there is no pod team/wait; did you mean waits?" in explained(state, "team/wait", code=2)
 
 
 @pytest.mark.parametrize("name", ["", "/", "a/", "/a", "a/b/c"])

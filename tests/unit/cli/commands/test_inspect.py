@@ -63,6 +63,21 @@ def test_no_such_selection_is_an_error(files: str, words: list[str]) -> None:
     assert run.invoke(app, ["inspect", "--cluster", files, *words]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["aa"], 2, "error: no node with GPUs is called aa; did you mean a?"),
+        ([""], 2, "error: no node with GPUs is called ''"),
+        (["-l", "zone=z2", "aa"], 2, "error: no node with GPUs is called aa"),
+        (["-l", "zone=z3"], 0, "note: no node with GPUs has the labels 'zone=z3'"),
+    ],
+)
+def test_what_is_not_there_is_named(files: str, words: list[str], code: int, said: str) -> None:
+    result = run.invoke(app, ["inspect", "--cluster", files, *words])
+    assert result.exit_code == code
+    assert result.stderr.splitlines()[-1] == said
+
+
 def put(server: FakeApiServer, name: str, namespace: str, units: int = 4) -> None:
     machine = gpu_node("n", mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable={"aliyun.com/gpu-mem": "15"})
     server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine)

@@ -156,6 +156,8 @@ def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
     ("options", "why"),
     [
         (("--without-node", "c"), "there is no node c; the nodes are a, b"),
+        (("--without-node", ""), 'there is no node ""; the nodes are a, b'),
+        (("--without-node", "aa"), "there is no node aa; did you mean a?"),
         (("--without-nodes", "zone=z"), "no node has the labels 'zone=z'"),
         (("--without-nodes", ""), "no node has the labels ''"),
         (("--unit", "0"), "--unit 0"),

@@ -16,6 +16,7 @@ from gputile.api.well_known import (
     MEMORY_UNIT_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
+from gputile.api.wording import shown
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
 from gputile.core.kube_predicates.pod_requests import pod_requests
@@ -30,7 +31,11 @@ _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMOR
 
 
 class UnknownNode(ValueError):
-    """A node that is to leave is not there."""
+    """A node that is to leave is not there; ``name`` is what it was called, "" where labels were asked for."""
+
+    def __init__(self, text: str, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
@@ -42,7 +47,7 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
     names = {node.metadata.name for node in scenario.nodes}
     missing = sorted(set(leaving) - names)
     if missing:
-        raise UnknownNode(f"there is no node {missing[0]}")
+        raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
     scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in leaving]
     moving = [pod for pod in scenario.bound if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)]
     scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in leaving]
