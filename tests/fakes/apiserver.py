@@ -302,7 +302,11 @@ class FakeApiServer:
         if stored is None:
             raise Refused(404, "NotFound")
         if request.method == "PATCH":
-            return 200, self.put("/api/v1/pods", _merged(stored, request.json()))
+            patch, current = request.json(), stored["metadata"]
+            known = patch.get("metadata", {})
+            if any(known.get(field, current[field]) != current[field] for field in ("uid", "resourceVersion")):
+                raise Refused(409, "Conflict")
+            return 200, self.put("/api/v1/pods", _merged(stored, patch))
         if request.method == "POST" and what == "/binding":
             binding = request.json()
             meta, current = binding["metadata"], stored["metadata"]

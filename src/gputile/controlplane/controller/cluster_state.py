@@ -212,14 +212,14 @@ class ClusterState:
 
     def not_written(self, pod: Pod) -> None:
         """Take back what was expected of ``pod``, unless something newer is known of it."""
-        if self._versions.get(pod.metadata.uid) == _version(pod):
+        if self._versions.get(pod.metadata.uid) == version_of(pod):
             self.freed += 1
             self._store(pod)
 
     # -- within
 
     def _apply(self, pod: Pod) -> None:
-        version = _version(pod)
+        version = version_of(pod)
         if version < self._versions.get(pod.metadata.uid, 0):
             return
         self._versions[pod.metadata.uid] = version
@@ -321,6 +321,7 @@ def _is_on_every_node(pod: Pod) -> bool:
     return DAEMON_LABEL in labels or MIRROR_ANNOTATION in annotations
 
 
-def _version(pod: Pod) -> int:
+def version_of(pod: Pod) -> int:
+    """Return the pod's resourceVersion as a number, 0 where it is none: a later version has a higher one."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -15,6 +15,7 @@ from gputile.kube.errors import BadAnswer, NotFound
 from gputile.kube.transport.connection import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 
 _POD = msgspec.json.Decoder(Pod)
+_NOMINATE_SECONDS = 5.0  # a hint that comes later is of no use
 
 
 async def read_pod(connection: Connection, namespace: str, name: str, *, within: float | None = None) -> Pod | None:
@@ -79,6 +80,11 @@ async def write_reservation(
     body = {"metadata": {**known, "annotations": dict(annotations)}, "status": {"nominatedNodeName": node or None}}
     path = f"{_pod_path(meta.namespace, meta.name)}/status"
     return _decoded(await connection.patch(path, msgspec.json.encode(body), within=within))
+
+
+async def nominate_node(connection: Connection, pod: Pod, node: str) -> Pod:
+    """Write ``nominatedNodeName`` of this very version of the pod, "" clears it; return the pod as stored."""
+    return await write_reservation(connection, pod, {}, node, within=_NOMINATE_SECONDS)
 
 
 async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:
