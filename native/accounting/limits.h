@@ -1,7 +1,8 @@
 /* What is enforced on this container: the agent's file, which the container can read and not write.
  *
  *   gputile 1                         the file's version
- *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and GPU
+ *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and GPU,
+ *                                      where what they took is not known exactly; 0: nothing is measured
  *   turn <socket>                     optional: where the GPU's time is handed out
  *   card <UUID> <MiB> <percent>       one line a GPU, in any order
  *   end                               the file is whole

@@ -48,16 +48,20 @@ struct nvml_process {
     unsigned gpu_instance, compute_instance;
 };
 
-bool gputile_nvml_own(const char *uuid, uint64_t *bytes) {
-    struct nvml_process found[MOST_PROCESSES];
+/* Raise `bytes` to what a list of the GPU's processes says of this one. */
+static bool own_in(const char *symbol, void *device, uint64_t *bytes) {
+    struct nvml_process found[2 * MOST_PROCESSES]; /* twice as long: some drivers had longer elements under this name */
     unsigned count = MOST_PROCESSES, own = (unsigned)getpid();
-    void *device;
-    if (!device_of(uuid, &device)) return false;
-    int (*list)(void *, unsigned *, struct nvml_process *) =
-        gputile_nvml_symbol("nvmlDeviceGetComputeRunningProcesses_v3");
+    int (*list)(void *, unsigned *, struct nvml_process *) = gputile_nvml_symbol(symbol);
     if (!list || list(device, &count, found) != NVML_SUCCESS || count > MOST_PROCESSES) return false;
-    *bytes = 0;
     for (unsigned i = 0; i < count; i++)
-        if (found[i].pid == own && found[i].used != UNKNOWN_BYTES) *bytes += found[i].used;
+        if (found[i].pid == own && found[i].used != UNKNOWN_BYTES && found[i].used > *bytes) *bytes = found[i].used;
     return true;
+}
+
+bool gputile_nvml_own(const char *uuid, uint64_t *bytes) {
+    void *device;
+    *bytes = 0;
+    return device_of(uuid, &device) && own_in("nvmlDeviceGetComputeRunningProcesses_v3", device, bytes) &&
+           own_in("nvmlDeviceGetGraphicsRunningProcesses_v3", device, bytes);
 }

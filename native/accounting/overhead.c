@@ -12,6 +12,9 @@
 #include "base/driver.h"
 #include "base/fork_handlers.h"
 
+#define UNKNOWN_BYTES UINT64_MAX /* the file of what is held cannot be locked */
+enum { MOST_TRIES = 4 };
+
 static uint64_t charged[GPUTILE_MOST_GPUS]; /* to this process, so far */
 
 static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
@@ -25,41 +28,50 @@ static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     return gputile_nvml_free(gputile_limits()->gpu[gpu].uuid, bytes);
 }
 
-/* A process that has nothing yet is not among NVIDIA's, and one that has is: else the list is not of this PID namespace. */
-static bool own_now(int gpu, uint64_t held, uint64_t *bytes) {
-    return gputile_nvml_own(gputile_limits()->gpu[gpu].uuid, bytes) && !*bytes == !held;
+/* What NVIDIA counts for this process at a moment at which this library counts `held` for it, in `bytes`. */
+static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        *held = gputile_shared_usage_own((unsigned)gpu);
+        if (!gputile_nvml_own(gputile_limits()->gpu[gpu].uuid, bytes)) return false;
+        if (gputile_shared_usage_own((unsigned)gpu) == *held) return true;
+    }
+    return false;
 }
 
 void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device, enum gputile_overhead_kind kind) {
     *overhead = (struct gputile_overhead){.device = device, .gpu = gputile_gpu_of_device(device)};
     if (overhead->gpu < 0) return;
     overhead->used_before = gputile_shared_usage_used((unsigned)overhead->gpu);
-    overhead->held_before = gputile_shared_usage_own((unsigned)overhead->gpu);
-    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->gpu, &overhead->free_before))
+    if (!gputile_limits()->overhead_bytes || overhead->used_before == UNKNOWN_BYTES ||
+        !free_now(device, overhead->gpu, &overhead->free_before))
         overhead->gpu = -1;
     else if (kind == GPUTILE_OVERHEAD_CONTEXT)
-        overhead->own_known = own_now(overhead->gpu, overhead->held_before, &overhead->own_before);
+        /* A process that has nothing yet is not listed, and one that has is: else the list is of other processes. */
+        overhead->own_known = own_now(overhead->gpu, &overhead->held_before, &overhead->own_before) &&
+                              !overhead->own_before == !overhead->held_before;
 }
 
-/* What the driver took of its own accord since; less than nothing where others gave back more meanwhile. */
-static int64_t gone(const struct gputile_overhead *overhead) {
-    uint64_t now, held = gputile_shared_usage_own((unsigned)overhead->gpu);
-    if (overhead->own_known && own_now(overhead->gpu, 1, &now))
-        return (int64_t)(now - overhead->own_before) - (int64_t)(held - overhead->held_before);
+/* What the driver took of its own accord since, and whether it is known exactly; less than nothing where others gave back
+ * more meanwhile. */
+static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
+    uint64_t now, held;
+    *exactly = overhead->own_known && own_now(overhead->gpu, &held, &now) && now;
+    if (*exactly) return (int64_t)(now - overhead->own_before) - (int64_t)(held - overhead->held_before);
     uint64_t used = gputile_shared_usage_used((unsigned)overhead->gpu);
-    if (!free_now(overhead->device, overhead->gpu, &now)) return 0;
+    if (used == UNKNOWN_BYTES || !free_now(overhead->device, overhead->gpu, &now)) return 0;
     return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before);
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
     uint64_t already, most = gputile_limits()->overhead_bytes;
+    bool exactly;
     int64_t seen;
     *bytes = 0;
-    if (overhead->gpu < 0 || (seen = gone(overhead)) <= 0) return CUDA_SUCCESS;
+    if (overhead->gpu < 0 || (seen = gone(overhead, &exactly)) <= 0) return CUDA_SUCCESS;
     const uint64_t taken = (uint64_t)seen;
     do {
         already = __atomic_load_n(&charged[overhead->gpu], __ATOMIC_RELAXED);
-        *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;
+        *bytes = exactly ? taken : already >= most ? 0 : taken < most - already ? taken : most - already;
     } while (!__atomic_compare_exchange_n(&charged[overhead->gpu], &already, already + *bytes, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
     CUresult result = gputile_reserve_or_trim(overhead->gpu, *bytes);

@@ -3,7 +3,7 @@
  * For a context it is what NVIDIA counts for this process, before and after, less what the process took itself. NVML does
  * not list processes everywhere, and asking takes a millisecond. So else it is the difference of the GPU's free memory,
  * less what the allocation's processes reserved meanwhile, plus what they gave back. Other containers use the GPU too and
- * cannot be told apart there, so no more is charged to a process on a GPU than the limits file's `overhead`.
+ * cannot be told apart there, so what is measured so is charged to a process up to the limits file's `overhead` on a GPU.
  */
 #ifndef GPUTILE_OVERHEAD_H
 #define GPUTILE_OVERHEAD_H

@@ -27,6 +27,7 @@ struct tables {
     const uint32_t *gnu_hash;
     const ElfW(Word) * hash;
     struct relocations of_data, of_calls;
+    size_t relative; /* so many of `of_data` come first that name no symbol */
 };
 
 static uint32_t gnu_hash_of(const char *name) {
@@ -75,6 +76,7 @@ static bool read_tables(const struct dl_phdr_info *info, struct tables *t) {
             else if (d->d_tag == DT_HASH) t->hash = (const void *)at;
             else if (d->d_tag == DT_RELA) t->of_data.first = (const void *)at;
             else if (d->d_tag == DT_RELASZ) t->of_data.bytes = d->d_un.d_val;
+            else if (d->d_tag == DT_RELACOUNT) t->relative = d->d_un.d_val;
             else if (d->d_tag == DT_JMPREL) t->of_calls.first = (const void *)at;
             else if (d->d_tag == DT_PLTRELSZ) t->of_calls.bytes = d->d_un.d_val;
         }
@@ -109,8 +111,8 @@ struct imports {
     unsigned long long seen, loaded;
 };
 
-static size_t end_of_symbols(const struct relocations *relocations, size_t end) {
-    for (size_t i = 0; relocations->first && i < relocations->bytes / sizeof *relocations->first; i++) {
+static size_t end_of_symbols(const struct relocations *relocations, size_t from, size_t end) {
+    for (size_t i = from; relocations->first && i < relocations->bytes / sizeof *relocations->first; i++) {
         size_t index = ELF64_R_SYM(relocations->first[i].r_info);
         if (index >= end) end = index + 1;
     }
@@ -121,7 +123,7 @@ static size_t end_of_symbols(const struct relocations *relocations, size_t end) 
  * the symbols up to the last one that a relocation names. What lies behind them is anything: tools that change a
  * library's names (patchelf, as in most wheels of Python) put the new ones at its other end. */
 static size_t most_symbols(const struct tables *t) {
-    return t->hash ? t->hash[1] : end_of_symbols(&t->of_calls, end_of_symbols(&t->of_data, 0));
+    return t->hash ? t->hash[1] : end_of_symbols(&t->of_calls, 0, end_of_symbols(&t->of_data, t->relative, 0));
 }
 
 static int look_imports(struct dl_phdr_info *info, size_t size, void *data) {

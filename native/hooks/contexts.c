@@ -18,9 +18,19 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuCtxDetach(CUcontext context);
 
-static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
+static CUresult may_create(CUdevice device) {
     if (!gputile_init_checked()) return CUDA_ERROR_NO_DEVICE;
-    if (gputile_gpu_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
+    return gputile_gpu_of_device(device) < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+
+/* Held while a context is made and measured, so that each is charged what it took itself. Recursive, since the driver is
+ * called with it held: a profiler's callback may come back here in the same thread. */
+static pthread_mutex_t contexts_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
+    CUresult result = may_create(device);
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&contexts_mutex);
     gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     return CUDA_SUCCESS;
 }
@@ -28,10 +38,10 @@ static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead)
 /* Charge a new context; where there is no room for it, it is destroyed again. */
 static CUresult end_create(const struct gputile_overhead *overhead, CUresult result, const CUcontext *context) {
     uint64_t bytes;
-    if (result != CUDA_SUCCESS) return result;
-    result = gputile_overhead_end(overhead, &bytes);
-    if (result != CUDA_SUCCESS) CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
-    else gputile_context_add(*context, overhead->gpu, bytes);
+    if (result == CUDA_SUCCESS && (result = gputile_overhead_end(overhead, &bytes)) != CUDA_SUCCESS)
+        CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
+    else if (result == CUDA_SUCCESS) gputile_context_add(*context, overhead->gpu, bytes);
+    pthread_mutex_unlock(&contexts_mutex);
     return result;
 }
 
@@ -82,8 +92,6 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
 
 /* A device's primary context is made when it is first retained and destroyed when it is last released. */
 enum { MOST_DEVICES = 64 };
-/* Recursive, since the driver is called with it held: a profiler's callback may come back here in the same thread. */
-static pthread_mutex_t primary_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static CUcontext primary[MOST_DEVICES];
 static unsigned retained[MOST_DEVICES]; /* by this process */
 
@@ -96,10 +104,11 @@ static int is_active(CUdevice device) {
 }
 
 static CUresult make_primary(CUcontext *context, CUdevice device) {
-    struct gputile_overhead overhead;
+    struct gputile_overhead overhead = {.gpu = -1};
     uint64_t bytes;
-    int was_active = is_active(device);
-    CUresult result = begin_create(device, &overhead);
+    const int was_active = is_active(device);
+    CUresult result = may_create(device);
+    if (result == CUDA_SUCCESS && !was_active) gputile_overhead_begin(&overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     if (result == CUDA_SUCCESS) result = CALL_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
     if (result != CUDA_SUCCESS) return result;
     if (device < MOST_DEVICES) primary[device] = *context, retained[device]++;
@@ -113,9 +122,9 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
 }
 
 GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    pthread_mutex_lock(&primary_mutex);
+    pthread_mutex_lock(&contexts_mutex);
     CUresult result = make_primary(context, device);
-    pthread_mutex_unlock(&primary_mutex);
+    pthread_mutex_unlock(&contexts_mutex);
     return result;
 }
 
@@ -129,7 +138,7 @@ struct release {
 
 static struct release begin_release(CUdevice device, bool reset) {
     struct release release = {.device = device, .reset = reset, .seen = device >= 0 && device < MOST_DEVICES};
-    pthread_mutex_lock(&primary_mutex);
+    pthread_mutex_lock(&contexts_mutex);
     if (!release.seen) return release;
     release.owner = gputile_context_owner(primary[device]);
     if (reset || retained[device] <= 1) timeslice_forget_context(primary[device]);
@@ -145,7 +154,7 @@ static CUresult end_release(const struct release *release, CUresult result) {
             primary[device] = NULL;
         }
     }
-    pthread_mutex_unlock(&primary_mutex);
+    pthread_mutex_unlock(&contexts_mutex);
     return result;
 }
 
@@ -172,10 +181,10 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 /* The device whose primary context this is, -1 for another; `more` users of it have come. */
 static CUdevice device_of_primary(CUcontext context, unsigned more) {
     CUdevice found = -1;
-    pthread_mutex_lock(&primary_mutex);
+    pthread_mutex_lock(&contexts_mutex);
     for (CUdevice device = 0; device < MOST_DEVICES && context; device++)
         if (primary[device] == context) found = device, retained[device] += more;
-    pthread_mutex_unlock(&primary_mutex);
+    pthread_mutex_unlock(&contexts_mutex);
     return found;
 }
 
@@ -207,7 +216,7 @@ GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
 
 /* A child made by fork has none of them. */
 static void in_child(void) {
-    primary_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    contexts_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 

@@ -86,3 +86,30 @@ def test_where_nvml_lists_no_processes_free_memory_is_compared(one_gpu: Callable
     sibling.kill()
     sibling.communicate()
     assert container.python(code, GPUTILE_FAKE_NVML_BLIND="1") == "(192, 256)\n"
+
+
+@pytest.mark.requirement("M4")
+def test_contexts_that_threads_make_at_once_are_charged_one_by_one(one_gpu: Callable[..., Container]) -> None:
+    """Of eight, and of one that is given back, none is charged for another, whatever memory is taken meanwhile."""
+    code = """
+from threading import Thread
+cuda, contexts = Cuda(), [c_void_p() for _ in range(8)]
+def make(context):
+    assert cuda.library.cuCtxCreate_v2(byref(context), 0, 0) == OK
+def take():
+    cuda.use(0)
+    for _ in range(10):
+        pointer = c_uint64()
+        assert cuda("cuMemAlloc", byref(pointer), 2 << 20) == OK
+threads = [Thread(target=make, args=(context,)) for context in contexts] + [Thread(target=take)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+cuda.use(0)
+before = cuda.info()[0]
+assert cuda("cuCtxDestroy", contexts[0]) == OK
+print(before, cuda.info()[0] - before)
+"""
+    free, given_back = map(int, one_gpu(900, context_mib=64).python(code).split())
+    # Memory that is reserved and not taken yet when a measurement begins is charged with the context, too.
+    assert 900 - 9 * 64 - 20 - 8 * 2 <= free <= 900 - 9 * 64 - 20
+    assert 64 <= given_back <= 66

@@ -33,7 +33,8 @@ def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | 
     """Return the content of a limits file.
 
     ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
-    that contexts and modules are charged to a process on a GPU; None leaves it to the library.
+    that contexts and modules are charged to a process on a GPU where that is not known exactly; None leaves it to the
+    library.
 
     Raises:
         ValueError: there are no GPUs, or too many, or one has no UUID.
