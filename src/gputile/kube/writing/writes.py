@@ -11,6 +11,7 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import POD_SCHEDULED, Binding, Node, ObjectReference, Pod, encode_binding
+from gputile.api.well_known import NOMINATED_ANNOTATION
 from gputile.kube.errors import BadAnswer, NotFound
 from gputile.kube.transport.connection import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 
@@ -83,8 +84,12 @@ async def write_reservation(
 
 
 async def nominate_node(connection: Connection, pod: Pod, node: str) -> Pod:
-    """Write ``nominatedNodeName`` of this very version of the pod, "" clears it; return the pod as stored."""
-    return await write_reservation(connection, pod, {}, node, within=_NOMINATE_SECONDS)
+    """Write ``nominatedNodeName`` of this very version of the pod, and whose it is; return the pod as stored.
+
+    An empty ``node`` clears both.
+    """
+    mark = {NOMINATED_ANNOTATION: node or None}
+    return await write_reservation(connection, pod, mark, node, within=_NOMINATE_SECONDS)
 
 
 async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, PodCondition, SchedulingGate
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    NOMINATED_ANNOTATION,
+)
 from gputile.controlplane.controller.nominations.nominable_pods import NominablePods
 from gputile.controlplane.controller.nominations.nominated_cluster import MOST_CANDIDATES
 from gputile.controlplane.controller.nominations.nomination_planner import (
@@ -71,6 +77,13 @@ def later(before: Pod, version: int, nominated: str = "", conditions: tuple[PodC
     )
 
 
+def ours(before: Pod, version: int, name: str, conditions: tuple[PodCondition, ...] = ()) -> Pod:
+    """A newer version of a pod, for which the controller has nominated a node."""
+    newer = later(before, version, name, conditions)
+    annotations = newer.metadata.annotations | {NOMINATED_ANNOTATION: name}
+    return msgspec.structs.replace(newer, metadata=msgspec.structs.replace(newer.metadata, annotations=annotations))
+
+
 def on(before: Pod, name: str, gpu: int = 0, version: int = 9) -> Pod:
     """The pod as it is when it is bound."""
     text = allocation_text(share(f"GPU-{name}-{gpu}", 4096))
@@ -101,7 +114,7 @@ class Bench:
         """Run a round whose writes succeed, and of which the watch tells nothing yet; return the nodes by pod."""
         result = self.round(after_s)
         for each, name in result.nominated:
-            self.nominations.written(later(each, int(each.metadata.resource_version) + 1, name))
+            self.nominations.written(ours(each, int(each.metadata.resource_version) + 1, name))
         return chosen(result)
 
 
@@ -291,21 +304,24 @@ def test_a_nomination_that_is_of_no_use_is_cleared_at_once(why: str) -> None:
     elif why == "gone":
         at_once(bench.nominations.cluster.state.node_event(Deleted(node())))
     else:
-        bench.put(later(P, 3, "n", REFUSED))
+        bench.put(ours(P, 3, "n", REFUSED))
         assert cleared(bench.round(1)) == [], "it may turn out to be kube-scheduler's own"
     assert cleared(bench.round(3)) == ["p"]
 
 
-def test_a_node_that_others_leave_for_a_refused_pod_stays_nominated() -> None:
-    """kube-scheduler preempts on the node that was nominated already."""
+@pytest.mark.parametrize(("priority", "after_refusal"), [(1, []), (0, ["p"])])
+def test_a_node_that_pods_of_lower_priority_leave_for_a_refused_pod_stays_nominated_for_a_while(
+    priority: int, after_refusal: list[str]
+) -> None:
+    """kube-scheduler may preempt on the node that was nominated already; others leave it for reasons of their own."""
     bench, lasts = Bench(), LASTS_NS / SECOND
-    low = msgspec.structs.replace(pod("low", node="n"))
-    bench.put(low, P)
+    low, asking = pod("low", node="n"), waiting(priority=priority)
+    bench.put(low, asking)
     bench.nominate()
-    bench.put(later(P, 3, "n", REFUSED))
+    bench.put(ours(asking, 3, "n", REFUSED))
     bench.round(1)
     bench.put(msgspec.structs.replace(low, metadata=msgspec.structs.replace(low.metadata, deletion_timestamp=BORN)))
-    assert [cleared(bench.round(after)) for after in (3, lasts, 2 * lasts)] == [[], [], []]
+    assert [cleared(bench.round(after)) for after in (3, lasts - 1, lasts)] == [after_refusal, after_refusal, ["p"]]
 
 
 def test_a_node_on_which_gpus_are_kept_for_the_pod_stays_nominated() -> None:
@@ -313,7 +329,8 @@ def test_a_node_on_which_gpus_are_kept_for_the_pod_stays_nominated() -> None:
     bench, lasts = Bench(), LASTS_NS / SECOND
     bench.put(P)
     bench.nominate()
-    bench.put(waiting(version=3, nominated="n", conditions=REFUSED, annotations={"gputile.io/hold": RESERVED}))
+    kept = {"gputile.io/hold": RESERVED, NOMINATED_ANNOTATION: "n"}
+    bench.put(waiting(version=3, nominated="n", conditions=REFUSED, annotations=kept))
     assert [cleared(bench.round(after)) for after in (3, lasts, 2 * lasts)] == [[], [], []]
 
 
@@ -331,7 +348,7 @@ def test_a_nomination_that_others_have_replaced_is_theirs() -> None:
     bench = Bench(node("a", gpus=1), node("b", gpus=1))
     bench.put(P)
     (name,) = bench.nominate().values()
-    bench.put(later(P, 3, "b" if name == "a" else "a", REFUSED))
+    bench.put(later(ours(P, 2, name), 3, "b" if name == "a" else "a", REFUSED))
     assert cleared(bench.round(100)) == []
     bench.put(waiting("q"))
     assert bench.nominate(100) == {"q": name}
@@ -382,8 +399,36 @@ def test_a_write_without_an_answer_is_known_by_the_watch_however_late() -> None:
     bench.round()
     assert cleared(bench.round(lasts)) == [], "there is nothing to clear, as far as is known"
     assert bench.nominations.under_way == 0
-    bench.put(later(P, 2, "n"))
+    bench.put(ours(P, 2, "n"))
     assert cleared(bench.round(lasts + 1)) == ["p"]
+
+
+def test_an_older_version_frees_no_place() -> None:
+    bench = Bench(node(gpus=1))
+    bench.put(P)
+    bench.nominate()
+    bench.put(P, waiting("q"))
+    assert bench.nominate() == {}
+    at_once(bench.nominations.pod_event(Replaced([P, waiting("q")])))
+    assert bench.nominate() == {}
+
+
+@pytest.mark.parametrize("known", ["gone", "bound and over", "newer"])
+def test_an_answer_that_comes_after_the_watch_has_told_more_says_nothing(known: str) -> None:
+    """There would be nobody to tell that the pod is gone, or is not nominated any more."""
+    bench = Bench(node(gpus=1))
+    bench.put(P)
+    assert chosen(bench.round()) == {"p": "n"}
+    if known == "gone":
+        at_once(bench.nominations.pod_event(Deleted(P)))
+    elif known == "newer":
+        bench.put(waiting(version=3, scheduler_name="another"))
+    else:
+        bench.put(waiting(version=3, node_name="n", phase="Succeeded"))
+    bench.nominations.written(ours(P, 2, "n"))
+    assert (bench.nominations.under_way, bench.nominations.cluster.nominated) == (0, {})
+    bench.put(waiting("q"))
+    assert bench.nominate() == {"q": "n"}
 
 
 def test_a_pod_that_is_gone_is_forgotten() -> None:
@@ -400,24 +445,49 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
 # -- who leads
 
 
-def test_the_next_leader_takes_over_what_kube_scheduler_has_not_refused() -> None:
+def test_the_next_leader_takes_over_what_is_gputiles() -> None:
     bench, lasts = Bench(node(gpus=9)), LASTS_NS / SECOND
-    others = {
-        "preempts": later(waiting("preempts"), 1, "n", REFUSED),
-        "kept": waiting("kept", nominated="n", annotations={"gputile.io/hold": RESERVED}),
-        "theirs": waiting("theirs", nominated="n", scheduler_name="another"),
-    }
-    bench.put(waiting("ours", nominated="n"), *others.values())
+    kept = {"gputile.io/hold": RESERVED, NOMINATED_ANNOTATION: "n"}
+    others = (
+        later(waiting("preempts"), 1, "n", REFUSED),
+        waiting("kept", nominated="n", annotations=kept),
+        waiting("moved", nominated="n", annotations={NOMINATED_ANNOTATION: "m"}),
+        waiting("theirs", nominated="n"),
+    )
+    bench.put(ours(waiting("ours"), 1, "n"), ours(waiting("refused"), 1, "n", REFUSED), *others)
+    bench.put(ours(waiting("left", scheduler_name="another"), 1, "n"))
     assert cleared(bench.round()) == []
     bench.put(waiting("since", nominated="n"))
-    assert cleared(bench.round(lasts)) == ["ours"], "what others nominate while this one leads is theirs"
+    assert cleared(bench.round(2)) == ["refused"]
+    assert set(cleared(bench.round(lasts))) == {"ours", "refused", "left"}, "what others nominate is theirs"
+
+
+@pytest.mark.parametrize("conditions", [(), REFUSED])
+def test_a_late_write_of_the_leader_before_is_looked_after(conditions: tuple[PodCondition, ...]) -> None:
+    bench, lasts = Bench(node(gpus=2)), LASTS_NS / SECOND
+    asking = later(P, 1, "", conditions)
+    bench.put(asking)
+    bench.round()
+    bench.put(ours(asking, 2, "n", conditions))
+    bench.round()
+    assert cleared(bench.round(lasts)) == ["p"]
+
+
+def test_a_late_write_of_the_leader_before_may_name_another_node() -> None:
+    bench, lasts = Bench(node("a", gpus=1), node("b", gpus=1)), LASTS_NS / SECOND
+    bench.put(P)
+    (name,) = chosen(bench.round()).values()
+    bench.put(ours(P, 2, "b" if name == "a" else "a"))
+    assert cleared(bench.round(lasts)) == ["p"]
+    bench.put(waiting("q"))
+    assert bench.nominate(lasts) == {"q": name}
 
 
 def test_a_replica_that_leads_no_longer_clears_nothing() -> None:
     bench, lasts = Bench(node(gpus=2)), LASTS_NS / SECOND
     bench.put(P, waiting("unsent"))
     result = bench.round()
-    bench.nominations.written(later(P, 2, "n"))
+    bench.nominations.written(ours(P, 2, "n"))
     assert set(chosen(result)) == {"p", "unsent"}
     at_once(bench.nominations.stand_by())
     assert bench.nominations.under_way == 0

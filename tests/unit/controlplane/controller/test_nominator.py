@@ -86,12 +86,14 @@ async def test_a_nomination_is_written_once_for_this_version_of_the_pod_and_clea
         assert request.path == "/api/v1/namespaces/default/pods/p/status"
         known = {"uid": before["uid"], "resourceVersion": before["resourceVersion"]}
         assert request.json()["metadata"] | known == request.json()["metadata"]
+        assert bench.server.store[PODS]["p"]["metadata"]["annotations"]["gputile.io/nominated-node"] == "n"
         for _ in range(2):
             bench.look()
             await bench.round()
         assert bench.counts == (1, 0, 0)
         await bench.round(LASTS_NS / SECOND)
         assert bench.nominated() == ""
+        assert "gputile.io/nominated-node" not in bench.server.store[PODS]["p"]["metadata"]["annotations"]
         bench.look()
         await bench.round(1)
         assert bench.counts == (1, 1, 0)

@@ -75,7 +75,9 @@ class NominatedCluster:
                 yield from self.state.pod_event(event)
 
     def put(self, pod: Pod) -> None:
-        """Count a pod as it is now: at its node, or at the one that is nominated for it."""
+        """Count a pod as it is now: at its node, or at the one that is nominated for it. Older versions say nothing."""
+        if self.state.is_old(pod):
+            return
         uid, node = pod.metadata.uid, pod.status.nominated_node_name
         if is_over(pod) or reservation_of(pod) is not None:
             self._drop(uid)
@@ -135,9 +137,11 @@ class NominatedCluster:
         node = self.state.nodes.get(name)
         return node is not None and not node.spec.unschedulable
 
-    def is_left(self, name: str) -> bool:
-        """Return whether a pod is about to go from a node."""
-        return any(pod.metadata.deletion_timestamp for pod in self.state.placement.predicates.pods_on(name))
+    def is_left_for(self, pod: Pod, name: str) -> bool:
+        """Return whether a pod of lower priority is about to go from a node, as after kube-scheduler's preemption."""
+        priority = pod.spec.priority or 0
+        others = self.state.placement.predicates.pods_on(name)
+        return any(each.metadata.deletion_timestamp and (each.spec.priority or 0) < priority for each in others)
 
     # -- within
 

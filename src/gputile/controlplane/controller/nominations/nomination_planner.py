@@ -20,7 +20,7 @@ from gputile.controlplane.controller.nominations.nominable_pods import (
     served_schedulers,
 )
 from gputile.controlplane.controller.nominations.nominated_cluster import NominatedCluster
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.own_nomination import own_nomination
 from gputile.core.placement.steps import Steps
 from gputile.kube.backoff import Backoff
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
@@ -57,10 +57,9 @@ class _Nomination:
 
 @dataclass(slots=True)
 class _Rest:
-    """A pod that is not nominated again until some time, Unix time in nanoseconds, and the node that it had."""
+    """A pod that is not nominated again until some time, Unix time in nanoseconds."""
 
     pod: Pod
-    node: str
     until_ns: int
 
 
@@ -79,9 +78,8 @@ class NominationRound:
 class Nominations:
     """Decides round by round; the watches feed it, and so do the answers to its own writes.
 
-    It clears nominations of its own only. Which these are it remembers by UID. A replica that begins to lead takes over
-    what it finds: nominated nodes of pods that could be its own and that kube-scheduler has not refused. Preemption,
-    kube-scheduler's and gputile's, nominates refused pods only.
+    It clears gputile's own nominations only, which an annotation tells from others, whichever replica wrote them and
+    however late they show.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -110,7 +108,7 @@ class Nominations:
         yield from self.cluster.pod_event(event)
         match event:
             case Applied(pod):
-                self._put(pod)
+                self._take(pod)
             case Deleted(pod):
                 self._forget(pod.metadata.uid)
             case Replaced(pods, unreadable):
@@ -119,10 +117,14 @@ class Nominations:
                     self._forget(uid)
                     yield
                 for pod in pods:
-                    self._put(pod)
+                    self._take(pod)
                     yield
             case UnreadableObject():
                 pass
+
+    def _take(self, pod: Pod) -> None:
+        if not self.cluster.state.is_old(pod):
+            self._put(pod)
 
     def _put(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -131,14 +133,12 @@ class Nominations:
             return
         self._queue.drop(uid)
         if (own := self._own.get(uid)) is not None:
-            if version_of(pod) >= version_of(own.pod):
-                self._see(own, pod)
+            self._see(own, pod)
+        elif self._leads and (node := own_nomination(pod)):
+            late = self._rests.pop(uid, None) is not None  # a write of which no answer came
+            self._own[uid] = _Nomination(pod, node, self._now_ns - (LASTS_NS if late else 0), seen=True)
         elif (rest := self._rests.get(uid)) is not None:
-            newer, rest.pod = version_of(pod) > version_of(rest.pod), pod
-            late = newer and pod.status.nominated_node_name == rest.node and may_be_ours(pod, self._schedulers)
-            if self._leads and late:  # a write of which no answer came
-                self._rests.pop(uid)
-                self._own[uid] = _Nomination(pod, rest.node, self._now_ns - LASTS_NS, seen=True)
+            rest.pod = pod
         elif not pod.status.nominated_node_name and may_be_ours(pod, self._schedulers):
             self._queue.put(pod)
 
@@ -146,8 +146,8 @@ class Nominations:
         """Take a newer version of a pod that has a nomination."""
         newer, node = version_of(pod) > version_of(own.pod), pod.status.nominated_node_name
         own.pod = pod
-        if node == own.node and reservation_of(pod) is None:
-            own.seen = True
+        if node and node == own_nomination(pod):
+            own.node, own.seen = node, True  # the replica that led before may have been the faster one
         elif node:  # preemption, or somebody else, has nominated it: it is theirs to clear
             self._own.pop(pod.metadata.uid)
         elif own.seen:
@@ -201,8 +201,8 @@ class Nominations:
     def _take_over(self) -> Steps[None]:
         """Look after the nominations of the replica that led before."""
         for uid, pod in list(self.cluster.nominated.items()):
-            if uid not in self._own and may_be_ours(pod, self._schedulers):
-                self._own[uid] = _Nomination(pod, pod.status.nominated_node_name, self._now_ns, seen=True)
+            if uid not in self._own and (node := own_nomination(pod)):
+                self._own[uid] = _Nomination(pod, node, self._now_ns, seen=True)
             yield
 
     def _end_rests(self) -> Steps[None]:
@@ -221,9 +221,8 @@ class Nominations:
             if age_ns < 0:  # the clock was set back
                 own.since_ns = self._now_ns
             refused = self._is_refused(own)
-            if refused and self.cluster.is_left(own.node):  # kube-scheduler has it left for the pod
-                self._own.pop(own.pod.metadata.uid)
-                continue
+            if refused and self.cluster.is_left_for(own.pod, own.node):
+                refused = False  # kube-scheduler may have chosen the same node for its preemption
             lasts = age_ns < LASTS_NS and self.cluster.is_open(own.node) and not refused
             if lasts or 0 < own.again_ns - self._now_ns <= LASTS_NS:
                 continue
@@ -243,7 +242,9 @@ class Nominations:
     # -- what came of the writes
 
     def written(self, pod: Pod) -> None:
-        """Take the API server's answer to a write."""
+        """Take the API server's answer to a write, unless the watch has told more already."""
+        if not self.cluster.state.is_news(pod):
+            return
         self.cluster.put(pod)
         self._put(pod)
 
@@ -277,4 +278,4 @@ class Nominations:
         uid = own.pod.metadata.uid
         self._own.pop(uid, None)
         self.cluster.release(own.pod)
-        self._rests[uid] = _Rest(own.pod, own.node, self._now_ns + REST_NS)
+        self._rests[uid] = _Rest(own.pod, self._now_ns + REST_NS)
