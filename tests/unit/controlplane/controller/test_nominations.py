@@ -18,10 +18,10 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.nominations.nominable_pods import NominablePods
 from gputile.controlplane.controller.nominations.nominated_cluster import MOST_CANDIDATES
+from gputile.controlplane.controller.nominations.nomination_limit import MOST_UNDER_WAY, NominationLimit
 from gputile.controlplane.controller.nominations.nomination_planner import (
     LASTS_NS,
     MOST_A_ROUND,
-    MOST_UNDER_WAY,
     REST_NS,
     NominationRound,
     Nominations,
@@ -264,6 +264,31 @@ def test_so_many_nominations_are_under_way() -> None:
     bench.put(on(waiting("p0"), "n"))
     assert (has_work, bench.nominations.has_work) == (False, True)
     assert list(bench.nominate()) == [f"p{MOST_UNDER_WAY}"]
+
+
+def test_fewer_are_under_way_where_those_before_have_expired() -> None:
+    bench, lasts = Bench(*(node(f"n{i}", gpus=64) for i in range(10))), LASTS_NS / SECOND
+    bench.put(*(waiting(f"p{i}", version=i + 1) for i in range(2 * MOST_UNDER_WAY)))
+    while bench.nominate():
+        pass
+    for old in bench.round(lasts).cleared:
+        bench.nominations.written(later(old, 5000))
+    assert bench.nominations.under_way == 0
+    while bench.nominate(lasts):
+        pass
+    assert bench.nominations.under_way == MOST_UNDER_WAY // 2
+
+
+def test_the_limit_is_between_two_bounds_and_grows_again() -> None:
+    limit = NominationLimit()
+    seen = []
+    for _ in range(2000):
+        limit.ended(expired=True)
+        seen.append(limit.most)
+    assert (max(seen), min(seen), seen[-1]) == (MOST_UNDER_WAY, 16, 16)
+    for number in range(2000):
+        limit.ended(expired=number % 20 == 0)
+    assert limit.most == MOST_UNDER_WAY
 
 
 # -- how they end

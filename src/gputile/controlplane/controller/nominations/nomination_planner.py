@@ -20,6 +20,7 @@ from gputile.controlplane.controller.nominations.nominable_pods import (
     served_schedulers,
 )
 from gputile.controlplane.controller.nominations.nominated_cluster import NominatedCluster
+from gputile.controlplane.controller.nominations.nomination_limit import NominationLimit
 from gputile.core.devices.own_nomination import own_nomination
 from gputile.core.placement.steps import Steps
 from gputile.kube.backoff import Backoff
@@ -32,7 +33,6 @@ LASTS_NS: Final = 30 * _SECOND
 REST_NS: Final = 60 * _SECOND  # so long a pod is not nominated again: others get their turn
 # kube-scheduler may nominate the same node for a pod that it refuses, as others leave it: so long that takes to show.
 REFUSED_NS: Final = 2 * _SECOND
-MOST_UNDER_WAY: Final = 500
 MOST_A_ROUND: Final = 128  # so that the first is written before the last is planned, and news wait for no longer
 _BACKOFF = Backoff(first=1.0, longest=30.0)
 
@@ -41,9 +41,9 @@ _BACKOFF = Backoff(first=1.0, longest=30.0)
 class _Nomination:
     """A nomination that was written, or is about to be; ``pod`` is the newest version that is known.
 
-    ``seen`` is whether a version of the pod had it. ``refused_ns`` is when it was seen that kube-scheduler has refused
-    the pod, 0 where it has not. The nomination may be cleared from ``again_ns`` on, after ``failures`` attempts. Both
-    are Unix times in nanoseconds.
+    ``seen`` is whether a version of the pod had it, ``expired`` whether it lasted for as long as it may. ``refused_ns``
+    is when it was seen that kube-scheduler has refused the pod, 0 where it has not. The nomination may be cleared from
+    ``again_ns`` on, after ``failures`` attempts. Both are Unix times in nanoseconds.
     """
 
     pod: Pod
@@ -53,6 +53,7 @@ class _Nomination:
     refused_ns: int = 0
     again_ns: int = 0
     failures: int = 0
+    expired: bool = False
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class Nominations:
         self._queue = NominablePods()
         self._own: dict[str, _Nomination] = {}
         self._rests: dict[str, _Rest] = {}
+        self._limit = NominationLimit()
         self._leads = False
         self._now_ns = 0
 
@@ -99,7 +101,7 @@ class Nominations:
     @property
     def has_work(self) -> bool:
         """Whether a round would nominate a node for some pod, as far as is known without looking."""
-        return len(self._queue) > 0 and len(self._own) < MOST_UNDER_WAY
+        return len(self._queue) > 0 and len(self._own) < self._limit.most
 
     # -- what the watches tell
 
@@ -129,6 +131,8 @@ class Nominations:
     def _put(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         if is_over(pod):
+            if uid in self._own and pod.spec.node_name:
+                self._limit.ended(expired=False)
             self._forget(uid)
             return
         self._queue.drop(uid)
@@ -172,7 +176,7 @@ class Nominations:
         result = NominationRound()
         yield from self._end_rests()
         yield from self._clear(result)
-        while len(result.nominated) < MOST_A_ROUND and len(self._own) < MOST_UNDER_WAY:
+        while len(result.nominated) < MOST_A_ROUND and len(self._own) < self._limit.most:
             pod = self._queue.take()
             if pod is None:
                 break
@@ -223,12 +227,13 @@ class Nominations:
             refused = self._is_refused(own)
             if refused and self.cluster.is_left_for(own.pod, own.node):
                 refused = False  # kube-scheduler may have chosen the same node for its preemption
-            lasts = age_ns < LASTS_NS and self.cluster.is_open(own.node) and not refused
+            own.expired = age_ns >= LASTS_NS
+            lasts = not own.expired and self.cluster.is_open(own.node) and not refused
             if lasts or 0 < own.again_ns - self._now_ns <= LASTS_NS:
                 continue
             if own.pod.status.nominated_node_name == own.node:
                 result.cleared.append(own.pod)
-            elif age_ns >= LASTS_NS:  # its write was lost
+            elif own.expired:  # its write was lost
                 self._end(own)
 
     def _is_refused(self, own: _Nomination) -> bool:
@@ -277,5 +282,7 @@ class Nominations:
         """Have a pod rest whose nomination has ended."""
         uid = own.pod.metadata.uid
         self._own.pop(uid, None)
+        if own.expired:
+            self._limit.ended(expired=True)
         self.cluster.release(own.pod)
         self._rests[uid] = _Rest(own.pod, self._now_ns + REST_NS)
