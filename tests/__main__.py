@@ -44,6 +44,8 @@ ALONE: Final = Part("alone", ("tests", NO_GPU, "-m", "alone"))
 def main() -> int:
     """Run all parts; return 0 if each of them passed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have let it be ignored
+    for number in (signal.SIGHUP, signal.SIGQUIT):  # as nohup does; tests send these, too
+        signal.signal(number, signal.SIG_DFL)
     shutil.rmtree(STORE, ignore_errors=True)
     return run([NODES, PLANE, INTEGRATION, OTHERS], [ALONE])
 

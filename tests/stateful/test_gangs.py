@@ -785,6 +785,22 @@ def test_a_gang_that_did_not_fit_starts_when_there_is_room() -> None:
     assert {"g5-0", "g5-1"} < bound_of(machine)
 
 
+def test_a_search_in_a_round_that_was_given_up_is_made_again() -> None:
+    """The controller loses its Lease in the round that finds no room; then there is room, and nothing else changes."""
+    for step in range(60):
+        machine = Gangs()
+        machine.a_gang_comes(3, 4, 0, 0)
+        machine.pods_come_alone_and_are_bound_at_once(4, 2)
+        machine.the_controller_hears(EVERYTHING)
+        machine.the_controller_acts([], 1)
+        machine.a_gpu_fails_or_recovers("a", [0])
+        machine.the_controller_acts([], 1, [(step, "deposed")])
+        machine.server.delete("alone2")
+        machine.server.delete("alone3")
+        machine.everything_settles()
+        assert len(bound_of(machine)) == 3, step
+
+
 def test_gpus_that_the_extender_gave_away_before_it_heard_of_the_plan() -> None:
     """The gates are gone already; nobody of the gang starts, and the gang starts later, elsewhere, whole."""
     machine = Gangs()

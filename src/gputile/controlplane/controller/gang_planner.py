@@ -204,6 +204,7 @@ class GangPlanner:
             self._cluster_state.not_written(write.pod)
             yield
         self._round = GangRound()
+        self._searches.end_cycle()  # else the next round would leave out what this one has searched for
 
     def account(self) -> str:
         """Return what the next leader is to know of the GPUs that were reserved in vain."""
