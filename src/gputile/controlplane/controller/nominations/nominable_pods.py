@@ -37,8 +37,8 @@ def served_schedulers(configuration: Configuration) -> frozenset[str]:
     return frozenset({"", DEFAULT_SCHEDULER, configuration.scheduler_name})
 
 
-def may_be_ours(pod: Pod, schedulers: Collection[str]) -> bool:
-    """Return whether a node may be nominated for the pod, or may have been.
+def may_be_nominated(pod: Pod, schedulers: Collection[str]) -> bool:
+    """Return whether a node may be nominated for the pod.
 
     The pods of gangs have reservations. Where a pod's volumes and claimed devices can be, kube-scheduler alone knows.
     """

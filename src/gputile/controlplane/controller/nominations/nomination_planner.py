@@ -16,7 +16,7 @@ from gputile.controlplane.controller.nominations.nominable_pods import (
     NominablePods,
     is_over,
     is_refused,
-    may_be_ours,
+    may_be_nominated,
     served_schedulers,
 )
 from gputile.controlplane.controller.nominations.nominated_cluster import NominatedCluster
@@ -101,7 +101,7 @@ class Nominations:
     @property
     def has_work(self) -> bool:
         """Whether a round would nominate a node for some pod, as far as is known without looking."""
-        return len(self._queue) > 0 and len(self._own) < self._limit.most
+        return len(self._queue) > 0 and self.under_way < self._limit.most
 
     # -- what the watches tell
 
@@ -143,7 +143,7 @@ class Nominations:
             self._own[uid] = _Nomination(pod, node, self._now_ns - (LASTS_NS if late else 0), seen=True)
         elif (rest := self._rests.get(uid)) is not None:
             rest.pod = pod
-        elif not pod.status.nominated_node_name and may_be_ours(pod, self._schedulers):
+        elif not pod.status.nominated_node_name and may_be_nominated(pod, self._schedulers):
             self._queue.put(pod)
 
     def _see(self, own: _Nomination, pod: Pod) -> None:
@@ -176,7 +176,7 @@ class Nominations:
         result = NominationRound()
         yield from self._end_rests()
         yield from self._clear(result)
-        while len(result.nominated) < MOST_A_ROUND and len(self._own) < self._limit.most:
+        while len(result.nominated) < MOST_A_ROUND and self.under_way < self._limit.most:
             pod = self._queue.take()
             if pod is None:
                 break
