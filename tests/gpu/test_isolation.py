@@ -117,6 +117,7 @@ def test_every_program_of_a_container_has_the_limit(on_gpu: Callable[[int], Isol
     assert os.geteuid() == 0, "only root can make mounts"
     container = on_gpu(4096)
     directory = container.limits.parent
+    upper = directory / "upper"
     (directory / "preload").write_text(f"{CONTAINER_LIBRARY}\n")
     mounts = {
         library(): CONTAINER_LIBRARY,
@@ -126,9 +127,8 @@ def test_every_program_of_a_container_has_the_limit(on_gpu: Callable[[int], Isol
     }
     script = [
         "set -e",
-        "mkdir -p /tmp/upper",
-        "mount -t tmpfs gputile /tmp/upper && mkdir /tmp/upper/up /tmp/upper/work",
-        "mount -t overlay gputile -o lowerdir=/etc,upperdir=/tmp/upper/up,workdir=/tmp/upper/work /etc",
+        f"mkdir {upper} && mount -t tmpfs gputile {upper} && mkdir {upper}/up {upper}/work",
+        f"mount -t overlay gputile -o lowerdir=/etc,upperdir={upper}/up,workdir={upper}/work /etc",
         "mkdir -p /etc/gputile/allocation",
         *(f"touch {there} && mount --bind {here} {there}" for here, there in mounts.items()),
         "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits",
