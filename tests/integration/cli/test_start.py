@@ -10,6 +10,8 @@ from gputile.cli.app import NODES_AND_SERVICES, PEOPLE, app
 from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
+FIRST_POD = Path(__file__).resolve().parents[3] / "examples" / "first-pod.yaml"
+
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
 SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console", "uvicorn"}
 COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
@@ -50,7 +52,8 @@ def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) ->
     (tmp_path / "cluster.yaml").write_text(
         "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
     )
-    found = imported("main", "simulate", "--cluster", str(tmp_path / "cluster.yaml"))
+    files = ("--cluster", str(tmp_path / "cluster.yaml"), "-f", str(FIRST_POD))
+    found = imported("main", "simulate", *files)
     assert not {"aiohttp", "asyncio", "pydantic", "rich.console", "highspy"} & found
 
 

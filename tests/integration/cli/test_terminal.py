@@ -29,8 +29,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def simulated(tmp_path: Path, environment: dict[str, str], *words: str, terminal: bool = False) -> str:
     """Return what the program prints to a pipe or to a terminal."""
-    (tmp_path / "c.yaml").write_text(CLUSTER, encoding="utf-8")
-    command = arguments("main", "simulate", "--cluster", str(tmp_path / "c.yaml"), *words)
+    command = _question(tmp_path, *words)
     variables = {name: value for name, value in os.environ.items() if name not in NAMES} | environment
     if not terminal:
         return subprocess.run(command, env=variables, capture_output=True, check=True).stdout.decode()
@@ -43,6 +42,13 @@ def simulated(tmp_path: Path, environment: dict[str, str], *words: str, terminal
     os.close(ours)
     assert process.returncode == 0
     return found.decode()
+
+
+def _question(tmp_path: Path, *words: str) -> list[str]:
+    """Return a command that draws a cluster, for an object that asks for no pod."""
+    (tmp_path / "c.yaml").write_text(CLUSTER, encoding="utf-8")
+    (tmp_path / "n.yaml").write_text("{apiVersion: v1, kind: Namespace, metadata: {name: team}}", encoding="utf-8")
+    return arguments("main", "simulate", "--cluster", str(tmp_path / "c.yaml"), "-f", str(tmp_path / "n.yaml"), *words)
 
 
 def _read(descriptor: int) -> bytes:
@@ -71,8 +77,7 @@ def test_colours_are_for_terminals(tmp_path: Path, terminal: bool, environment: 
 @pytest.mark.parametrize("encoding", ["idna", "utf-16", "latin-1", "utf-7"])
 def test_what_is_printed_is_written(tmp_path: Path, encoding: str) -> None:
     """Some encodings wait for the end of a name, which a text has not."""
-    (tmp_path / "c.yaml").write_text(CLUSTER, encoding="utf-8")
-    command = arguments("main", "simulate", "--cluster", str(tmp_path / "c.yaml"), "-o", "json")
+    command = _question(tmp_path, "-o", "json")
     done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=True)
     written = "utf-8" if encoding == "idna" else encoding
     assert '"nodes": [' in done.stdout.decode(written)

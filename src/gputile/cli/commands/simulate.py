@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 20
+_NO_WORKLOADS = (
+    "no workloads are named, so there is nothing to place: name files by -f; gputile inspect draws a cluster alone"
+)
 
 
 @takes(SimulateOptions)
@@ -213,8 +216,9 @@ def _make_pods(
             more = load_pods(options.fit, scenario, expansion) if options.fit else []
         leaving = options.without_node or options.without_nodes is not None  # whose pods are placed elsewhere
         if not expansion.pods and not more and not (leaving and not options.files):
-            what = "the files ask for no pod" if options.files else "no file of workloads is named (-f)"
-            scenario.notes.append(Note(f"{what}, so there is nothing to place"))
+            if not options.files:
+                raise ManifestError(_NO_WORKLOADS)
+            scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
         if live is not None and stored is not None:
             if refused := list(stored.refused(expansion.manifests)):
                 raise ManifestError("\n".join(map(str, refused)))

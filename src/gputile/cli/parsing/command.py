@@ -16,11 +16,16 @@ class Command(PlainUsage, CommandWithOldOptions):
         """Parse the arguments.
 
         Raises:
-            typer.BadParameter: a value is none that its option takes, or not a number where it says so (nan).
+            typer.BadParameter: a value is none that its option takes, not a number where it says so (nan), or not the
+                name of a file (the empty text; as the kubeconfig's it counts as left out, as kubectl has it).
         """
         rest = super().parse_args(ctx, args)
         for option in self.params:
             value = ctx.params.get(option.name)
             if isinstance(value, float) and math.isnan(value):  # within every range, since it is less than no bound
                 raise typer.BadParameter("'nan' is not a number.", ctx, option)
+            if value == "" and option.type.name in ("path", "file"):
+                if option.name != "kubeconfig":
+                    raise typer.BadParameter("'' is not the name of a file or directory.", ctx, option)
+                ctx.params[option.name] = None
         return rest

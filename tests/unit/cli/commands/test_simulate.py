@@ -225,9 +225,10 @@ def test_a_node_offers_nothing_that_the_configuration_switches_off(
     head = "apiVersion: gputile.io/v1alpha1\nkind: Configuration\n"
     cluster = write(tmp_path, "c.yaml", NODE.replace("mode: share", f"mode: {mode}"))
     off = write(tmp_path, "off.yaml", f"{head}features: {{{feature}: false}}\n")
-    refused = run.invoke(app, ["simulate", "--cluster", cluster, "--config", off])
+    pods = write(tmp_path, "none.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: team}}")
+    refused = run.invoke(app, ["simulate", "--cluster", cluster, "--config", off, "-f", pods])
     assert refused.exit_code == 2
     said = f"node n offers {resource}, and the configuration has features.{feature}: false"
     assert said in " ".join(refused.stderr.split())
     on = write(tmp_path, "on.yaml", head)
-    assert run.invoke(app, ["simulate", "--cluster", cluster, "--config", on]).exit_code == 0
+    assert run.invoke(app, ["simulate", "--cluster", cluster, "--config", on, "-f", pods]).exit_code == 0

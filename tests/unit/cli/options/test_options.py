@@ -83,13 +83,14 @@ def test_what_a_help_speaks_of_has_its_name() -> None:
         assert named == {name}, words
 
 
-EXAMPLE: Final = str(Path(__file__).resolve().parents[4] / "examples" / "cluster.yaml")
+EXAMPLES: Final = Path(__file__).resolve().parents[4] / "examples"
+EXAMPLE, POD = str(EXAMPLES / "cluster.yaml"), str(EXAMPLES / "first-pod.yaml")
 
 
-@pytest.mark.parametrize("command", ["simulate", "inspect"])
+@pytest.mark.parametrize("words", [["simulate", "-f", POD], ["inspect"]])
 @pytest.mark.parametrize("option", ["--kubeconfig", "--context"])
-def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(command: str, option: str) -> None:
-    done = CliRunner().invoke(app, [command, "--cluster", EXAMPLE, option, "other"])
+def test_options_of_a_live_cluster_beside_files_are_told_to_count_for_nothing(words: list[str], option: str) -> None:
+    done = CliRunner().invoke(app, [*words, "--cluster", EXAMPLE, option, "other"])
     assert done.exit_code == 0
     said = f"note: {option} is ignored: the cluster is the one in the files of --cluster"
     assert said in done.stderr.splitlines()

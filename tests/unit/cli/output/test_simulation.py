@@ -182,7 +182,7 @@ def test_of_many_nodes_the_first_are_drawn(tmp_path: Path) -> None:
     cluster = tmp_path / "many.yaml"
     nodes = "[{name: 'n', count: 1200, mode: cgpu, gpus: {memory: 8GiB}}]"
     cluster.write_text(f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: {nodes}}}", encoding="utf-8")
-    result = run.invoke(app, ["simulate", "--cluster", str(cluster)])
+    result = run.invoke(app, ["simulate", "--cluster", str(cluster), "-f", str(EXAMPLES / "first-pod.yaml")])
     assert result.exit_code == 0, result.output
     assert "... and 1000 more nodes, which -o wide shows too\n" in result.stdout
     assert len(result.stdout.splitlines()) < 1000

@@ -451,7 +451,8 @@ def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
 
 def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
     odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
-    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml")])
+    pods = write(tmp_path, json.dumps(NAMESPACE), "pods.yaml")
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml"), "-f", pods])
     assert result.exit_code == 0
     said = result.stderr.replace("\n", "")
     assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
@@ -681,12 +682,10 @@ def test_fields_that_are_missing_hide_no_other_mistake(tmp_path: Path) -> None:
 
 
 def test_a_cluster_alone_is_no_question(tmp_path: Path) -> None:
-    """As with a variable of file names that is empty."""
+    """As with a variable of file names that is empty, in a pipeline that would go on."""
     found = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml")])
-    assert (found.exit_code, found.stderr) == (
-        0,
-        "note: no file of workloads is named (-f), so there is nothing to place\n",
-    )
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith("error: no workloads are named, so there is nothing to place: name files by -f;")
 
 
 EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
