@@ -14,14 +14,17 @@ _MOST_NAMED: Final = 20  # valid values or fields
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return "; did you mean X?" for the name that is most like ``name``, or "" where none is."""
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return "; did you mean X?" for the name that is most like ``name``, or "" where none is.
+
+    ``cutoff`` is how like it has to be, from 0 to 1 (``difflib.SequenceMatcher.ratio``).
+    """
     import difflib
 
     by_lower: dict[str, str] = {}
     for each in valid:
         by_lower.setdefault(each.lower(), each)
-    close = difflib.get_close_matches(name[:LONGEST].lower(), by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:LONGEST].lower(), by_lower, n=1, cutoff=cutoff)
     return f"; did you mean {by_lower[close[0]]}?" if close else ""
 
 

@@ -12,6 +12,8 @@ import yaml
 _TAB: Final = "a tab stands where spaces must: YAML indents by spaces only"
 _COLON: Final = "this line has no key: write KEY: VALUE, with a space behind the colon"
 _INDENT: Final = "its indentation fits no line above, or what stands before it in its line has ended"
+_PERCENT: Final = "a line that begins with % is a directive of YAML, and this one is unknown: write the text in quotes"
+_VERSION: Final = "the version behind %YAML is not one that is read: write 1.1 or 1.2, or leave the line out"
 
 # What libyaml says, and what is wrong: {at} stands for the character there, {begin} for where the outer value begins.
 _AT_THE_END: Final = MappingProxyType(
@@ -40,6 +42,15 @@ _AT_THE_END: Final = MappingProxyType(
             "this belongs to no value: a bracket too many, or a line of --- is missing before it"
         ),
         "did not find expected comment or line break": "behind | and > the text begins in the next line",
+        "did not find expected hexdecimal number": (
+            "in double quotes \\x, \\u and \\U stand before 2, 4 and 8 hexadecimal digits: "
+            "write two backslashes, or use single quotes"
+        ),
+        "found unknown directive name": _PERCENT,
+        "could not find expected directive name": _PERCENT,
+        "found invalid Unicode character escape code": "no character has the number behind \\u or \\U",
+        "found incompatible YAML document": _VERSION,
+        "did not find expected version number": _VERSION,
         "found undefined tag handle": "! begins a tag in YAML, and this one is unknown: write text in quotes",
     }
 )

@@ -22,6 +22,12 @@ def mistake(text: str) -> str:
     ("text", "said"),
     [
         ("a: b: c\n", f"line 1, column 5: {NO_KEY}"),
+        ("%YAML 3.0\n---\na: 1\n", "line 1, column 1: the version behind %YAML is not one that is read"),
+        ("%YAML x\n---\na: 1\n", "line 1, column 7: the version behind %YAML is not one that is read"),
+        ("%FOO\n---\na: 1\n", "line 1, column 5: a line that begins with % is a directive of YAML"),
+        ("%\n---\na: 1\n", "line 1, column 2: a line that begins with % is a directive of YAML"),
+        ('a: "\\uZZZZ"\n', "line 1, column 7: in double quotes \\x, \\u and \\U stand before 2, 4 and 8"),
+        ('a: "\\U99999999"\n', "line 1, column 7: no character has the number behind \\u or \\U"),
         ("name:x\nb: 1\n", f"line 2, column 2: {NO_KEY}"),
         (
             "a: [1, 2\nb: 3\n",

@@ -26,6 +26,7 @@ _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
 _ADVISED = 5  # for how many pods what would help is looked for
 _DRAWN = 200  # nodes
+_LISTED = 200  # workloads
 
 
 class DecisionFormat(StrEnum):
@@ -157,7 +158,7 @@ class _Report:
         from gputile.tools.simulator.outcomes.workloads import workload_name
 
         rows = [("NAMESPACE", "WORKLOAD", "PLACED", "EACH POD GETS", "NODES")]
-        for workload in self._workloads:
+        for workload in self._workloads[:_LISTED]:
             nodes = [
                 name if count == workload.placed else f"{name} ({count})" for name, count in workload.nodes.items()
             ]
@@ -171,6 +172,8 @@ class _Report:
                 )
             )
         write_table(rows)
+        if len(self._workloads) > _LISTED:
+            write(f"... and {len(self._workloads) - _LISTED} more workloads, which -o wide shows too\n")
 
     def _write_refused(self) -> None:
         """Name the pods without a place, why they have none, and for the first of them what would help."""

@@ -5,12 +5,14 @@ Rules: GPU resources are set in limits, as whole numbers, and a request, where g
 memory (ACK); init containers and sidecars count by Kubernetes' own arithmetic (KEP-753).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from gputile.api.core import Container, Pod
 from gputile.api.quantity import QuantityError, decimal, parse_count
+from gputile.api.units import MIB
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT_LABEL,
@@ -140,9 +142,9 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         _check_spread(container, gpus)
     mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
-        raise RequestError(
-            f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one GPU are more than any GPU has"
-        )
+        count = mib // unit
+        said = f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than any GPU has"
+        raise RequestError(f"{said}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
@@ -150,6 +152,12 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
     return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, host_request(pod))
+
+
+def _bytes_meant(count: int, unit: int) -> str:
+    """Return what to write where the count is one of bytes, as 2Gi is; "" where it is none of a GPU's memory."""
+    mib = math.ceil(count / MIB)
+    return f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
 
 
 def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:

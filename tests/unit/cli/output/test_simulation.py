@@ -178,11 +178,22 @@ def test_an_error_is_told_where_nothing_can_be_decided(few: list[str]) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
 
 
+def test_of_many_workloads_the_first_are_listed(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.yaml"
+    spec = "{containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 1}}}]}"
+    each = (f"{{apiVersion: v1, kind: Pod, metadata: {{name: p{i}}}, spec: {spec}}}" for i in range(1200))
+    pods.write_text("\n---\n".join(each), encoding="utf-8")
+    result = run.invoke(app, [*CLUSTER, "-f", str(pods)])
+    assert result.exit_code == 3, result.output
+    assert "... and 1000 more workloads, which -o wide shows too\n" in result.stdout
+    assert len(result.stdout.splitlines()) < 300
+
+
 def test_of_many_nodes_the_first_are_drawn(tmp_path: Path) -> None:
     cluster = tmp_path / "many.yaml"
     nodes = "[{name: 'n', count: 1200, mode: cgpu, gpus: {memory: 8GiB}}]"
     cluster.write_text(f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: {nodes}}}", encoding="utf-8")
     result = run.invoke(app, ["simulate", "--cluster", str(cluster), "-f", str(EXAMPLES / "first-pod.yaml")])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output
     assert "... and 1000 more nodes, which -o wide shows too\n" in result.stdout
     assert len(result.stdout.splitlines()) < 1000

@@ -71,7 +71,9 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(pod(mem="0.5"), "0.5 is not a whole number", id="G2 fraction"),
         pytest.param(pod(mem=-1), "-1 is negative", id="G2 negative"),
         pytest.param(pod(mem="x"), "'x' is not a quantity", id="G2 garbage"),
-        pytest.param(pod(mem="16Gi"), "counts units of 1024 MiB", id="G2 bytes for units"),
+        pytest.param(pod(mem="16Gi"), "counts units of 1024 MiB.*; for 16384 MiB write 16$", id="G2 bytes for units"),
+        pytest.param(pod(mem="5G", count=2), "counts units.*; for 4769 MiB write 5$", id="G2 bytes on several GPUs"),
+        pytest.param(pod(mem=2**50), "are more than any GPU has$", id="G2 bytes that no GPU has"),
         pytest.param(
             requesting({WHOLE_GPU: 1}, {}), "a request and no limit: set it in limits", id="G2 only a request"
         ),

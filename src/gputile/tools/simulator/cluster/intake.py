@@ -13,6 +13,7 @@ from gputile.tools.simulator.admission.chain import Admission, checked
 from gputile.tools.simulator.admission.quotas import has_scopes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, decode
 from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.documents.unbuilt_files import BUILT_BY_KUSTOMIZE, KUSTOMIZE_GROUP
 from gputile.tools.simulator.rules.objects.kinds import values_are_judged
 from gputile.tools.simulator.rules.objects.pod_groups import broken_pod_group, unknown_fields
 from gputile.tools.simulator.rules.objects.security_levels import enforced_level
@@ -236,6 +237,8 @@ class Intake:
         """Return why an unknown kind cannot be used, and what to do."""
         kind, version = manifest.kind, manifest.api_version
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
+        if manifest.group == KUSTOMIZE_GROUP:
+            return f"{said}; {BUILT_BY_KUSTOMIZE}"
         known = kubernetes_kinds().kinds
         own = [each for each, names in known.items() if kind in names]
         others = [*self.kinds.of_kind(kind), *([POD_GROUP[0]] if kind == POD_GROUP[1] else ())]

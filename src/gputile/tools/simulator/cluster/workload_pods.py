@@ -14,6 +14,7 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.names import broken_label_name
+from gputile.api.well_known import GPU_RESOURCES
 from gputile.tools.simulator.admission.chain import checked
 from gputile.tools.simulator.admission.quotas import exceeded, unnamed
 from gputile.tools.simulator.admission.service_allocations import allocated_twice
@@ -41,6 +42,7 @@ from gputile.tools.simulator.cluster.workload_controllers import ControllerInput
 from gputile.tools.simulator.documents.generated_names import generated_name, make_uid, suffixes
 from gputile.tools.simulator.documents.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.documents.notes import Note
+from gputile.tools.simulator.rules.pods.mistyped_resources import MistypedResources
 from gputile.tools.simulator.rules.pods.startable import doubts
 from gputile.tools.simulator.rules.pods.volume_modes import is_block
 from gputile.tools.simulator.rules.values.names import check_name
@@ -126,6 +128,9 @@ class _Expander:
         self.expansion = Expansion(intake=intake, manifests=manifests)
         self._intake = intake
         self._nodes = nodes
+        self._mistyped = MistypedResources(
+            {*GPU_RESOURCES, *(name for each in nodes for name in each.status.allocatable)}
+        )
         self._templates = ReferredTemplates(manifests)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
@@ -301,6 +306,7 @@ class _Expander:
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         prefix = f"{path}." if path else ""
         self.expansion.notes += (Note(each, origin) for each in doubts(prefix, pod["metadata"], pod["spec"]))
+        self.expansion.notes += (Note(each, origin) for each in self._mistyped.told(prefix, pod["spec"]))
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{path}.spec.nodeName".lstrip("."), rule)

@@ -14,6 +14,7 @@ from gputile.api.wording import below, kind_of, shown
 from gputile.support.bounded_files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
 from gputile.tools.simulator.documents.object_count import MOST_OBJECTS, excess, too_many
+from gputile.tools.simulator.documents.unbuilt_files import built_first
 
 MOST_BYTES = 64 * MIB
 STDIN_NAME = "standard input"
@@ -245,7 +246,7 @@ def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
         raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}")
     kind = body.get("kind")
     if not isinstance(kind, str) or not kind:
-        raise origin.error("kind", "must be there, as a string")
+        raise origin.error("kind", f"must be there, as a string{built_first(origin.file)}")
     origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
     api_version = body.get("apiVersion")
     if not isinstance(api_version, str) or not api_version:

@@ -681,6 +681,27 @@ def test_fields_that_are_missing_hide_no_other_mistake(tmp_path: Path) -> None:
     assert (code, "status: must be a mapping" in told) == (2, True), told
 
 
+def test_a_mistyped_resource_is_told_beside_the_reason(tmp_path: Path) -> None:
+    body = changed(POD, "spec.containers.0.resources", {"limits": {"aliyun.com/gpu-memm": 1}})
+    code, told = simulate(tmp_path, json.dumps(body))
+    said = 'spec.containers[0].resources.limits: no node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?'
+    assert (code, said in told) == (3, True), told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("k.yaml", "{apiVersion: kustomize.config.k8s.io/v1beta1, kind: Kustomization}", "kustomize build DIR |"),
+        ("kustomization.yaml", "resources: [p.yaml]", "kustomize build DIR |"),
+        ("Chart.yaml", "{apiVersion: v2, name: x}", "helm template CHART |"),
+    ],
+)
+def test_what_is_built_first_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, text, name)]
+    result = run.invoke(app, ["simulate", *files])
+    assert (result.exit_code, f"{said} gputile simulate -f -" in result.stderr) == (2, True), result.stderr
+
+
 def test_a_cluster_alone_is_no_question(tmp_path: Path) -> None:
     """As with a variable of file names that is empty, in a pipeline that would go on."""
     found = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml")])
