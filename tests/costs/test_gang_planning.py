@@ -10,7 +10,7 @@ import pytest
 from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gang_planner import GangRound
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.controlplane.controller.gang_searches import STEPS_A_ROUND
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices

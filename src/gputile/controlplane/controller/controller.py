@@ -18,7 +18,8 @@ from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import STATES, GangPlanner
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_reports import STATES
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner

@@ -9,23 +9,22 @@ enough has them evicted, and has reservations until they have left (``gang_preem
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
-
-import msgspec
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_preemption import Eviction, GangPreemption, PreemptionPlan, PreemptionState
+from gputile.controlplane.controller.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
 from gputile.controlplane.controller.gang_reach import GangReach
-from gputile.controlplane.controller.gang_searches import TOO_LARGE, GangSearches
-from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
+from gputile.controlplane.controller.gang_reports import GangReports
+from gputile.controlplane.controller.gang_reservations import GangReservations
+from gputile.controlplane.controller.gang_round import GangEvent, GangRound
+from gputile.controlplane.controller.gang_searches import GangSearches
+from gputile.controlplane.controller.gangs import Gang, Gangs
 from gputile.controlplane.controller.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
-from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_plan import GangPlan
@@ -39,48 +38,7 @@ _SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created b
 _INCOMPLETE, _WAITING, _BEHIND = EventReason.GANG_INCOMPLETE, EventReason.GANG_WAITING, EventReason.GANG_BEHIND
 _PLANNED, _PREEMPTING = EventReason.GANG_PLANNED, EventReason.GANG_PREEMPTING
 _ENDED = EventReason.PREEMPTION_ENDED
-_WANTS_GPUS: Final = (_WAITING, _BEHIND, TOO_LARGE, _PREEMPTING)
-STATES: Final = (_PLANNED, _PREEMPTING, _INCOMPLETE, _WAITING, _BEHIND, TOO_LARGE)
 _RENEW_PART = 4  # of the time of a reservation: what ends within it is renewed
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationPatch:
-    """A pod whose reservation is to be written, and the reservation; None removes it."""
-
-    pod: Pod
-    reservation: Reservation | None
-
-
-@dataclass(frozen=True, slots=True)
-class GangEvent:
-    """Something to tell the people who look at a gang's pods."""
-
-    pods: tuple[Pod, ...]
-    reason: EventReason
-    message: str
-    warning: bool = True
-
-
-@dataclass(slots=True)
-class GangRound:
-    """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
-
-    ``evictions`` are of pods that leave places which were written in an earlier round, each list for one gang, or what
-    stays of one.
-
-    ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
-    ``contradictions`` tell of gangs that were left out because what is known of their pods contradicts itself.
-    """
-
-    reservations: list[list[ReservationPatch]] = field(default_factory=list)
-    gates: list[Pod] = field(default_factory=list)
-    evictions: list[list[Eviction]] = field(default_factory=list)
-    events: list[GangEvent] = field(default_factory=list)
-    waiting: int = 0
-    planned: int = 0
-    unfinished: bool = False
-    contradictions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +63,15 @@ class GangPlanner:
     def __init__(self, cluster_state: ClusterState, new_plan: Callable[[], str]) -> None:
         self._cluster_state = cluster_state
         self._configuration = cluster_state.ledger.configuration
-        self._new_plan = new_plan
         self._gangs = Gangs(cluster_state)
         self._starvation = StarvationTimeout(self._configuration.gangs)
+        self._reservations = GangReservations(cluster_state, new_plan, self._starvation)
+        self._reports = GangReports(cluster_state)
         self._searches = GangSearches(cluster_state)
         self._reach = GangReach(cluster_state)
         self.preemption = GangPreemption(cluster_state)
         self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
-        self._reported: dict[GangName, tuple[EventReason, str]] = {}
-        self._wanting: dict[GangName, int] = {}  # since when gangs have been without GPUs, Unix time in nanoseconds
         self._round = GangRound()
         self._starting_on: set[str] = set()
 
@@ -130,11 +87,9 @@ class GangPlanner:
         names = {gang.name for gang in gangs}
         self._searches.begin(names)
         self.preemption.begin(names)
-        for remembered in (self._reported, self._wanting, self._refused):
-            for name in remembered.keys() - names:
-                del remembered[name]
-        for name, since_ns in self._wanting.items():
-            self._wanting[name] = min(since_ns, cluster_state.now_ns)  # the clock was ahead
+        self._reports.begin(names)
+        for name in self._refused.keys() - names:
+            del self._refused[name]
         self._starvation.begin(names, cluster_state.now_ns)
         self._several_started = sum(gang.started for gang in gangs) > 1
         head: Gang | None = None
@@ -143,7 +98,7 @@ class GangPlanner:
             yield
             if gang.repeated and self._has_reservation(gang):
                 self._starvation.repeat(gang.name)
-            yield from self._extend(gang, result)
+            yield from self._reservations.renew(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             yield from self._add_places(gang, starting_on)
             if gang.name.by_object and not cluster_state.groups_read:
@@ -173,11 +128,11 @@ class GangPlanner:
 
     def states(self) -> Counter[EventReason]:
         """Return how many gangs with unbound pods there are, by the reason of the event that was last told of them."""
-        return Counter(reason for reason, _ in self._reported.values())
+        return self._reports.states()
 
     def waiting_since(self) -> float:
         """Return since when the gang has been without GPUs that has been longest, Unix time in seconds; 0: none is."""
-        return min(self._wanting.values(), default=0) / _SECOND
+        return self._reports.waiting_since()
 
     def without_room(self) -> list[Pod]:
         """Return the pods for which the last searches found no room, of each gang as many as have to start together.
@@ -200,9 +155,7 @@ class GangPlanner:
 
     def abandon(self) -> Steps[None]:
         """Take back, in steps, what was expected of a round that was given up: nothing of it is written."""
-        for write in [write for gang in self._round.reservations for write in gang]:
-            self._cluster_state.not_written(write.pod)
-            yield
+        yield from self._reservations.take_back(self._round)
         self._round = GangRound()
         self._searches.end_cycle()  # else the next round would leave out what this one has searched for
 
@@ -232,32 +185,32 @@ class GangPlanner:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         if not self._is_complete(gang, result):
             self._give_up(gang, "some of its pods are gone", result)
-            yield from self._remove_reservations(gang, result)
+            yield from self._reservations.remove(gang, result)
             return False
         preempting = self.preemption.plan_of(gang.name)
         if preempting is not None and (yield from self._goes_on(gang, preempting, result)):
             return self.preemption.plan_of(gang.name) is None
         refused = self._refused.get(gang.name)
         if refused is not None and refused.pauses(self._cluster_state.now_ns):
-            yield from self._remove_reservations(gang, result)
+            yield from self._reservations.remove(gang, result)
             text = f"{gang.together} wait: the API server refuses to store what is reserved for them: {refused.why}"
-            self._report(gang, _WAITING, text, result)
+            self._reports.tell(gang, _WAITING, text, result)
             return False
         beside = (yield from self._reach.of(head)) if head is not None else None
         starved = beside is None and self._is_starved(gang)
         if gang.repeated and self._starvation.resting:
             # The reservations that end stay on the pods: so the next leader knows of them, too.
-            self._report(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
+            self._reports.tell(gang, _WAITING, _unbegun(gang, self._configuration.gangs.keep_seconds), result)
             return False
         if self._searches.must_wait(gang, beside, starved=starved):
             result.unfinished = True
             return False
         search = yield from self._searches.find(gang, beside, starved=starved)
         if search.reason is not None:
-            self._report(gang, search.reason, search.text, result)
+            self._reports.tell(gang, search.reason, search.text, result)
         plan = search.plan
         if plan is None:
-            yield from self._remove_reservations(gang, result)
+            yield from self._reservations.remove(gang, result)
             return False
         if plan.fits:
             yield from self._start(gang, plan, result)
@@ -268,13 +221,13 @@ class GangPlanner:
             return False
         if head is not None and beside is not None and self._searches.could_be_on(gang, beside):
             text = f"{gang.together} wait behind gang {head.name}, which has waited too long to be passed again"
-            self._report(gang, _BEHIND, text, result)
+            self._reports.tell(gang, _BEHIND, text, result)
         else:
-            self._report(gang, _WAITING, no_room_text(gang.together, plan), result)
+            self._reports.tell(gang, _WAITING, no_room_text(gang.together, plan), result)
         if head is None and self._is_starved(gang):
-            yield from self._reserve_what_fits(gang, plan, result)
+            yield from self._reservations.keep_what_fits(gang, plan, result)
         else:
-            yield from self._remove_reservations(gang, result)
+            yield from self._reservations.remove(gang, result)
         return False
 
     def _add_places(self, gang: Gang, nodes: set[str]) -> Steps[None]:
@@ -287,20 +240,20 @@ class GangPlanner:
 
     def _start(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
         """Write the reservations of a plan that may start."""
-        yield from self._write(gang, plan, len(plan.places), result, starts=True)
+        yield from self._reservations.write(gang, plan, len(plan.places), result, starts=True)
         result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
-        self._report(gang, _PLANNED, text, result, warning=False)
+        self._reports.tell(gang, _PLANNED, text, result, warning=False)
 
     # -- places that other pods leave
 
     def _keep_places(self, gang: Gang, found: GangVictims, result: GangRound) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
         plan = yield from self.preemption.reserve(gang, found)
-        yield from self._write(gang, plan, len(plan.places), result, starts=False)
+        yield from self._reservations.write(gang, plan, len(plan.places), result, starts=False)
         leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
-        self._report(gang, _PREEMPTING, text, result, warning=False)
+        self._reports.tell(gang, _PREEMPTING, text, result, warning=False)
 
     def _goes_on(self, gang: Gang, preempting: PreemptionPlan, result: GangRound) -> Steps[bool]:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
@@ -314,7 +267,9 @@ class GangPlanner:
             yield from self._start(gang, preempting.plan, result)
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
-            yield from self._write(gang, preempting.plan, len(preempting.plan.places), result, starts=False)
+            yield from self._reservations.write(
+                gang, preempting.plan, len(preempting.plan.places), result, starts=False
+            )
         elif evictions := (yield from preemption.due(gang.name, preempting)):
             result.evictions.append(evictions)
         return True
@@ -337,14 +292,14 @@ class GangPlanner:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
             if self._cluster_state.groups is None:
                 what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self._report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", result)
+            self._reports.tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
         if self._cluster_state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.unreserved)
             text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
-            self._report(gang, _INCOMPLETE, text, result, warning=False)
+            self._reports.tell(gang, _INCOMPLETE, text, result, warning=False)
         return False
 
     def _is_starved(self, gang: Gang) -> bool:
@@ -355,86 +310,6 @@ class GangPlanner:
         may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
         waited = self._starvation.has_passed(gang.name, gang.complete_at, self._cluster_state.now_ns)
         return may_reserve and complete and waited and not self._searches.is_too_large(gang)
-
-    # -- what is written
-
-    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: GangRound, *, starts: bool) -> Steps[None]:
-        """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs.
-
-        Where it is not one that ``starts``, nobody may take a place of it.
-        """
-        name = f"{gang.name.name}/{self._new_plan()}"[-253:]
-        with_gpus = sum(place.allocation is not None for place in plan.places.values())
-        size = with_gpus if starts else pods
-        expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
-        first = _first(gang.unreserved, plan) if starts else ""
-        repeated = starts and (gang.repeated or self._starvation.reserves(gang.name))
-        if repeated:
-            self._starvation.repeat(gang.name)
-        writes = []
-        for pod in gang.unreserved:
-            place = plan.places.get(pod.metadata.uid)
-            if place is not None:
-                reservation = Reservation(
-                    plan=name,
-                    size=size,
-                    pods=pods,
-                    node=place.node,
-                    expires_ns=expires_ns,
-                    allocation=place.allocation,
-                    first=pod.metadata.uid == first,
-                    repeated=repeated,
-                )
-                writes.append(ReservationPatch(pod, reservation))
-            elif RESERVATION_ANNOTATION in pod.metadata.annotations:
-                writes.append(ReservationPatch(pod, None))
-        yield from self._expect(writes, result)
-
-    def _extend(self, gang: Gang, result: GangRound) -> Steps[None]:
-        """Let reservations of a started plan end as late as new ones."""
-        ends = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
-        reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
-        writes = [
-            ReservationPatch(pod, msgspec.structs.replace(reservation, expires_ns=ends))
-            for pod, reservation in reservations
-        ]
-        yield from self._expect(writes, result)
-
-    def _reserve_what_fits(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
-        """Reserve what there is for a gang that has waited too long, where that is more than it has reserved."""
-        reserved = sum(self._cluster_state.reservation(pod) is not None for pod in gang.unreserved)
-        valid = sum(reservation_lasts(self._cluster_state, pod) for pod in gang.unreserved)
-        if len(plan.places) > valid or reserved > valid:
-            yield from self._write(gang, plan, gang.needed, result, starts=False)
-
-    def _remove_reservations(self, gang: Gang, result: GangRound) -> Steps[None]:
-        # Also those that have ended: the extender's clock may differ.
-        writes = [
-            ReservationPatch(pod, None) for pod in gang.unreserved if RESERVATION_ANNOTATION in pod.metadata.annotations
-        ]
-        yield from self._expect(writes, result)
-
-    def _expect(self, writes: Sequence[ReservationPatch], result: GangRound) -> Steps[None]:
-        expected: list[ReservationPatch] = []
-        if writes:
-            result.reservations.append(expected)
-        for write in writes:
-            self._cluster_state.expect(write.pod, write.reservation)
-            expected.append(write)
-            yield
-
-    # -- what is said
-
-    def _report(
-        self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True
-    ) -> None:
-        if reason in _WANTS_GPUS:
-            self._wanting.setdefault(gang.name, self._cluster_state.now_ns)
-        else:
-            self._wanting.pop(gang.name, None)
-        if self._reported.get(gang.name) != (reason, message):
-            self._reported[gang.name] = (reason, message)
-            result.events.append(GangEvent(gang.unreserved, reason, message, warning))
 
 
 def _remedy(gang: Gang) -> str:
@@ -456,9 +331,3 @@ def _unbegun(gang: Gang, seconds: int) -> str:
 
 def _nodes(plan: GangPlan) -> str:
     return ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
-
-
-def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the pod that the plan begins with: of those that the extender binds, the first in line."""
-    with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
-    return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""

@@ -18,7 +18,8 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner, GangRound
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation

@@ -8,7 +8,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import NODE_TYPE_ANNOTATION
-from gputile.controlplane.controller.gang_planner import GangRound
+from gputile.controlplane.controller.gang_round import GangRound
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Replaced
 from tests.corebuilders import pod
