@@ -32,8 +32,8 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester

@@ -19,10 +19,10 @@ from gputile.api.well_known import (
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation

@@ -15,10 +15,10 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine

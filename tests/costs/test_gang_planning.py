@@ -10,8 +10,8 @@ import pytest
 from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane.controller.gang_round import GangRound
-from gputile.controlplane.controller.gang_searches import STEPS_A_ROUND
+from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.kube_predicates import predicates
@@ -20,7 +20,7 @@ from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.calls import calls
 from tests.corebuilders import gpu_node, pod
-from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
+from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 

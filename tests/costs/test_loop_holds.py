@@ -17,7 +17,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.controller.work_queue import WorkQueue
 from gputile.controlplane.parallel_requests import AT_ONCE
@@ -31,7 +31,7 @@ from gputile.kube.watching.reflector import Applied, Replaced
 from tests.calls import calls
 from tests.corebuilders import allocation_text, gpu_node, share
 from tests.corebuilders import pod as low_pod
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member
 from tests.unit.controlplane.test_budgets import budget
 from tests.unit.tools.simulator.builders import node, pod
 
@@ -299,7 +299,7 @@ def test_nothing_is_imported_in_the_middle_of_a_round() -> None:
     program = """
 import sys
 from gputile.controlplane.controller import controller
-from tests.unit.controlplane.controller.test_gang_planner import Bench, node
+from tests.unit.controlplane.controller.gangs.test_gang_planner import Bench, node
 bench = Bench(node("n"), node("m"))
 assert "numpy.ma" not in sys.modules, "the test's own imports"
 for number, size in enumerate((2, 3, 9, 1)):

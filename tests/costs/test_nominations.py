@@ -12,7 +12,7 @@ from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Replaced
 from tests.calls import calls
 from tests.costs.test_loop_holds import largest_step
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
 from tests.unit.controlplane.controller.test_nominations import later, node, waiting
 
 pytestmark = pytest.mark.requirement("B3")

@@ -27,8 +27,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.controlplane import event_loop_slices
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of

@@ -17,7 +17,7 @@ from gputile.core.scheduling.victim_choice import EvictionRules
 
 RETRY_S = 5.0  # between two attempts for one gang
 LASTS_S = 900.0  # so long the pods of a gang that stay are asked, from when the preemptor does not see to it any more
-_EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
+EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
 
 
 class StayingPod(NamedTuple):
@@ -49,7 +49,7 @@ class _LeavingGang:
     def is_evicted(self, uid: str, now: float) -> bool:
         """Return whether the eviction of a pod was accepted lately."""
         at = self.evicted.get(uid)
-        return at is not None and 0 <= now - at < _EVICTED_S
+        return at is not None and 0 <= now - at < EVICTED_S
 
 
 class HalfLeftGangs:

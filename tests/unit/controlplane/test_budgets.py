@@ -11,10 +11,10 @@ from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject

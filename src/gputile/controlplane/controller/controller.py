@@ -18,9 +18,10 @@ from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_reports import STATES
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_reports import STATES
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.starvation import AccountError
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
@@ -28,7 +29,6 @@ from gputile.controlplane.controller.nominations.nomination_planner import Nomin
 from gputile.controlplane.controller.nominations.nominator import Nominator
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.silent_nodes import SilentNodes
-from gputile.controlplane.controller.starvation import AccountError
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection

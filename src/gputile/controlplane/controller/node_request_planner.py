@@ -16,8 +16,8 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_round import GangEvent
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
 from gputile.controlplane.controller.node_orders import NodeOrders, Place
 from gputile.controlplane.controller.node_request_events import NodeRequestEvents, NodeRequestOutlook

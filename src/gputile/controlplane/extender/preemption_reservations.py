@@ -5,10 +5,8 @@ First GPUs are reserved: one write to the pod gives it a reservation, which the 
 meanwhile, and the pod is bound when they are free. The API server has all that must survive: the next leader finds the
 reservation, and evicts the pods that still have to leave.
 
-Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. A reservation is given up if its
-first eviction is refused, if its GPUs are lost for other reasons, and when its time has ended. Pods whose eviction was
-refused are not chosen again for a while (``refused_evictions``). A gang that has to leave whole does so whatever
-becomes of the reservation (``half_left_gangs``).
+A reservation is given up if its first eviction is refused (``evictions``), if its GPUs are lost for other reasons, and
+when its time has ended.
 """
 
 import logging
@@ -22,14 +20,11 @@ import msgspec
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
+from gputile.controlplane.extender.evictions import Asked, Evictions, EvictionSources
+from gputile.controlplane.extender.pod_api import PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
-from gputile.controlplane.half_left_gangs import HalfLeftGangs, StayingPod
-from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.ledger.booking import Booking
@@ -40,25 +35,15 @@ from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
 from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
-from gputile.core.scheduling.victim_groups import EvictionBudget
-from gputile.kube.errors import Conflict, KubeError, NotFound
+from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # after an eviction that was refused, or a place that could not be written
-_EVICTED_S = 60.0  # an eviction that no watch has shown by then is taken to have come to nothing
 _NAMED = 5  # pods in a message
 _SECOND = 10**9
 _PASSING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
 _TIME_IS_OVER = "its time is over"
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionSources:
-    """What is known of the pods that may have to leave."""
-
-    bound_pods: BoundPods
-    budgets: Budgets
 
 
 @dataclass(slots=True)
@@ -88,15 +73,11 @@ class PreemptionReservations:
         queue: PreemptionQueue,
     ) -> None:
         self.reserved = 0
-        self.evictions = 0
-        self.evictions_refused = 0
+        self.evictions = Evictions(engine.ledger, api, sources, clock, notify)
         self._engine, self._ledger = engine, engine.ledger
         self._api, self._sources, self._queue = api, sources, queue
         self._clock, self._notify = clock, notify
         self._preempting: dict[str, _Preempting] = {}  # by the UID of the pod that preempts
-        self._evicted: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
-        self._refused = RefusedEvictions(clock.monotonic, lambda uid: self._ledger.booking(uid) is not None)
-        self._half_left = HalfLeftGangs(clock.monotonic, sources.bound_pods.facts, sources.bound_pods.gangs)
         self._latest: dict[str, float] = {}  # plan -> when its place is given up at the latest, monotonic
 
     # -- questions
@@ -106,13 +87,8 @@ class PreemptionReservations:
 
         A pod that leaves within ``soon_s`` counts as gone. After a reservation all that were told to leave do.
         """
-        bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
-        budget = budgets.budget if refused_too else self._budget
-        evicted = self._evicted.keys() | {each.unsure for each in self._preempting.values() if each.unsure}
-        return EvictionRules(bound_pods.facts, bound_pods.gangs, evicted, budget, soon_s=soon_s)
-
-    def _budget(self, uid: str) -> EvictionBudget | None:
-        return EvictionBudget(uid, 0) if self._refused.among([uid]) else self._sources.budgets.budget(uid)
+        unsure = [each.unsure for each in self._preempting.values() if each.unsure]
+        return self.evictions.rules(unsure, refused_too=refused_too, soon_s=soon_s)
 
     def preemptor(self, pod: Pod, request: Request) -> Preemptor:
         """Return the pod as the choice of victims sees it."""
@@ -218,7 +194,7 @@ class PreemptionReservations:
     def _waits_for(self, pod: Pod, request: Request, place: VictimChoice) -> int:
         """Return in how many seconds those are to be gone that leave a place by themselves, and that it needs to."""
         gpus, preemptor = frozenset(gpu.uuid for gpu in place.gpus), self.preemptor(pod, request)
-        gone = self._evicted.keys() | set(place.evicted)
+        gone = {*self.evictions.leaving(), *place.evicted}
         times = self._leaving_s(place.node, gpus)
         for seconds in times:
             rules = replace(self.rules(soon_s=seconds), evicted=gone)
@@ -240,12 +216,7 @@ class PreemptionReservations:
 
         Then the rest of each gang is asked to leave that leaves whole.
         """
-        now = self._clock.monotonic()
-        self._evicted = {
-            uid: at
-            for uid, at in self._evicted.items()
-            if self._ledger.booking(uid) is not None and now - at < _EVICTED_S
-        }
+        self.evictions.forget()
         reserved = [each for each in self._ledger.bookings() if each.reserved and each.preemption]
         self._latest = {each.plan: self._latest_end(each) for each in reserved}
         for booking in reserved:
@@ -253,9 +224,9 @@ class PreemptionReservations:
                 await self._go_on(booking)
         for uid in [uid for uid in self._preempting if not self._is_reserved(uid)]:
             await self._ended(self._preempting.pop(uid))
-        for rest in at_once(self._half_left.due()):
+        for rest in self.evictions.due():
             if active():
-                await self._evict_rest(rest)
+                await self.evictions.ask_rest(rest)
 
     def _latest_end(self, booking: Booking) -> float:
         """Return when a place is given up at the latest: a reservation ends too late where a clock was wrong."""
@@ -323,8 +294,7 @@ class PreemptionReservations:
             except KubeError:
                 return False
             if found is None or found.metadata.uid != uid or found.metadata.deletion_timestamp:
-                self._evicted[uid] = self._clock.monotonic()
-                self._half_left.was_evicted(uid)
+                self.evictions.left(uid)
         preempting.unsure = ""
         return True
 
@@ -345,60 +315,29 @@ class PreemptionReservations:
         if kept is None:
             return
         said = f"preempted by pod {preempting.pod.key} on node {kept.node}"
-        at_once(self._half_left.begin(uids, self.rules(), preemptor, said))
-        for uid in self._refused.first(uids):
+        for uid in self.evictions.begin(uids, self.rules(), preemptor, said):
             facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
             if booking is None or not booking.reserved or booking.plan != preempting.plan:
                 return
             if facts is None:
                 continue
-            try:
-                await self._api.evict(facts.namespace, facts.name, uid, said)
-            except NoLongerActive:
+            asked = await self.evictions.ask(uid, facts, said)
+            if asked is Asked.NO_LONGER_ACTIVE:
                 return
-            except (NotFound, Conflict):
-                self._half_left.was_evicted(uid)
-                continue  # it is gone
-            except KubeError as error:
-                self._was_refused(uid, error)
-                preempting.evicted |= error.may_have_been_executed
-                preempting.unsure = uid if error.may_have_been_executed else ""
-                preempting.retry_at = self._clock.monotonic() + RETRY_S
-                why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
-                self._say(preempting.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
-                if not preempting.evicted:
-                    await self.give_up(preemptor, why)
+            if isinstance(asked, KubeError):
+                await self._eviction_failed(preempting, uid, facts, asked)
                 return
-            preempting.evicted = True
-            self._was_evicted(uid, facts, said)
+            preempting.evicted |= asked is Asked.ACCEPTED
 
-    async def _evict_rest(self, rest: Sequence[StayingPod]) -> None:
-        """Ask for the evictions of those that stay of one gang, until one is refused."""
-        for uid, facts, said in rest:
-            try:
-                await self._api.evict(facts.namespace, facts.name, uid, said)
-            except NoLongerActive:
-                return
-            except (NotFound, Conflict):
-                self._half_left.was_evicted(uid)
-            except KubeError as error:
-                self._was_refused(uid, error)
-                why = f"others of its gang have left, and its eviction was refused: {error}"
-                self._say(_named_pod(uid, facts), EventReason.PREEMPTION_REFUSED, why, warning=True)
-                return
-            else:
-                self._was_evicted(uid, facts, said)
-
-    def _was_evicted(self, uid: str, facts: EvictionFacts, said: str) -> None:
-        self.evictions += 1
-        self._evicted[uid] = self._clock.monotonic()
-        self._half_left.was_evicted(uid)
-        self._say(_named_pod(uid, facts), EventReason.PREEMPTED, said)
-
-    def _was_refused(self, uid: str, error: KubeError) -> None:
-        self.evictions_refused += 1
-        self._refused.refused(uid, error)
-        self._half_left.was_refused(uid, perhaps_evicted=error.may_have_been_executed)
+    async def _eviction_failed(self, preempting: _Preempting, uid: str, facts: EvictionFacts, error: KubeError) -> None:
+        """Try again later; the place is given up where nobody has been evicted for it."""
+        preempting.evicted |= error.may_have_been_executed
+        preempting.unsure = uid if error.may_have_been_executed else ""
+        preempting.retry_at = self._clock.monotonic() + RETRY_S
+        why = f"the eviction of pod {facts.namespace}/{facts.name} was refused: {error}"
+        self._say(preempting.pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
+        if not preempting.evicted:
+            await self.give_up(preempting.pod.metadata.uid, why)
 
     async def _ended(self, preempting: _Preempting) -> None:
         """Tell of a reservation that has ended, unless its pod is bound to it now."""
@@ -444,8 +383,3 @@ class PreemptionReservations:
 
     def _say(self, pod: Pod, reason: EventReason, message: str, *, warning: bool = False) -> None:
         self._notify(PodEvent(pod, warning, reason, message, latest=True))
-
-
-def _named_pod(uid: str, facts: EvictionFacts) -> Pod:
-    """Return what an event needs of a pod that may leave."""
-    return Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))

@@ -24,6 +24,7 @@ from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.capacity import CapacityWatch
+from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -34,7 +35,6 @@ from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.controlplane.extender.preemption_reservations import EvictionSources
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
@@ -200,12 +200,12 @@ class Extender:
         counter(
             "gputile_extender_evictions",
             "Pods that were evicted for pods of higher priority, since the start.",
-            lambda: reservations.evictions,
+            lambda: reservations.evictions.accepted,
         )
         counter(
             "gputile_extender_evictions_refused",
             "Evictions that the API server refused, since the start.",
-            lambda: reservations.evictions_refused,
+            lambda: reservations.evictions.refused,
         )
 
     @asynccontextmanager

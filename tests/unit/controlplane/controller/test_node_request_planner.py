@@ -20,7 +20,7 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.controller import node_request_planner
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.node_request_planner import MOST_PODS, NodeRequestPlanner, NodeRequestRound
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.gang_membership import GangName
@@ -28,7 +28,7 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
-from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, member
+from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant
 

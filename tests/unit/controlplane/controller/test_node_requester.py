@@ -14,7 +14,7 @@ from gputile.controlplane.controller.node_requester import NodeRequester
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
     WAIT,

@@ -19,7 +19,7 @@ from gputile.kube.transport.connection import Connection
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from gputile.kube.writing.events import EventRecorder
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
 from tests.unit.controlplane.controller.test_nominations import node, waiting
 from tests.unit.kube.views import QUICK
 

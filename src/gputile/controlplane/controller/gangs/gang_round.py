@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.controlplane.controller.gang_preemption import Eviction
+from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.core.devices.reservation import Reservation
 
 

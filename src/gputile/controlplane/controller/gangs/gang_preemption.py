@@ -17,7 +17,7 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs import Gang
+from gputile.controlplane.controller.gangs.gang import Gang
 from gputile.controlplane.half_left_gangs import HalfLeftGangs
 from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.devices.gang_membership import GangName

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs import Gang
+from gputile.controlplane.controller.gangs.gang import Gang
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate, kinds_of

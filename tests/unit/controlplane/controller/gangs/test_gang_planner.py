@@ -18,9 +18,9 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_round import GangRound
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_round import GangRound
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import GangConfiguration
 from gputile.api.core import Node
 from gputile.api.well_known import GPU_MEMORY
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.starvation import AccountError, StarvationTimeout
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.starvation import AccountError, StarvationTimeout
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied
 from tests.corebuilders import gpu_node
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, said
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 

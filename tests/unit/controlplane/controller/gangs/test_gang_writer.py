@@ -9,13 +9,13 @@ import pytest
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane import event_loop_slices
-from gputile.controlplane.controller.gang_writer import GangWriter
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import Conflict
 from gputile.kube.watching.reflector import Applied
-from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node, placed
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")
 

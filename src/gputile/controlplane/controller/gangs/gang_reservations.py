@@ -1,4 +1,4 @@
-"""Writes down in a round which reservations pods of gangs are given, keep and lose; the cluster state expects them."""
+"""Decides what is written to the pods of a gang: which reservations they are given, keep and lose."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +7,9 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_round import GangRound, ReservationPatch
-from gputile.controlplane.controller.gangs import Gang, reservation_lasts
-from gputile.controlplane.controller.starvation import StarvationTimeout
+from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts
+from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
+from gputile.controlplane.controller.gangs.starvation import StarvationTimeout
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_plan import GangPlan

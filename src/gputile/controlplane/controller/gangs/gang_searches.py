@@ -12,8 +12,8 @@ from typing import Final
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
-from gputile.controlplane.controller.gang_reach import ReachableNodes
-from gputile.controlplane.controller.gangs import Gang, reservation_lasts
+from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts
+from gputile.controlplane.controller.gangs.gang_reach import ReachableNodes
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps

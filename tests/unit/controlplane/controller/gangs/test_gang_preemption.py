@@ -7,14 +7,14 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, P
 from gputile.api.core import ObjectMeta, Taint
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import allocation_text, pod, share
-from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
-from tests.unit.controlplane.controller.test_gang_planner import NOW, node, placed
+from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
+from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
 from tests.unit.controlplane.test_budgets import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")

@@ -22,9 +22,9 @@ from typing import NoReturn, Protocol
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner
-from gputile.controlplane.controller.gang_preemption import Eviction
-from gputile.controlplane.controller.gang_round import GangEvent, GangRound, ReservationPatch
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_preemption import Eviction
+from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.controlplane.parallel_requests import AT_ONCE, for_each

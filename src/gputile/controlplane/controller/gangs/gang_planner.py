@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
-from gputile.controlplane.controller.gang_reach import GangReach
-from gputile.controlplane.controller.gang_reports import GangReports
-from gputile.controlplane.controller.gang_reservations import GangReservations
-from gputile.controlplane.controller.gang_round import GangEvent, GangRound
-from gputile.controlplane.controller.gang_searches import GangSearches
-from gputile.controlplane.controller.gangs import Gang, Gangs
-from gputile.controlplane.controller.starvation import StarvationTimeout
+from gputile.controlplane.controller.gangs.gang import Gang, Gangs
+from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
+from gputile.controlplane.controller.gangs.gang_reach import GangReach
+from gputile.controlplane.controller.gangs.gang_reports import GangReports
+from gputile.controlplane.controller.gangs.gang_reservations import GangReservations
+from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound
+from gputile.controlplane.controller.gangs.gang_searches import GangSearches
+from gputile.controlplane.controller.gangs.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.ledger import LedgerError

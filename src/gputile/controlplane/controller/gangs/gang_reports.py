@@ -1,4 +1,4 @@
-"""Remembers what was last told of each gang with unbound pods, and since when it has been without GPUs."""
+"""Keeps what was last told of each gang, and since when it has been without GPUs."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -6,9 +6,9 @@ from typing import Final
 
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_round import GangEvent, GangRound
-from gputile.controlplane.controller.gang_searches import TOO_LARGE
-from gputile.controlplane.controller.gangs import Gang
+from gputile.controlplane.controller.gangs.gang import Gang
+from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound
+from gputile.controlplane.controller.gangs.gang_searches import TOO_LARGE
 from gputile.core.devices.gang_membership import GangName
 
 _SECOND = 10**9

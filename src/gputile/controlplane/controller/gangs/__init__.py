@@ -1,0 +1,1 @@
+"""Contains the planning of gangs: which start and where, what is reserved, and who leaves for them."""

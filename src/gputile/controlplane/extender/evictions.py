@@ -1,0 +1,137 @@
+"""Asks the API server to evict pods for those that preempt, and remembers what came of it.
+
+Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. Pods whose eviction was refused are not
+chosen again for a while (``refused_evictions``). A gang that has to leave whole does so whatever becomes of the
+reservation that it leaves for (``half_left_gangs``).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gputile.api.core import ObjectMeta, Pod
+from gputile.api.reasons import EventReason
+from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.extender.binder import BinderClock
+from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
+from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.half_left_gangs import EVICTED_S, HalfLeftGangs, StayingPod
+from gputile.controlplane.refused_evictions import RefusedEvictions
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.core.scheduling.victim_groups import EvictionBudget
+from gputile.kube.errors import Conflict, KubeError, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionSources:
+    """What is known of the pods that may have to leave."""
+
+    bound_pods: BoundPods
+    budgets: Budgets
+
+
+class Asked(Enum):
+    """What came of an eviction that was not refused."""
+
+    ACCEPTED = "accepted"
+    GONE = "gone"
+    NO_LONGER_ACTIVE = "no longer active"  # another extender is the leader now
+
+
+class Evictions:
+    """``accepted`` and ``refused`` count evictions, for metrics."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        api: PreemptionApi,
+        sources: EvictionSources,
+        clock: BinderClock,
+        notify: Callable[[PodEvent], None],
+    ) -> None:
+        self.accepted = 0
+        self.refused = 0
+        self._ledger, self._api, self._sources = ledger, api, sources
+        self._clock, self._notify = clock, notify
+        self._leaving: dict[str, float] = {}  # UID -> when its eviction was accepted, monotonic
+        self._refused_lately = RefusedEvictions(clock.monotonic, lambda uid: ledger.booking(uid) is not None)
+        self._half_left = HalfLeftGangs(clock.monotonic, sources.bound_pods.facts, sources.bound_pods.gangs)
+
+    def leaving(self) -> Collection[str]:
+        """Return the UIDs of the pods whose eviction was accepted lately."""
+        return self._leaving.keys()
+
+    def rules(self, unsure: Iterable[str], *, refused_too: bool, soon_s: float) -> EvictionRules:
+        """Return the rules by which pods may be evicted now; ``refused_too`` also those that were refused lately.
+
+        The evictions of ``unsure`` were not answered. A pod that leaves within ``soon_s`` counts as gone.
+        """
+        bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
+        budget = budgets.budget if refused_too else self._budget
+        return EvictionRules(bound_pods.facts, bound_pods.gangs, {*self._leaving, *unsure}, budget, soon_s=soon_s)
+
+    def _budget(self, uid: str) -> EvictionBudget | None:
+        return EvictionBudget(uid, 0) if self._refused_lately.among([uid]) else self._sources.budgets.budget(uid)
+
+    def begin(self, uids: Sequence[str], rules: EvictionRules, preemptor: str, why: str) -> list[str]:
+        """Note that pods are about to be evicted; return them in the order in which to ask."""
+        at_once(self._half_left.begin(uids, rules, preemptor, why))
+        return self._refused_lately.first(uids)
+
+    def due(self) -> list[list[StayingPod]]:
+        """Return the pods that stay of gangs that leave whole and are to be asked now, gang by gang."""
+        return at_once(self._half_left.due())
+
+    def forget(self) -> None:
+        """Forget the evictions of pods that are gone, and those that no watch has shown for too long."""
+        now = self._clock.monotonic()
+        self._leaving = {
+            uid: at
+            for uid, at in self._leaving.items()
+            if self._ledger.booking(uid) is not None and now - at < EVICTED_S
+        }
+
+    async def ask(self, uid: str, facts: EvictionFacts, why: str) -> Asked | KubeError:
+        """Ask for the eviction of a pod; return the error where it is refused, or nobody answers."""
+        try:
+            await self._api.evict(facts.namespace, facts.name, uid, why)
+        except NoLongerActive:
+            return Asked.NO_LONGER_ACTIVE
+        except (NotFound, Conflict):
+            self._half_left.was_evicted(uid)
+            return Asked.GONE
+        except KubeError as error:
+            self.refused += 1
+            self._refused_lately.refused(uid, error)
+            self._half_left.was_refused(uid, perhaps_evicted=error.may_have_been_executed)
+            return error
+        self.accepted += 1
+        self.left(uid)
+        self._notify(PodEvent(_named_pod(uid, facts), False, EventReason.PREEMPTED, why, latest=True))
+        return Asked.ACCEPTED
+
+    async def ask_rest(self, rest: Sequence[StayingPod]) -> None:
+        """Ask for the evictions of those that stay of one gang, until one is refused."""
+        for uid, facts, why in rest:
+            asked = await self.ask(uid, facts, why)
+            if asked is Asked.NO_LONGER_ACTIVE:
+                return
+            if isinstance(asked, KubeError):
+                said = f"others of its gang have left, and its eviction was refused: {asked}"
+                reason = EventReason.PREEMPTION_REFUSED
+                self._notify(PodEvent(_named_pod(uid, facts), True, reason, said, latest=True))
+                return
+
+    def left(self, uid: str) -> None:
+        """Note that a pod was told to leave."""
+        self._leaving[uid] = self._clock.monotonic()
+        self._half_left.was_evicted(uid)
+
+
+def _named_pod(uid: str, facts: EvictionFacts) -> Pod:
+    """Return what an event needs of a pod that may leave."""
+    return Pod(metadata=ObjectMeta(namespace=facts.namespace, name=facts.name, uid=uid))
