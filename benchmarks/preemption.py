@@ -29,8 +29,9 @@ from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
+from gputile.core.scheduling.gang_victims import choose_gang_victims
 from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
+from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload

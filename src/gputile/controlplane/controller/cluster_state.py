@@ -36,8 +36,8 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 

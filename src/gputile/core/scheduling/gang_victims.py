@@ -19,14 +19,12 @@ import numpy as np
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request
-from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
-from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import lost_reservation
 from gputile.core.scheduling.victim_choice import (
     MOST_NODES,
@@ -38,27 +36,13 @@ from gputile.core.scheduling.victim_choice import (
     choose_victims,
 )
 from gputile.core.scheduling.victim_groups import NOTHING, EvictionBudget, Loss
+from gputile.core.scheduling.without_pods import VictimSearchInput, WithoutPods, takes
 
 _SEARCHED_NODES = 8  # that are searched for a pod, the best of those judged by their largest pods
 _SEARCHED_A_NODE = 500  # sets of pods, at least
 _LOOKED_AT = 1000  # pods in one step
 _SECOND = 10**9
 _MOST = 2**63 - 1  # of a field of a loss: annotations may claim absurd amounts
-
-
-@dataclass(frozen=True, slots=True)
-class VictimSearchInput:
-    """The cluster that places are looked for in. ``pods`` are its bound pods by UID.
-
-    ``empty`` tells which nodes a pod could go to if no pod were there. No place is on a node whose name is in
-    ``closed``.
-    """
-
-    engine: PlacementEngine
-    predicates: Predicates
-    empty: Predicates
-    pods: Mapping[str, Pod]
-    closed: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +64,7 @@ def choose_gang_victims(
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
-    aside = _WithoutPods(cluster)
+    aside = WithoutPods(cluster)
     try:
         for member in members:
             aside.claim(member.pod)
@@ -122,7 +106,7 @@ def is_enough(
 
     ``pods`` are the pods of the plan with their nodes, which must take them then, too.
     """
-    aside = _WithoutPods(cluster)
+    aside = WithoutPods(cluster)
     try:
         for node in {booking.node for booking in places.values()}:
             for uid in [booking.uid for booking in cluster.engine.ledger.on_node(node)]:
@@ -134,22 +118,11 @@ def is_enough(
             enough = enough and lost_reservation(cluster.engine.ledger, booking) is None
             yield
         for pod, node in pods:
-            enough = enough and (yield from _takes(cluster.predicates, pod, node))
+            enough = enough and (yield from takes(cluster.predicates, pod, node))
         yield from aside.bring_back_in_steps()
         return enough
     finally:
         aside.bring_back()
-
-
-def _takes(predicates: Predicates, pod: Pod, node: str) -> Steps[bool]:
-    """Return, in steps, whether a node has room for a pod beside all others, whether it is counted there or not."""
-    counted = predicates.remove(pod.metadata.uid)
-    try:
-        yield from predicates.prepare(pod)
-        return (yield from predicates.reason(pod, node)) is None
-    finally:
-        if counted:
-            predicates.place(pod, counted)
 
 
 def _levels(cluster: VictimSearchInput, rules: EvictionRules, priority: int) -> Steps[list[int]]:
@@ -161,54 +134,6 @@ def _levels(cluster: VictimSearchInput, rules: EvictionRules, priority: int) -> 
         if number % _LOOKED_AT == 0:
             yield
     return [min(below, default=priority), *(level + 1 for level in sorted(below))]
-
-
-class _WithoutPods:
-    """Pods that are looked at as if they were gone, or had no reservation."""
-
-    def __init__(self, cluster: VictimSearchInput) -> None:
-        self._ledger, self._predicates, self._pods = cluster.engine.ledger, cluster.predicates, cluster.pods
-        self._reservations: list[tuple[Pod, Booking | None, str]] = []
-        self._gone: dict[str, tuple[Pod, Booking, str]] = {}
-
-    def claim(self, pod: Pod) -> None:
-        """Look at a pod that waits as if nothing were kept for it."""
-        uid = pod.metadata.uid
-        self._reservations.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
-
-    def take(self, uid: str) -> None:
-        """Look at a bound pod as if it were gone."""
-        pod, booking = self._pods.get(uid), self._ledger.booking(uid)
-        if pod is None or booking is None or booking.reserved or uid in self._gone:
-            return
-        self._ledger.take_out(uid)
-        self._gone[uid] = (pod, booking, self._predicates.remove(uid))
-
-    def leave(self, uid: str) -> None:
-        """Look at a bound pod as it is again."""
-        taken = self._gone.pop(uid, None)
-        if taken is not None:
-            pod, booking, node = taken
-            self._ledger.put_back(booking)
-            if node:
-                self._predicates.place(pod, node)
-
-    def bring_back_in_steps(self) -> Steps[None]:
-        """Undo all, in steps."""
-        for uid in list(self._gone):
-            self.leave(uid)
-            yield
-        while self._reservations:
-            pod, reservation, node = self._reservations.pop()
-            if reservation is not None:
-                self._ledger.bring_back(reservation)
-            if node:
-                self._predicates.place(pod, node)
-            yield
-
-    def bring_back(self) -> None:
-        """Undo all."""
-        at_once(self.bring_back_in_steps())
 
 
 class _Attempt:
@@ -230,7 +155,7 @@ class _Attempt:
         self._budget_before = rules.budget
         self._below, self._now_ns = below, now_ns
         self._losses = EvictionLosses(self._ledger, rules.facts, now_ns / _SECOND)
-        self._aside = _WithoutPods(cluster)
+        self._aside = WithoutPods(cluster)
         self._victims: dict[str, Booking] = {}
         self._most_important = NOTHING.priority  # of the victims
         self._guarded: Counter[Hashable] = Counter()  # by the name of a budget: how many victims it guards
@@ -451,4 +376,4 @@ class _Attempt:
         booking = self._ledger.booking(pod.metadata.uid)
         if booking is not None and lost_reservation(self._ledger, booking) is not None:
             return False
-        return at_once(_takes(self._predicates, pod, place.node))
+        return at_once(takes(self._predicates, pod, place.node))
