@@ -24,13 +24,29 @@ static CUresult may_create(CUdevice device) {
 }
 
 /* Held while a context is made and measured, so that each is charged what it took itself. Recursive, since the driver is
- * called with it held: a profiler's callback may come back here in the same thread. */
+ * called with it held: a profiler's callback may come back here in the same thread. A thread that were cancelled meanwhile
+ * would take the mutex along, so none is. */
 static pthread_mutex_t contexts_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int held, cancelling; /* how often, and what the thread that has it allowed before */
+
+static void lock_contexts(void) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&contexts_mutex);
+    if (!held++) cancelling = before;
+}
+
+static void unlock_contexts(void) {
+    const int before = cancelling;
+    const bool last = held > 0 && !--held; /* a child that was forked meanwhile holds nothing */
+    pthread_mutex_unlock(&contexts_mutex);
+    if (last) pthread_setcancelstate(before, NULL);
+}
 
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
     CUresult result = may_create(device);
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&contexts_mutex);
+    lock_contexts();
     gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     return CUDA_SUCCESS;
 }
@@ -41,7 +57,7 @@ static CUresult end_create(const struct gputile_overhead *overhead, CUresult res
     if (result == CUDA_SUCCESS && (result = gputile_overhead_end(overhead, &bytes)) != CUDA_SUCCESS)
         CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
     else if (result == CUDA_SUCCESS) gputile_context_add(*context, overhead->gpu, bytes);
-    pthread_mutex_unlock(&contexts_mutex);
+    unlock_contexts();
     return result;
 }
 
@@ -122,9 +138,9 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
 }
 
 GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    pthread_mutex_lock(&contexts_mutex);
+    lock_contexts();
     CUresult result = make_primary(context, device);
-    pthread_mutex_unlock(&contexts_mutex);
+    unlock_contexts();
     return result;
 }
 
@@ -138,7 +154,7 @@ struct release {
 
 static struct release begin_release(CUdevice device, bool reset) {
     struct release release = {.device = device, .reset = reset, .seen = device >= 0 && device < MOST_DEVICES};
-    pthread_mutex_lock(&contexts_mutex);
+    lock_contexts();
     if (!release.seen) return release;
     release.owner = gputile_context_owner(primary[device]);
     if (reset || retained[device] <= 1) timeslice_forget_context(primary[device]);
@@ -154,7 +170,7 @@ static CUresult end_release(const struct release *release, CUresult result) {
             primary[device] = NULL;
         }
     }
-    pthread_mutex_unlock(&contexts_mutex);
+    unlock_contexts();
     return result;
 }
 
@@ -181,10 +197,10 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 /* The device whose primary context this is, -1 for another; `more` users of it have come. */
 static CUdevice device_of_primary(CUcontext context, unsigned more) {
     CUdevice found = -1;
-    pthread_mutex_lock(&contexts_mutex);
+    lock_contexts();
     for (CUdevice device = 0; device < MOST_DEVICES && context; device++)
         if (primary[device] == context) found = device, retained[device] += more;
-    pthread_mutex_unlock(&contexts_mutex);
+    unlock_contexts();
     return found;
 }
 
@@ -216,7 +232,7 @@ GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
 
 /* A child made by fork has none of them. */
 static void in_child(void) {
-    contexts_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    contexts_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, held = 0;
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 

@@ -98,6 +98,7 @@ static struct context *new_context(void) {
 
 static CUresult create(CUcontext *made, int device) {
     if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    usleep(50); /* a driver takes longer, and opens files meanwhile: a thread may be cancelled there, as here */
     CUresult result = take(device, gpu_of(device)->context_bytes);
     if (result) return result;
     struct context *context = new_context();

@@ -345,6 +345,13 @@ def test_threads_that_are_cancelled(one_gpu: Maker, tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("M4")
+def test_threads_that_are_cancelled_while_they_make_a_context(one_gpu: Maker) -> None:
+    """No other thread waits for ever, and nothing but the contexts of cancelled threads is held."""
+    container = one_gpu(1000, context_mib=1)
+    assert container.run([program("cancel"), "400", "contexts"]) == "done\n"
+
+
+@pytest.mark.requirement("M4")
 def test_threads(one_gpu: Maker) -> None:
     """Threads of one process, in every way to memory: all that was counted is given back."""
     container = one_gpu(40)
