@@ -100,6 +100,13 @@ def test_a_pod_that_fits_now(state: str, tmp_path: Path) -> None:
     assert "It would fit if" not in text
 
 
+def test_a_resource_that_is_nearly_right_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "state.yaml"
+    file.write_text(CLUSTER + pod("p", 1).replace("gpu-mem:", "gpu-memm:"), encoding="utf-8")
+    said = explained(str(file), "team/p", code=3)
+    assert 'No node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?' in said
+
+
 def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
     assert "there is no pod default/waits; there is team/waits" in explained(state, "waits", code=2)
     assert "there is no pod team/nobody\n" in explained(state, "team/nobody", code=2)

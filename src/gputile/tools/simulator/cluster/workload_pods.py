@@ -14,7 +14,6 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.names import broken_label_name
-from gputile.api.well_known import GPU_RESOURCES
 from gputile.tools.simulator.admission.chain import checked
 from gputile.tools.simulator.admission.quotas import exceeded, unnamed
 from gputile.tools.simulator.admission.service_allocations import allocated_twice
@@ -128,9 +127,7 @@ class _Expander:
         self.expansion = Expansion(intake=intake, manifests=manifests)
         self._intake = intake
         self._nodes = nodes
-        self._mistyped = MistypedResources(
-            {*GPU_RESOURCES, *(name for each in nodes for name in each.status.allocatable)}
-        )
+        self._mistyped = MistypedResources(nodes)
         self._templates = ReferredTemplates(manifests)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
@@ -306,7 +303,7 @@ class _Expander:
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         prefix = f"{path}." if path else ""
         self.expansion.notes += (Note(each, origin) for each in doubts(prefix, pod["metadata"], pod["spec"]))
-        self.expansion.notes += (Note(each, origin) for each in self._mistyped.told(prefix, pod["spec"]))
+        self.expansion.notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, pod["spec"]))
         if node := admitted.spec.node_name:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{path}.spec.nodeName".lstrip("."), rule)

@@ -23,6 +23,7 @@ from gputile.tools.simulator.explanation.node_reports import (
 )
 from gputile.tools.simulator.explanation.remedies import Remedy, remedies
 from gputile.tools.simulator.explanation.why_there import why_there
+from gputile.tools.simulator.rules.pods.mistyped_resources import MistypedResources
 
 NODES_NAMED: Final = 10
 
@@ -71,6 +72,9 @@ def _pending(subject: Subject) -> PodExplanation:
     else:
         ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
+        containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
+        asked = (name for container in containers for name in container.resources.limits)
+        text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
     return PodExplanation(subject.pod, state, text, bool(fitting), reports, remedies(subject, reports))
 

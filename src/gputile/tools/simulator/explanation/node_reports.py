@@ -90,7 +90,7 @@ class Subject:
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self._others = {other.metadata.uid: other for other in others}
-        self.pod = pod
+        self.pod, self.nodes = pod, nodes
         self.configuration = configuration
         self.request = self.request_of(pod)
         self.predicates = Predicates(nodes)

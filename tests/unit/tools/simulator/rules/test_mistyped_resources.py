@@ -2,13 +2,15 @@
 
 import pytest
 
+from gputile.api.core import Node, NodeStatus
 from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
 from gputile.tools.simulator.rules.pods.mistyped_resources import MistypedResources
 
 
 def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:
     containers = [{"resources": {"limits": {name: 1}}} for name in names]
-    return list(MistypedResources({*GPU_RESOURCES, *offered}).told("", {"containers": containers}))
+    node = Node(status=NodeStatus(allocatable=dict.fromkeys(offered, "1")))
+    return list(MistypedResources([node]).in_spec("", {"containers": containers}))
 
 
 @pytest.mark.parametrize(
