@@ -10,8 +10,6 @@ from gputile.cli.app import NODES_AND_SERVICES, PEOPLE, app
 from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
-FIRST_POD = Path(__file__).resolve().parents[3] / "examples" / "first-pod.yaml"
-
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
 SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console", "uvicorn"}
 COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
@@ -52,7 +50,9 @@ def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) ->
     (tmp_path / "cluster.yaml").write_text(
         "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: 'n', mode: share, gpus: {memory: 15GiB}}]\n"
     )
-    files = ("--cluster", str(tmp_path / "cluster.yaml"), "-f", str(FIRST_POD))
+    spec = "{containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 1}}}]}"
+    (tmp_path / "pod.yaml").write_text(f"{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {spec}}}")
+    files = ("--cluster", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "pod.yaml"))
     found = imported("main", "simulate", *files)
     assert not {"aiohttp", "asyncio", "pydantic", "rich.console", "highspy"} & found
 
