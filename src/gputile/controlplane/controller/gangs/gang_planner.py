@@ -55,17 +55,17 @@ class _Refused:
 
 
 class GangPlanner:
-    """Decides round by round; ``new_plan`` gives each plan a name of its own.
+    """Decides round by round; ``new_plan_name`` returns a name that no plan has had.
 
     What it remembers is of gangs that have unbound pods, and goes with them.
     """
 
-    def __init__(self, cluster_state: ClusterState, new_plan: Callable[[], str]) -> None:
+    def __init__(self, cluster_state: ClusterState, new_plan_name: Callable[[], str]) -> None:
         self._cluster_state = cluster_state
         self._configuration = cluster_state.ledger.configuration
         self._gangs = Gangs(cluster_state)
         self._starvation = StarvationTimeout(self._configuration.gangs)
-        self._reservations = GangReservations(cluster_state, new_plan, self._starvation)
+        self._reservations = GangReservations(cluster_state, new_plan_name, self._starvation)
         self._reports = GangReports(cluster_state)
         self._searches = GangSearches(cluster_state)
         self._reach = GangReach(cluster_state)
@@ -131,7 +131,7 @@ class GangPlanner:
         return self._reports.states()
 
     def waiting_since(self) -> float:
-        """Return since when the gang has been without GPUs that has been longest, Unix time in seconds; 0: none is."""
+        """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
         return self._reports.waiting_since()
 
     def without_room(self) -> list[Pod]:
@@ -156,6 +156,7 @@ class GangPlanner:
     def abandon(self) -> Steps[None]:
         """Take back, in steps, what was expected of a round that was given up: nothing of it is written."""
         yield from self._reservations.take_back(self._round)
+        self._reports.take_back()
         self._round = GangRound()
         self._searches.end_cycle()  # else the next round would leave out what this one has searched for
 
@@ -240,7 +241,7 @@ class GangPlanner:
 
     def _start(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
         """Write the reservations of a plan that may start."""
-        yield from self._reservations.write(gang, plan, len(plan.places), result, starts=True)
+        yield from self._reservations.plan(gang, plan, len(plan.places), result, starts=True)
         result.planned += 1
         text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {_nodes(plan)}"
         self._reports.tell(gang, _PLANNED, text, result, warning=False)
@@ -250,7 +251,7 @@ class GangPlanner:
     def _keep_places(self, gang: Gang, found: GangVictims, result: GangRound) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
         plan = yield from self.preemption.reserve(gang, found)
-        yield from self._reservations.write(gang, plan, len(plan.places), result, starts=False)
+        yield from self._reservations.plan(gang, plan, len(plan.places), result, starts=False)
         leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._reports.tell(gang, _PREEMPTING, text, result, warning=False)
@@ -267,9 +268,7 @@ class GangPlanner:
             yield from self._start(gang, preempting.plan, result)
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
-            yield from self._reservations.write(
-                gang, preempting.plan, len(preempting.plan.places), result, starts=False
-            )
+            yield from self._reservations.plan(gang, preempting.plan, len(preempting.plan.places), result, starts=False)
         elif evictions := (yield from preemption.due(gang.name, preempting)):
             result.evictions.append(evictions)
         return True

@@ -1,4 +1,4 @@
-"""Keeps what was last told of each gang, and since when it has been without GPUs."""
+"""Keeps what was last told of each gang, so that it is told once, and since when it lacks GPUs."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -8,44 +8,57 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound
-from gputile.controlplane.controller.gangs.gang_searches import TOO_LARGE
 from gputile.core.devices.gang_membership import GangName
 
 _SECOND = 10**9
-_WANTS_GPUS: Final = (EventReason.GANG_WAITING, EventReason.GANG_BEHIND, TOO_LARGE, EventReason.GANG_PREEMPTING)
-STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_WANTS_GPUS)
+_LACKS_GPUS: Final = (
+    EventReason.GANG_WAITING,
+    EventReason.GANG_BEHIND,
+    EventReason.GANG_TOO_LARGE,
+    EventReason.GANG_PREEMPTING,
+)
+STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_GPUS)
+"""The reasons of the events that tell in which state a gang is."""
 
 
 class GangReports:
-    """The events of gangs, each told once until another one is."""
+    """The events that tell the states of gangs. An event is left out where the one before it said the same."""
 
     def __init__(self, cluster_state: ClusterState) -> None:
         self._cluster_state = cluster_state
         self._reported: dict[GangName, tuple[EventReason, str]] = {}
-        self._wanting: dict[GangName, int] = {}  # since when gangs have been without GPUs, Unix time in nanoseconds
+        self._lacking_since: dict[GangName, int] = {}  # Unix time in nanoseconds
+        self._told_now: list[GangName] = []  # in this round
 
     def begin(self, names: Collection[GangName]) -> None:
         """Begin a round: forget all gangs but those ``names``."""
-        for remembered in (self._reported, self._wanting):
+        self._told_now = []
+        for remembered in (self._reported, self._lacking_since):
             for name in remembered.keys() - names:
                 del remembered[name]
-        for name, since_ns in self._wanting.items():
-            self._wanting[name] = min(since_ns, self._cluster_state.now_ns)  # the clock was ahead
+        for name, since_ns in self._lacking_since.items():
+            self._lacking_since[name] = min(since_ns, self._cluster_state.now_ns)  # the clock was set back
 
     def states(self) -> Counter[EventReason]:
         """Return how many gangs there are by the reason of the event that was last told of them."""
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return since when the gang has been without GPUs that has been longest, Unix time in seconds; 0: none is."""
-        return min(self._wanting.values(), default=0) / _SECOND
+        """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
+        return min(self._lacking_since.values(), default=0) / _SECOND
+
+    def take_back(self) -> None:
+        """Tell the events of a round again that was given up before they were written."""
+        for name in self._told_now:
+            self._reported.pop(name, None)
 
     def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
-        """Add an event to the round, unless it is the one that was told last of this gang."""
-        if reason in _WANTS_GPUS:
-            self._wanting.setdefault(gang.name, self._cluster_state.now_ns)
+        """Add an event to the round, unless the last one of this gang said the same."""
+        if reason in _LACKS_GPUS:
+            self._lacking_since.setdefault(gang.name, self._cluster_state.now_ns)
         else:
-            self._wanting.pop(gang.name, None)
+            self._lacking_since.pop(gang.name, None)
         if self._reported.get(gang.name) != (reason, message):
             self._reported[gang.name] = (reason, message)
+            self._told_now.append(gang.name)
             result.events.append(GangEvent(gang.unreserved, reason, message, warning))

@@ -19,20 +19,26 @@ _SECOND = 10**9
 
 
 class GangReservations:
-    """``new_plan`` gives each plan a name of its own."""
+    """Adds to a round what is to be written; the cluster state counts it from then on.
 
-    def __init__(self, cluster_state: ClusterState, new_plan: Callable[[], str], starvation: StarvationTimeout) -> None:
-        self._cluster_state, self._new_plan, self._starvation = cluster_state, new_plan, starvation
+    ``new_plan_name`` returns a name that no plan has had.
+    """
+
+    def __init__(
+        self, cluster_state: ClusterState, new_plan_name: Callable[[], str], starvation: StarvationTimeout
+    ) -> None:
+        self._cluster_state, self._new_plan_name, self._starvation = cluster_state, new_plan_name, starvation
         self._configuration = cluster_state.ledger.configuration
 
-    def write(self, gang: Gang, plan: GangPlan, pods: int, result: GangRound, *, starts: bool) -> Steps[None]:
-        """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs.
+    def plan(self, gang: Gang, plan: GangPlan, pod_count: int, result: GangRound, *, starts: bool) -> Steps[None]:
+        """Reserve the places of ``plan`` for its pods, ``pod_count`` of which start together.
 
-        Where it is not one that ``starts``, nobody may take a place of it.
+        Pods of the gang without a place in it lose their reservations. Unless the plan ``starts``, the extender binds
+        none of its pods.
         """
-        name = f"{gang.name.name}/{self._new_plan()}"[-253:]
+        name = f"{gang.name.name}/{self._new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
-        size = with_gpus if starts else pods
+        size = with_gpus if starts else pod_count
         expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
         first = _first(gang.unreserved, plan) if starts else ""
         repeated = starts and (gang.repeated or self._starvation.reserves(gang.name))
@@ -45,7 +51,7 @@ class GangReservations:
                 reservation = Reservation(
                     plan=name,
                     size=size,
-                    pods=pods,
+                    pods=pod_count,
                     node=place.node,
                     expires_ns=expires_ns,
                     allocation=place.allocation,
@@ -55,49 +61,52 @@ class GangReservations:
                 writes.append(ReservationPatch(pod, reservation))
             elif RESERVATION_ANNOTATION in pod.metadata.annotations:
                 writes.append(ReservationPatch(pod, None))
-        yield from self._expect(writes, result)
+        yield from self._add_to(writes, result)
 
     def renew(self, gang: Gang, result: GangRound) -> Steps[None]:
-        """Let reservations of a started plan end as late as new ones."""
+        """Extend the reservations of a started plan that end soon."""
         ends = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
         reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
         writes = [
             ReservationPatch(pod, msgspec.structs.replace(reservation, expires_ns=ends))
             for pod, reservation in reservations
         ]
-        yield from self._expect(writes, result)
+        yield from self._add_to(writes, result)
 
     def keep_what_fits(self, gang: Gang, plan: GangPlan, result: GangRound) -> Steps[None]:
-        """Reserve what there is for a gang that has waited too long, where that is more than it has reserved."""
+        """Reserve what fits for a gang that has waited too long, where that is more than it has or some of it ends."""
         reserved = sum(self._cluster_state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self._cluster_state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
-            yield from self.write(gang, plan, gang.needed, result, starts=False)
+            yield from self.plan(gang, plan, gang.needed, result, starts=False)
 
     def remove(self, gang: Gang, result: GangRound) -> Steps[None]:
-        """Remove the reservations of pods that wait, and those that have ended: the extender's clock may differ."""
+        """Remove the reservations of the pods that wait.
+
+        Those that have ended go as well, since the extender's clock may differ.
+        """
         writes = [
             ReservationPatch(pod, None) for pod in gang.unreserved if RESERVATION_ANNOTATION in pod.metadata.annotations
         ]
-        yield from self._expect(writes, result)
+        yield from self._add_to(writes, result)
 
     def take_back(self, result: GangRound) -> Steps[None]:
-        """Take back, in steps, what was expected of a round of which nothing is written."""
-        for write in [write for gang in result.reservations for write in gang]:
-            self._cluster_state.not_written(write.pod)
+        """Have the cluster state count nothing, in steps, of a round that was given up before it was written."""
+        for patch in [patch for patches in result.reservations for patch in patches]:
+            self._cluster_state.not_written(patch.pod)
             yield
 
-    def _expect(self, writes: Sequence[ReservationPatch], result: GangRound) -> Steps[None]:
-        expected: list[ReservationPatch] = []
+    def _add_to(self, writes: Sequence[ReservationPatch], result: GangRound) -> Steps[None]:
+        added: list[ReservationPatch] = []
         if writes:
-            result.reservations.append(expected)
-        for write in writes:
-            self._cluster_state.expect(write.pod, write.reservation)
-            expected.append(write)
+            result.reservations.append(added)
+        for patch in writes:
+            self._cluster_state.expect(patch.pod, patch.reservation)
+            added.append(patch)
             yield
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the pod that the plan begins with: of those that the extender binds, the first in line."""
+    """Return the UID of the pod that is bound first: the extender binds those with GPUs, in the order of their line."""
     with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
     return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""

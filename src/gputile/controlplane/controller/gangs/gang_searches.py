@@ -122,7 +122,7 @@ class GangSearches:
         """
         cluster_state, known = self._cluster_state, self._known(gang, beside, starved=starved)
         if known is not None:
-            return GangSearch(None if self.is_too_large(gang) else known)
+            return self._too_large(gang) or GangSearch(known)
         members: list[GangCandidate] = []
         try:
             for pod in gang.unreserved:
@@ -138,12 +138,16 @@ class GangSearches:
         if plan.fits:
             return GangSearch(plan)
         self._tried[gang.name] = self._failed(gang, freed, (plan, room, beside), tried)
-        alone = yield from self._in_the_empty_cluster(gang, pods, members)
+        yield from self._in_the_empty_cluster(gang, pods, members)
+        return self._too_large(gang) or GangSearch(plan)
+
+    def _too_large(self, gang: Gang) -> GangSearch | None:
+        """Return that the gang can never start, None where it may some day."""
         if not self.is_too_large(gang):
-            return GangSearch(plan)
+            return None
         text = (
-            f"{gang.together} can never start here: the empty cluster has room for {alone.room}; add nodes, "
-            "or ask for less"
+            f"{gang.together} can never start here: the empty cluster has room for "
+            f"{self._alone[gang.name].plan.room}; add nodes, or ask for less"
         )
         return GangSearch(None, TOO_LARGE, text)
 
@@ -188,14 +192,12 @@ class GangSearches:
         grown, cycle = self._cluster_state.grown, self._cycle
         return _Tried(pods, gang.needed, freed, grown, cycle, plan, room, beside, now_ns, again_ns, failures)
 
-    def _in_the_empty_cluster(
-        self, gang: Gang, pods: frozenset[str], members: Sequence[GangCandidate]
-    ) -> Steps[GangPlan]:
+    def _in_the_empty_cluster(self, gang: Gang, pods: frozenset[str], members: Sequence[GangCandidate]) -> Steps[None]:
+        """Remember what the empty cluster has for the gang, unless that is known."""
         known, grown = self._alone.get(gang.name), self._cluster_state.grown
         if known is None or (known.pods, known.needed, known.grown) != (pods, gang.needed, grown):
             plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement)
-            known = self._alone[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
-        return known.plan
+            self._alone[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
 
     def _search(
         self,

@@ -8,6 +8,7 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, ResourceRequirements, SchedulingGate
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -98,6 +99,16 @@ def test_gates_go_only_after_all_places_are_written() -> None:
     second = bench.round()
     assert not second.reservations
     assert sorted(each.metadata.name for each in second.gates) == ["g-0", "g-1"]
+
+
+def test_what_a_round_that_was_given_up_would_have_told_is_told_by_the_next() -> None:
+    bench = Bench(gpus=1)
+    bench.gang("g", 3)
+    told = said(bench.round())
+    assert told == {"g": EventReason.GANG_TOO_LARGE}
+    at_once(bench.planner.abandon())
+    assert said(bench.round()) == told
+    assert said(bench.round()) == {}
 
 
 def test_priority_goes_before_age_and_age_before_the_rest() -> None:
