@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from docs.generator.tables import code, table
 
-from gputile.api.old_keys import OldKeys
+from gputile.api.old_json_keys import OldKeys
 from gputile.cli.commands.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]

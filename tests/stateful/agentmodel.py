@@ -44,7 +44,7 @@ from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.decisions.publishing.published import wanted_status
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
-from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import MPS_DIRECTORY, HostPaths

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
-from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.processes import arbiter_process
 from gputile.node.agent.processes.arbiter_process import ArbiterProcess

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gputile.api.field_mistake import described
-from gputile.api.old_keys import OldKeys
+from gputile.api.old_json_keys import OldKeys
 from gputile.tools.views.node_summaries import NodeSummary
 
 

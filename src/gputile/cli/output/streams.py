@@ -125,7 +125,7 @@ def write_json(value: Any) -> None:
 
     import msgspec
 
-    from gputile.api.old_keys import with_old_keys
+    from gputile.api.old_json_keys import with_old_keys
 
     text = msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n"
     if not _takes(text):  # characters beyond ASCII are in texts only
@@ -137,7 +137,7 @@ def write_yaml(value: Any) -> None:
     """Print a result as YAML, with the keys that its JSON has."""
     import msgspec
 
-    from gputile.api.old_keys import with_old_keys
+    from gputile.api.old_json_keys import with_old_keys
     from gputile.support.yaml_writer import yaml_text
 
     plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))

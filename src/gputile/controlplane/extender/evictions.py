@@ -1,8 +1,8 @@
 """Asks the API server to evict pods for those that preempt, and remembers what came of it.
 
 Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. Pods whose eviction was refused are not
-chosen again for a while (``refused_evictions``). A gang that has to leave whole does so whatever becomes of the
-reservation that it leaves for (``half_left_gangs``).
+chosen again for a while (``refused_evictions``). A gang that has to leave whole leaves whole, also where the
+reservation that it makes room for is given up meanwhile (``half_left_gangs``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,16 +34,16 @@ class EvictionSources:
     budgets: Budgets
 
 
-class Asked(Enum):
-    """What came of an eviction that was not refused."""
+class EvictionAnswer(Enum):
+    """What came of an eviction that did not fail."""
 
     ACCEPTED = "accepted"
-    GONE = "gone"
-    NO_LONGER_ACTIVE = "no longer active"  # another extender is the leader now
+    GONE = "gone"  # the pod, or the one of this UID
+    NOT_SENT = "not sent"  # another extender may lead by now
 
 
 class Evictions:
-    """``accepted`` and ``refused`` count evictions, for metrics."""
+    """Sends evictions one by one. ``accepted`` and ``refused`` count them for metrics; unanswered ones are refused."""
 
     def __init__(
         self,
@@ -66,28 +66,30 @@ class Evictions:
         return self._leaving.keys()
 
     def rules(self, unsure: Iterable[str], *, refused_too: bool, soon_s: float) -> EvictionRules:
-        """Return the rules by which pods may be evicted now; ``refused_too`` also those that were refused lately.
+        """Return the rules by which pods may be evicted now.
 
-        The evictions of ``unsure`` were not answered. A pod that leaves within ``soon_s`` counts as gone.
+        The evictions of the UIDs ``unsure`` were not answered. ``refused_too`` allows pods that were refused lately. A
+        pod that leaves within ``soon_s`` seconds counts as gone.
         """
         bound_pods, budgets = self._sources.bound_pods, self._sources.budgets
         budget = budgets.budget if refused_too else self._budget
         return EvictionRules(bound_pods.facts, bound_pods.gangs, {*self._leaving, *unsure}, budget, soon_s=soon_s)
 
     def _budget(self, uid: str) -> EvictionBudget | None:
+        # One that was refused lately counts as guarded by a budget of its own that allows nothing.
         return EvictionBudget(uid, 0) if self._refused_lately.among([uid]) else self._sources.budgets.budget(uid)
 
-    def begin(self, uids: Sequence[str], rules: EvictionRules, preemptor: str, why: str) -> list[str]:
-        """Note that pods are about to be evicted; return them in the order in which to ask."""
+    def begin_all(self, uids: Sequence[str], rules: EvictionRules, preemptor: str, why: str) -> list[str]:
+        """Note that pods are about to be evicted; return them with those first that may be refused."""
         at_once(self._half_left.begin(uids, rules, preemptor, why))
         return self._refused_lately.first(uids)
 
     def due(self) -> list[list[StayingPod]]:
-        """Return the pods that stay of gangs that leave whole and are to be asked now, gang by gang."""
+        """Return whom to evict now of gangs that have left in part and must leave whole, gang by gang."""
         return at_once(self._half_left.due())
 
     def forget(self) -> None:
-        """Forget the evictions of pods that are gone, and those that no watch has shown for too long."""
+        """Forget the evictions of pods that are gone, and those that have come to nothing."""
         now = self._clock.monotonic()
         self._leaving = {
             uid: at
@@ -95,30 +97,33 @@ class Evictions:
             if self._ledger.booking(uid) is not None and now - at < EVICTED_S
         }
 
-    async def ask(self, uid: str, facts: EvictionFacts, why: str) -> Asked | KubeError:
-        """Ask for the eviction of a pod; return the error where it is refused, or nobody answers."""
+    async def ask(self, uid: str, facts: EvictionFacts, why: str) -> EvictionAnswer | KubeError:
+        """Ask for the eviction of a pod; return the error where it is refused, or nobody answers.
+
+        A conflict means that another pod has the name now: the UID is a precondition.
+        """
         try:
             await self._api.evict(facts.namespace, facts.name, uid, why)
         except NoLongerActive:
-            return Asked.NO_LONGER_ACTIVE
+            return EvictionAnswer.NOT_SENT
         except (NotFound, Conflict):
             self._half_left.was_evicted(uid)
-            return Asked.GONE
+            return EvictionAnswer.GONE
         except KubeError as error:
             self.refused += 1
             self._refused_lately.refused(uid, error)
             self._half_left.was_refused(uid, perhaps_evicted=error.may_have_been_executed)
             return error
         self.accepted += 1
-        self.left(uid)
+        self.told_to_leave(uid)
         self._notify(PodEvent(_named_pod(uid, facts), False, EventReason.PREEMPTED, why, latest=True))
-        return Asked.ACCEPTED
+        return EvictionAnswer.ACCEPTED
 
-    async def ask_rest(self, rest: Sequence[StayingPod]) -> None:
-        """Ask for the evictions of those that stay of one gang, until one is refused."""
-        for uid, facts, why in rest:
+    async def ask_staying(self, staying: Sequence[StayingPod]) -> None:
+        """Ask for the evictions of the pods that stay of one gang, until one is refused."""
+        for uid, facts, why in staying:
             asked = await self.ask(uid, facts, why)
-            if asked is Asked.NO_LONGER_ACTIVE:
+            if asked is EvictionAnswer.NOT_SENT:
                 return
             if isinstance(asked, KubeError):
                 said = f"others of its gang have left, and its eviction was refused: {asked}"
@@ -126,8 +131,8 @@ class Evictions:
                 self._notify(PodEvent(_named_pod(uid, facts), True, reason, said, latest=True))
                 return
 
-    def left(self, uid: str) -> None:
-        """Note that a pod was told to leave."""
+    def told_to_leave(self, uid: str) -> None:
+        """Note that the eviction of a pod was accepted."""
         self._leaving[uid] = self._clock.monotonic()
         self._half_left.was_evicted(uid)
 

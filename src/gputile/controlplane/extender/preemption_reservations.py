@@ -21,7 +21,7 @@ from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.evictions import Asked, Evictions, EvictionSources
+from gputile.controlplane.extender.evictions import EvictionAnswer, Evictions, EvictionSources
 from gputile.controlplane.extender.pod_api import PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
@@ -224,9 +224,9 @@ class PreemptionReservations:
                 await self._go_on(booking)
         for uid in [uid for uid in self._preempting if not self._is_reserved(uid)]:
             await self._ended(self._preempting.pop(uid))
-        for rest in self.evictions.due():
+        for staying in self.evictions.due():
             if active():
-                await self.evictions.ask_rest(rest)
+                await self.evictions.ask_staying(staying)
 
     def _latest_end(self, booking: Booking) -> float:
         """Return when a place is given up at the latest: a reservation ends too late where a clock was wrong."""
@@ -294,7 +294,7 @@ class PreemptionReservations:
             except KubeError:
                 return False
             if found is None or found.metadata.uid != uid or found.metadata.deletion_timestamp:
-                self.evictions.left(uid)
+                self.evictions.told_to_leave(uid)
         preempting.unsure = ""
         return True
 
@@ -315,19 +315,19 @@ class PreemptionReservations:
         if kept is None:
             return
         said = f"preempted by pod {preempting.pod.key} on node {kept.node}"
-        for uid in self.evictions.begin(uids, self.rules(), preemptor, said):
+        for uid in self.evictions.begin_all(uids, self.rules(), preemptor, said):
             facts, booking = self._sources.bound_pods.facts.get(uid), self._ledger.booking(preemptor)
             if booking is None or not booking.reserved or booking.plan != preempting.plan:
                 return
             if facts is None:
                 continue
             asked = await self.evictions.ask(uid, facts, said)
-            if asked is Asked.NO_LONGER_ACTIVE:
+            if asked is EvictionAnswer.NOT_SENT:
                 return
             if isinstance(asked, KubeError):
                 await self._eviction_failed(preempting, uid, facts, asked)
                 return
-            preempting.evicted |= asked is Asked.ACCEPTED
+            preempting.evicted |= asked is EvictionAnswer.ACCEPTED
 
     async def _eviction_failed(self, preempting: _Preempting, uid: str, facts: EvictionFacts, error: KubeError) -> None:
         """Try again later; the place is given up where nobody has been evicted for it."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gputile.api.affinity import Affinity, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Pod
 from gputile.core.admission.json_patch import Operation
-from gputile.core.admission.rewrite import Rewriting
+from gputile.core.admission.legacy_forms import Rewriting
 from gputile.core.devices.node_type import NodeType
 from gputile.core.devices.node_type_refusal import worded
 from gputile.core.devices.request import RequestError, parse_request

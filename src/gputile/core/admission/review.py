@@ -19,6 +19,7 @@ from gputile.core.admission.gate_protection import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.pod_size import MOST_ANNOTATIONS, too_large, too_many_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
@@ -28,7 +29,6 @@ from gputile.core.admission.protected_annotations import (
     forged_on_update,
 )
 from gputile.core.admission.refusal import MOST_FOUND, AdmissionRefusal, AdmissionRule
-from gputile.core.admission.rewrite import rewrite
 from gputile.core.admission.sharing_annotations import broken_shares
 from gputile.core.devices.node_type import NodeType
 

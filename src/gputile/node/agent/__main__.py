@@ -13,7 +13,7 @@ from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.kube.access.kubeconfig import load_access
 from gputile.kube.errors import ConfigError
-from gputile.node.agent.files.node_files import StateError
+from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.serve import GatewayLink, serve
 from gputile.node.agent.settings import decode_settings
 from gputile.node.gateway.messages import LINK

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.cdi_files import CdiFiles
-from gputile.node.agent.files.node_files import NodeFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.host import GpuMonitor, HostPaths

@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Annotated, ClassVar, Final
 
 from gputile.api.field_mistake import described
-from gputile.api.old_keys import OldKeys
+from gputile.api.old_json_keys import OldKeys
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from gputile.api.field_mistake import described
-from gputile.api.old_keys import OldKeys
+from gputile.api.old_json_keys import OldKeys
 from gputile.tools.replay.engine import Curve
 
 POINTS = (95, 100, 130)

@@ -14,7 +14,7 @@ import msgspec
 
 from gputile.api.field_mistake import described
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Terminated, WorkloadCondition
-from gputile.tools.views.remedies import remedy_of
+from gputile.tools.views.component_remedies import remedy_of
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 # The kubelet's reasons why a container waits: for its image, for what only somebody can mend, and for its turn.

@@ -11,8 +11,8 @@ import pytest
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.node.agent.decisions.answers.allocate import Limits
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.files.node_files import NodeFiles
 from gputile.node.agent.files.nosuid import is_ours
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.files.usage_mount import mount_usage

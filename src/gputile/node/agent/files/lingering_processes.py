@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.allocation_files import NodeFiles
 
 LONGEST_S: Final = 120.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
-from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.arbiter.assignment_message import Assignment, encode_assignment
 from gputile.node.arbiter.usage_message import Spent, Totals, decode_usage
 from gputile.support.process_supervision import Restarts, end

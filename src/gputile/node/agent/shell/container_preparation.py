@@ -6,10 +6,10 @@ from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, AllocateAnswer, Limits
 from gputile.node.agent.decisions.answers.mps_clients import CONTAINER_PIPES, PIPE_ENV, daemon_name
 from gputile.node.agent.decisions.calls.container_start import Start
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts
 from gputile.node.agent.files.lingering_processes import LingeringProcesses
-from gputile.node.agent.files.node_files import NodeFiles
 from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
 from gputile.node.agent.processes.arbiter_process import ArbiterProcess

@@ -15,8 +15,8 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, only_for, prestart, unmatched
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
-from gputile.node.agent.files.node_files import NodeFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState

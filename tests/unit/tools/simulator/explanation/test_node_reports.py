@@ -27,7 +27,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.admission.completion import tolerate
 from gputile.core.admission.json_patch import apply_patch
-from gputile.core.admission.rewrite import rewrite
+from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.fit import gpu_fits, same_unit, serves
 from gputile.core.placement.shortage import gpu_shortages

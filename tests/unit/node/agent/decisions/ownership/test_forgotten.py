@@ -18,7 +18,7 @@ from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.ownership.listing_sync import settle
 from gputile.node.agent.decisions.ownership.losses import release
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
-from gputile.node.agent.files.node_files import BOOT_FILE, NodeFiles
+from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode

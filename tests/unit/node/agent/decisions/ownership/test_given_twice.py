@@ -19,7 +19,7 @@ from gputile.node.agent.decisions.calls.validation import AllocationConflict, Oc
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
-from gputile.node.agent.files.node_files import NodeFiles
+from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode

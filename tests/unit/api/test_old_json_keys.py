@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gputile.api.old_keys import OldKeys, with_old_keys
+from gputile.api.old_json_keys import OldKeys, with_old_keys
 
 
 class Part(OldKeys, frozen=True, rename="camel"):

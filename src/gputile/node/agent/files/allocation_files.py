@@ -1,4 +1,4 @@
-"""Writes the agent's files: its checkpoint, and the directory of each allocation.
+"""Writes what each allocation has on disk, its limits among it, and the agent's checkpoint.
 
 Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
 one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
