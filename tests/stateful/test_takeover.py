@@ -367,3 +367,16 @@ def test_who_takes_over_knows_what_was_bound_before_though_its_watch_lags() -> N
         machine.nobody_is_wrong()
     finally:
         machine.teardown()
+
+
+def test_the_room_of_a_binding_without_an_answer_is_nobody_elses() -> None:
+    """It is executed after all other pods were tried, or never: nobody may know which until the pod was written to."""
+    machine = TakeOver()
+    try:
+        machine.begin(stands_still=True, rate=1.0, there_is_a_lease=True)
+        machine.answers_to_bindings_come_late(0, [Fate.HELD], Fate.FINE, 16.0)
+        machine.nobody_is_wrong()
+        machine.answers_to_bindings_come_late(0, [Fate.HELD] * 3, Fate.UNREACHABLE, 16.0)
+        machine.nobody_is_wrong()
+    finally:
+        machine.teardown()
