@@ -8,6 +8,9 @@ What must hold after every step:
 * a container under a ceiling has been charged no more than that, a burst and its last turn.
 """
 
+from collections.abc import Callable
+from copy import deepcopy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,6 +160,11 @@ PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
 SPARE, LATE = QUANTUM // 6, KEPT_QUANTA * QUANTUM
 
 
+def tied_in(node: NodeTimeSlices) -> dict[str, set[str]]:
+    """Return the GPUs that each container uses together."""
+    return {name: {gpu for gpu in gpus if node.gpu(gpu).accounts[name].tied} for name, gpus in SETS.items()}
+
+
 class Sets(RuleBasedStateMachine):
     """Containers that use several GPUs together, beside others on one.
 
@@ -164,6 +172,7 @@ class Sets(RuleBasedStateMachine):
 
     * a container that has none of its set's GPUs gets all of them, or none;
     * who waits and may have the GPU gets it within a bound, whatever sets others have;
+    * what a process says changes nothing of which GPUs another container uses together;
     * no GPU is kept idle for a set for longer than two sixths of a quantum while one of a single GPU waits for it; for
       a set that has waited for long, for no longer than the rest of a turn and the longest wait.
     """
@@ -204,13 +213,38 @@ class Sets(RuleBasedStateMachine):
             if gpu in tied and not before[name] & tied:
                 assert after[name] >= tied, "whole or not at all"
 
+    def say(self, member: int, message: Callable[[NodeTimeSlices], Said]) -> None:
+        """Take in what a process says, and see that it ties and parts GPUs of its own container only.
+
+        What the time alone would change at that moment may change.
+        """
+        before, tied = self.owned(), tied_in(self.node)
+        silent = deepcopy(self.node)
+        self.follow(before, message(self.node))
+        for name, gpus in tied_in(self.node).items():
+            if gpus != tied[name] and name != PROCESSES[member]:
+                for gpu in GPUS:
+                    silent.tick(gpu, self.now)
+                assert gpus == tied_in(silent)[name], name
+
     @rule(member=st.sampled_from(sorted(PROCESSES)), data=st.data())
     def want(self, member: int, data: st.DataObject) -> None:
         gpu = data.draw(st.sampled_from(SETS[PROCESSES[member]]))
         if (member, gpu) not in self.holds:
             self.asked.add((member, gpu))
-        before = self.owned()
-        self.follow(before, self.node.want(gpu, PROCESSES[member], member, self.now))
+        self.say(member, lambda node: node.want(gpu, PROCESSES[member], member, self.now))
+
+    @rule(
+        member=st.sampled_from(sorted(PROCESSES)), data=st.data(), used=st.integers(0, 2**64 - 1), again=st.booleans()
+    )
+    def lie(self, member: int, data: st.DataObject, used: int, again: bool) -> None:
+        """Nobody gives back what is another's, perhaps by the number of its turn, and none is alive for another."""
+        gpu = data.draw(st.sampled_from(SETS[PROCESSES[member]]))
+        turns = [turn for (_, where), turn in self.holds.items() if where == gpu]
+        turn = data.draw(st.sampled_from([*turns, 4242]))
+        if (member, gpu) not in self.holds:
+            self.say(member, lambda node: node.done(gpu, member, turn, used, again, self.now))
+            self.say(member, lambda node: node.busy(gpu, member, turn, self.now))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), used=st.integers(0, 2 * QUANTUM), again=st.booleans())
@@ -219,23 +253,20 @@ class Sets(RuleBasedStateMachine):
         turn = self.holds.pop((member, gpu))
         if again:
             self.asked.add((member, gpu))
-        before = self.owned()
-        self.follow(before, self.node.done(gpu, member, turn, used, again, self.now))
+        self.say(member, lambda node: node.done(gpu, member, turn, used, again, self.now))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data())
     def busy(self, data: st.DataObject) -> None:
         member, gpu = data.draw(st.sampled_from(sorted(self.holds)))
-        before = self.owned()
-        self.follow(before, self.node.busy(gpu, member, self.holds[member, gpu], self.now))
+        self.say(member, lambda node: node.busy(gpu, member, self.holds[member, gpu], self.now))
 
     @rule(member=st.sampled_from(sorted(PROCESSES)))
     def leave(self, member: int) -> None:
         for gpu in SETS[PROCESSES[member]]:
             self.asked.discard((member, gpu))
             self.holds.pop((member, gpu), None)
-            before = self.owned()
-            self.follow(before, self.node.leave(gpu, member, self.now))
+            self.say(member, lambda node, gpu=gpu: node.leave(gpu, member, self.now))  # type: ignore[misc]
 
     @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
     def wait(self, step: int, alive: bool) -> None:

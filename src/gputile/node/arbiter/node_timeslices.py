@@ -96,8 +96,10 @@ class NodeTimeSlices:
 
     def want(self, uuid: str, key: Hashable, member: int, now: int) -> Said:
         """Take note that a process of the container ``key`` waits to submit work to a GPU."""
-        said = self._gpus[uuid].want(key, member, now)
-        self._uses(uuid, key, member, now)
+        gpu = self._gpus[uuid]
+        said = gpu.want(key, member, now)
+        if gpu.is_of(member, key):
+            self._uses(uuid, key, member, now)
         return self._after(uuid, said, now)
 
     def waits(self, uuid: str, member: int) -> bool:
@@ -111,10 +113,11 @@ class NodeTimeSlices:
     def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> Said:
         """Take a turn back; see ``TimeSliceScheduler.done``."""
         gpu = self._gpus[uuid]
-        owner = gpu.owner
+        # The account is the member's own, whoever has the turn by now: what one says ties no GPUs of another.
+        account = gpu.may_give_back(member, number)
         said = gpu.done(member, number, used, again, now)
-        if owner is not None and again:
-            self._uses(uuid, self._key_of(gpu, owner), member, now)
+        if account is not None and again:
+            self._uses(uuid, account.key, member, now)
         return self._after(uuid, said, now)
 
     def tick(self, uuid: str, now: int) -> Said:

@@ -107,19 +107,33 @@ class TimeSliceScheduler:
         account = self._members.get(member)
         return account is not None and member in account.waiting
 
+    def is_of(self, member: int, key: Hashable) -> bool:
+        """Return whether a process has wanted the GPU for the container ``key``."""
+        account = self._members.get(member)
+        return account is not None and account is self.accounts.get(key)
+
+    def holds(self, member: int, number: int) -> bool:
+        """Return whether a process has the turn, and that is its number."""
+        return self._turn is not None and self._turn.number == number and member in self._turn.holders
+
+    def may_give_back(self, member: int, number: int) -> Account | None:
+        """Return the account of a process that has the turn ``number``, or has lost one and keeps the GPU."""
+        account = self._members.get(member)
+        return account if account is not None and (self.holds(member, number) or member in account.overrun) else None
+
     def busy(self, member: int, number: int, now: int) -> list[TimesliceMessage]:
         """Take note that a holder is alive, and waits for the GPU to finish what was submitted."""
-        if self._turn is not None and self._turn.number == number and member in self._turn.holders:
+        if self._turn is not None and self.holds(member, number):
             self._turn.sign = now
         return self.tick(now)
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[TimesliceMessage]:
         """Take a turn back. ``used`` is how long the GPU worked for the member, ``again`` whether it has more."""
         self._bring_up_to(now)
-        account, turn = self._members.get(member), self._turn
+        account, turn = self.may_give_back(member, number), self._turn
         if account is None:
             return self.tick(now)
-        if turn is not None and turn.number == number and member in turn.holders:
+        if turn is not None and self.holds(member, number):
             turn.holders.discard(member)
             turn.used = max(turn.used, used)
             if again:
@@ -129,7 +143,7 @@ class TimeSliceScheduler:
                 turn.kept_until = now + self.spare if account.tied else now
                 if turn.kept_until == now:
                     self._end(now)
-        elif member in account.overrun:
+        else:
             self._charge_overrun(account, member, now)
             if again:
                 self._wait(account, member, now)

@@ -146,6 +146,51 @@ def test_gpus_with_different_ceilings_are_apart() -> None:
     assert node.gpu("A").accounts["x"].tied is False
 
 
+@pytest.mark.requirement("M4", "M5")
+@pytest.mark.parametrize("number", [1, 4242], ids=["the number of the other's turn", "any number"])
+@pytest.mark.parametrize("known", [False, True], ids=["never heard of", "waits"])
+def test_no_message_of_one_container_ties_the_gpus_of_another(number: int, known: bool) -> None:
+    """Two processes of x have a turn on a GPU each, and one of y says that it gives back both."""
+    node = NodeTimeSlices(Q)
+    for gpu in BOTH:
+        node.put(gpu, "x", Share(), 0)
+        node.put(gpu, "y", Share(), 0)
+    for member, gpu in enumerate(BOTH):
+        node.want(gpu, "x", member, 0)
+    for gpu in BOTH if known else ():
+        node.want(gpu, "y", 9, 0)
+    for gpu in BOTH:
+        node.busy(gpu, 9, number, MS)
+        node.done(gpu, 9, number, 0, True, MS)
+        if known:
+            node.want(gpu, "x", 9, MS)
+    for gpu in BOTH:
+        assert node.gpu(gpu).accounts["x"].tied is False
+        assert node.gpu(gpu).accounts["y"].tied is known
+        node.leave(gpu, 9, MS)
+        assert node.gpu(gpu).accounts["x"].tied is False
+
+
+def test_one_that_gives_back_a_turn_that_it_has_lost_uses_its_gpus_together() -> None:
+    """The turn is another's by then: what is said of it counts for the one that had it."""
+    node = NodeTimeSlices(Q)
+    for gpu, names in (("A", "xy"), ("B", "x")):
+        for name in names:
+            node.put(gpu, name, Share(), 0)
+    node.want("A", "x", 1, 0)
+    node.want("A", "y", 2, 0)
+    lost_at = 2 * Q
+    node.tick("A", lost_at)
+    owner = node.gpu("A").owner
+    assert owner is not None
+    assert owner.key == "y"
+    node.want("B", "x", 1, 3000 * MS)
+    assert node.gpu("A").accounts["x"].tied is False
+    node.done("A", 1, 1, Q, True, 3000 * MS)
+    assert node.gpu("A").accounts["x"].tied is True
+    assert node.gpu("A").accounts["y"].tied is False
+
+
 def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
     """A node on which x uses A and B together, and y is on A, z on B."""
     node = NodeTimeSlices(Q, longest_wait)
