@@ -15,12 +15,14 @@ from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 _Key = tuple[str, str]  # namespace and name
+_UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Held(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     name: str
     labels: Mapping[str, str]
+    guarded: bool  # from the API server's eviction
 
 
 class Budgets:
@@ -42,7 +44,8 @@ class Budgets:
         """Note what a pod is called, after the ledger has taken it in."""
         meta = pod.metadata
         if pod.spec.node_name and self._holds(meta.uid):
-            self._pods[meta.uid] = _Held(meta.namespace, meta.name, meta.labels)
+            guarded = pod.status.phase not in _UNGUARDED and not meta.deletion_timestamp
+            self._pods[meta.uid] = _Held(meta.namespace, meta.name, meta.labels, guarded)
         else:
             self._pods.pop(meta.uid, None)
 
@@ -85,10 +88,10 @@ class Budgets:
         """Return what guards a pod from the API server's eviction, None for nothing.
 
         As ``getPodDisruptionBudgets`` of its eviction: an empty selector selects every pod of its namespace, and no pod
-        of several budgets is evicted.
+        of several budgets is evicted. As its ``canIgnorePDB``: nothing guards a pod that has not begun to run.
         """
         keys = self._guarding(uid)
-        if not keys:
+        if not keys or not self._pods[uid].guarded:
             return None
         return EvictionBudget(keys[0], self._budgets[keys[0]].status.disruptions_allowed if len(keys) == 1 else 0)
 

@@ -140,6 +140,18 @@ async def test_what_preempt_adds_counts_b5() -> None:
 
 
 @pytest.mark.parametrize(
+    ("phase", "deleted", "over"),
+    [("Running", None, True), ("Pending", None, False), ("Running", "2030-01-01T00:00:00Z", False)],
+)
+def test_no_budget_guards_a_pod_that_does_not_run_yet_or_leaves(phase: str, deleted: str | None, over: bool) -> None:
+    """As ``canIgnorePDB`` of the API server's eviction."""
+    budgets, pod = budgets_of(budget(0), pods=0), held("p0")
+    pod.status.phase, pod.metadata.deletion_timestamp = phase, deleted
+    budgets.pod_applied(pod)
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if over else [])
+
+
+@pytest.mark.parametrize(
     ("found", "over"),
     [
         ([budget(0)], [0, 1]),

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.quantity import decimal
-from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
+from gputile.api.well_known import (
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    MIRROR_ANNOTATION,
+    POD_GROUP_LABEL,
+)
 
 MOST_MEMBERS = 99_999
 
@@ -30,9 +36,12 @@ class GangName:
 def gang_of(pod: Pod) -> GangName | None:
     """Return the gang of a pod, None for a pod that is scheduled alone.
 
-    A pod whose labels name a gang and no valid size is scheduled alone, as admission tells its creator.
+    A pod whose labels name a gang and no valid size is scheduled alone, as admission tells its creator. A static pod is
+    of no gang: its kubelet starts it and writes its labels, and one node's word must not count for pods of others.
     """
     meta = pod.metadata
+    if MIRROR_ANNOTATION in meta.annotations:
+        return None
     group = meta.labels.get(POD_GROUP_LABEL)
     if group:
         return GangName(meta.namespace, group, True)

@@ -4,7 +4,7 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.timestamps import unix_seconds
-from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES
+from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES, MIRROR_ANNOTATION
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
 from gputile.core.kube_predicates.disks import disks
 from gputile.core.kube_predicates.host_ports import host_ports
@@ -22,7 +22,8 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
 
     ``leaves_at`` is when the pod is to be gone whose deletion was requested. ``grace_s`` is how long it may take to
     leave, ``MOST_GRACE_S`` + 1 where that is longer. ``gang`` starts together: ``gang_size`` pods of it, 0 where it
-    does not say. ``cost`` is what the pod says that its loss costs. ``amounts`` is what it takes of its node beside
+    does not say. A ``static`` pod is started again by its kubelet whatever becomes of its object, so it never leaves.
+    ``cost`` is what the pod says that its loss costs. ``amounts`` is what it takes of its node beside
     GPUs, in the units of ``pod_requests``; None where it takes, or forbids, anything else.
     """
 
@@ -34,6 +35,7 @@ class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     cost: int = 0
     gang: GangName | None = None
     gang_size: int = 0
+    static: bool = False
     amounts: Amounts | None = None
 
 
@@ -49,6 +51,7 @@ def eviction_facts(pod: Pod) -> EvictionFacts:
         cost=_cost(meta.annotations.get(DELETION_COST_ANNOTATION, "")),
         gang=gang_of(pod),
         gang_size=labelled_size(pod),
+        static=MIRROR_ANNOTATION in meta.annotations,
         amounts=_amounts(pod),
     )
 

@@ -17,12 +17,18 @@ from gputile.core.scheduling.eviction_facts import EvictionFacts
 
 
 class Interchange:
-    """Which pods may leave for ``pod`` instead of others. ``facts`` are those of the bound pods, by UID."""
+    """Which pods may leave for ``pod``, and which instead of others. ``facts`` are those of the bound pods, by UID."""
 
     def __init__(self, pod: Pod, facts: Mapping[str, EvictionFacts]) -> None:
         spec = pod.spec
         only_resources = not (host_ports(spec) or disks(spec) or spec.claims or looks_at_pods(pod))
         self._facts = facts if only_resources else {}
+        self._all_facts = facts
+
+    def never_leaves(self, uid: str) -> bool:
+        """Return whether a pod is static: its kubelet starts it again."""
+        known = self._all_facts.get(uid)
+        return known is not None and known.static
 
     def amounts(self, uid: str) -> Amounts | None:
         """Return what a pod takes of its node, its place as a pod included; None where nobody can leave instead."""

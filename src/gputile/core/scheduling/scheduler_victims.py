@@ -59,7 +59,7 @@ def victims(
     ``proposed`` are the victims of the in-tree plugins: they leave if that is enough (they may be in the way for other
     reasons, CPU or memory). Else others are added from the lowest priority up, those first whose GPU has the least left
     on it, and taken back from the highest down where the pod fits without their leaving. By ``interchange`` proposed
-    ones stay, too, in whose place others leave. If more leave than were proposed, that is also tried with some of the
+    ones stay, too, in whose place others leave, and static pods never leave. If more leave than were proposed, that is also tried with some of the
     proposed ones, and the less important victims are returned; of equal ones the fewer.
     """
     state = engine.state(node)
@@ -67,6 +67,10 @@ def victims(
         return None
     first, room = frozenset(proposed), _NodeWithoutVictims(engine.ledger, state, request)
     bookings = list(engine.ledger.on_node(node))
+    if interchange is not None:
+        if any(map(interchange.never_leaves, first)):
+            return None
+        bookings = [booking for booking in bookings if not interchange.never_leaves(booking.uid)]
     room.leave_all(bookings, first)
     if room.fits():
         return first

@@ -268,7 +268,8 @@ class _VictimGroups:
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
         """Return whether a pod is bound for certain, of lower priority, and gone within a day once it is told."""
-        return booking.begun and booking.priority < self._preemptor.priority and facts.grace_s <= MOST_GRACE_S
+        lower = booking.begun and booking.priority < self._preemptor.priority
+        return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
     def _together(self, bookings: Sequence[Booking], gang: GangName | None, most: int) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)

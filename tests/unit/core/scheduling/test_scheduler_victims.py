@@ -194,6 +194,17 @@ def preemptor(**spec: Any) -> Pod:
     return msgspec.structs.replace(asking, spec=msgspec.structs.replace(asking.spec, **spec))
 
 
+@pytest.mark.parametrize(("proposed", "leaving"), [([], {"1"}), (["0"], None)])
+def test_a_static_pod_never_leaves_b5(proposed: list[str], leaving: set[str] | None) -> None:
+    """Its kubelet starts it again, so its eviction frees nothing; where it is proposed, the node is no candidate."""
+    known = {"0": EvictionFacts("ns", "0", static=True), "1": EvictionFacts("ns", "1")}
+    asking = preemptor()
+    found = victims(
+        placer_with([(0, 15, 0), (1, 15, 1)]), request_of(asking), "n", proposed, 2, Interchange(asking, known)
+    )
+    assert (set(found) if found is not None else None) == leaving
+
+
 FOUR = [(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)]  # two pods on each of two GPUs
 
 

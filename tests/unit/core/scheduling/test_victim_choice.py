@@ -16,6 +16,7 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
+    MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
     WHOLE_GPU,
 )
@@ -304,6 +305,19 @@ def test_nobody_leaves_for_too_little() -> None:
     cluster.add("other", "n", [1], 10, priority=10)
     assert cluster.choose(pod("high", mem=12)) is None
     assert cluster.choose(pod("high", mem=10)) is not None
+
+
+def test_a_static_pod_never_leaves() -> None:
+    """Its kubelet runs it on, and makes its object anew."""
+    cluster = Cluster([two_gpus()])
+    cluster.add("static", "n", [0], 15)
+    cluster.add("low", "n", [1], 15, priority=5)
+    annotations = cluster.pods["static"].metadata.annotations
+    cluster.pods["static"].metadata.annotations = {**annotations, MIRROR_ANNOTATION: "static"}
+    choice = cluster.choose(pod("high", mem=12))
+    assert choice is not None
+    assert choice.evicted == ("low",)
+    assert cluster.choose(pod("high", mem=12), 3) is None
 
 
 def test_pods_that_leave_anyway_count_as_gone_unless_they_are_late() -> None:

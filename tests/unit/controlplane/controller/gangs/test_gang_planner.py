@@ -15,6 +15,7 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
+    MIRROR_ANNOTATION,
     POD_GROUP_LABEL,
     RESERVATION_ANNOTATION,
 )
@@ -109,6 +110,31 @@ def test_what_a_round_that_was_given_up_would_have_told_is_told_by_the_next() ->
     at_once(bench.planner.abandon())
     assert said(bench.round()) == told
     assert said(bench.round()) == {}
+
+
+def of_another_node(gang: str, number: int, size: int) -> Applied[Pod]:
+    """A static pod as a kubelet reports it, with whatever labels it likes."""
+    mirror = member(gang, 1000 + number, size, node="other", phase="Running")
+    meta = msgspec.structs.replace(mirror.metadata, annotations={MIRROR_ANNOTATION: "static"})
+    return Applied(
+        msgspec.structs.replace(mirror, metadata=meta, spec=msgspec.structs.replace(mirror.spec, scheduling_gates=()))
+    )
+
+
+def test_static_pods_of_another_node_make_no_gang_start_in_part() -> None:
+    bench = Bench(node("n", 4), node("other", 0))
+    bench.gang("g", 8)
+    for number in range(7):
+        at_once(bench.view.pod_event(of_another_node("g", number, 8)))
+    result = bench.round()
+    assert (placed(result), said(result)) == ([], {"g": EventReason.GANG_TOO_LARGE})
+
+
+def test_a_static_pod_of_another_node_keeps_no_gang_from_starting() -> None:
+    bench = Bench(node("n", 4), node("other", 0))
+    bench.gang("g", 4)
+    at_once(bench.view.pod_event(of_another_node("g", 0, 99_999)))
+    assert len(placed(bench.round())) == 4
 
 
 def test_priority_goes_before_age_and_age_before_the_rest() -> None:
