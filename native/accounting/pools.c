@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "accounting/pools.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "accounting/gpus.h"
@@ -11,6 +10,7 @@
 #include "accounting/reservation.h"
 #include "accounting/shared_usage.h"
 #include "base/driver.h"
+#include "base/driver_lock.h"
 #include "base/fork_handlers.h"
 #include "base/log.h"
 
@@ -29,23 +29,14 @@ struct gputile_pool {
  */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
-/* Recursive: while the driver is called with the lock held, a profiler's callback may come back here in the same
- * thread. `depth` says how often this thread is inside. Who comes back takes no pool out of the list that others walk.
- */
-static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int depth;
+/* Who comes back to it from the driver takes no pool out of the list that is walked further out. */
+static struct gputile_driver_lock pools_lock = GPUTILE_DRIVER_LOCK;
 static struct gputile_pool *pools;
 static int deferred;
 
-void gputile_pools_lock(void) {
-    pthread_mutex_lock(&mutex);
-    depth++;
-}
+void gputile_pools_lock(void) { gputile_driver_lock(&pools_lock); }
 
-void gputile_pools_unlock(void) {
-    depth--;
-    pthread_mutex_unlock(&mutex);
-}
+void gputile_pools_unlock(void) { gputile_driver_unlock(&pools_lock); }
 
 static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
     *value = 0;
@@ -97,7 +88,7 @@ enum { EVERY_GPU = -1 };
 
 /* Settle the pools of a GPU; `shrinking`: they give up first what they can. */
 static void sweep(int gpu, bool shrinking) {
-    if (depth > 1) return; /* whoever is further out sees to it */
+    if (pools_lock.depth > 1) return; /* whoever is further out sees to it */
     for (struct gputile_pool **at = &pools; *at;) {
         struct gputile_pool *pool = *at;
         bool asked = pool->gpu >= 0 && (gpu == EVERY_GPU || pool->gpu == gpu);
@@ -249,7 +240,7 @@ CUresult gputile_pools_destroy(CUmemoryPool handle) {
     if (pool && pool->destroy_deferred) return CUDA_ERROR_INVALID_VALUE;
     if (pool && pool->made && pool->gpu >= 0) {
         shrink(pool);
-        if (settle(pool) || depth > 1) return defer_destroy(pool), CUDA_SUCCESS;
+        if (settle(pool) || pools_lock.depth > 1) return defer_destroy(pool), CUDA_SUCCESS;
     }
     CUresult result = destroy_now(handle);
     if (result == CUDA_SUCCESS && pool) forget(at);
@@ -289,8 +280,8 @@ CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputil
 }
 
 static void in_child(void) {
-    mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-    depth = 0, deferred = 0;
+    gputile_driver_lock_in_child(&pools_lock);
+    deferred = 0;
     pools = NULL; /* those were the parent's: a child of a process that uses CUDA has none of it */
 }
 

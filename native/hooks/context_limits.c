@@ -1,17 +1,17 @@
 /* Counts the memory that a context sets aside for its limits (cuCtxSetLimit). */
 #define _GNU_SOURCE
-#include <pthread.h>
 
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
 #include "accounting/reservation.h"
 #include "base/driver.h"
+#include "base/driver_lock.h"
 #include "base/fork_handlers.h"
 #include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 
-/* Recursive, since the driver is called with it held: a profiler's callback may come back here in the same thread. */
-static pthread_mutex_t limit_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+/* Held while a limit is changed and counted. */
+static struct gputile_driver_lock limit_lock = GPUTILE_DRIVER_LOCK;
 
 /* What a limit of a context lets kernels take later, without a call that could be counted. */
 static uint64_t set_aside(int limit, size_t value, CUdevice device) {
@@ -52,13 +52,13 @@ GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     CUresult result = gputile_current_gpu_and_owner(&gpu, &context);
     if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&limit_mutex);
+    gputile_driver_lock(&limit_lock);
     result = resize(limit, value, gpu, set_aside(limit, value, device), context);
-    pthread_mutex_unlock(&limit_mutex);
+    gputile_driver_unlock(&limit_lock);
     return result;
 }
 
-static void in_child(void) { limit_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
+static void in_child(void) { gputile_driver_lock_in_child(&limit_lock); }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_CONTEXT_LIMITS, .in_child = in_child};
 static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -1,6 +1,5 @@
 /* Measures and counts what the driver takes for a context, and gives it back with the context. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <string.h>
 
 #include "accounting/allocation_table.h"
@@ -8,6 +7,7 @@
 #include "accounting/gpus.h"
 #include "accounting/overhead.h"
 #include "base/driver.h"
+#include "base/driver_lock.h"
 #include "base/fork_handlers.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
@@ -23,30 +23,13 @@ static CUresult may_create(CUdevice device) {
     return gputile_gpu_of_device(device) < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-/* Held while a context is made and measured, so that each is charged what it took itself. Recursive, since the driver is
- * called with it held: a profiler's callback may come back here in the same thread. A thread that were cancelled meanwhile
- * would take the mutex along, so none is. */
-static pthread_mutex_t contexts_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int held, cancelling; /* how often, and what the thread that has it allowed before */
-
-static void lock_contexts(void) {
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    pthread_mutex_lock(&contexts_mutex);
-    if (!held++) cancelling = before;
-}
-
-static void unlock_contexts(void) {
-    const int before = cancelling;
-    const bool last = held > 0 && !--held; /* a child that was forked meanwhile holds nothing */
-    pthread_mutex_unlock(&contexts_mutex);
-    if (last) pthread_setcancelstate(before, NULL);
-}
+/* Held while a context is made and measured, so that each is charged what it took itself. */
+static struct gputile_driver_lock contexts_lock = GPUTILE_DRIVER_LOCK;
 
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
     CUresult result = may_create(device);
     if (result != CUDA_SUCCESS) return result;
-    lock_contexts();
+    gputile_driver_lock(&contexts_lock);
     gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     return CUDA_SUCCESS;
 }
@@ -57,7 +40,7 @@ static CUresult end_create(const struct gputile_overhead *overhead, CUresult res
     if (result == CUDA_SUCCESS && (result = gputile_overhead_end(overhead, &bytes)) != CUDA_SUCCESS)
         CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
     else if (result == CUDA_SUCCESS) gputile_context_add(*context, overhead->gpu, bytes);
-    unlock_contexts();
+    gputile_driver_unlock(&contexts_lock);
     return result;
 }
 
@@ -138,9 +121,9 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
 }
 
 GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    lock_contexts();
+    gputile_driver_lock(&contexts_lock);
     CUresult result = make_primary(context, device);
-    unlock_contexts();
+    gputile_driver_unlock(&contexts_lock);
     return result;
 }
 
@@ -154,7 +137,7 @@ struct release {
 
 static struct release begin_release(CUdevice device, bool reset) {
     struct release release = {.device = device, .reset = reset, .seen = device >= 0 && device < MOST_DEVICES};
-    lock_contexts();
+    gputile_driver_lock(&contexts_lock);
     if (!release.seen) return release;
     release.owner = gputile_context_owner(primary[device]);
     if (reset || retained[device] <= 1) timeslice_forget_context(primary[device]);
@@ -170,7 +153,7 @@ static CUresult end_release(const struct release *release, CUresult result) {
             primary[device] = NULL;
         }
     }
-    unlock_contexts();
+    gputile_driver_unlock(&contexts_lock);
     return result;
 }
 
@@ -197,10 +180,10 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 /* The device whose primary context this is, -1 for another; `more` users of it have come. */
 static CUdevice device_of_primary(CUcontext context, unsigned more) {
     CUdevice found = -1;
-    lock_contexts();
+    gputile_driver_lock(&contexts_lock);
     for (CUdevice device = 0; device < MOST_DEVICES && context; device++)
         if (primary[device] == context) found = device, retained[device] += more;
-    unlock_contexts();
+    gputile_driver_unlock(&contexts_lock);
     return found;
 }
 
@@ -232,7 +215,7 @@ GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
 
 /* A child made by fork has none of them. */
 static void in_child(void) {
-    contexts_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP, held = 0;
+    gputile_driver_lock_in_child(&contexts_lock);
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 
