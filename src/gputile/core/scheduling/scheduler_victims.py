@@ -59,8 +59,8 @@ def victims(
     ``proposed`` are the victims of the in-tree plugins: they leave if that is enough (they may be in the way for other
     reasons, CPU or memory). Else others are added from the lowest priority up, those first whose GPU has the least left
     on it, and taken back from the highest down where the pod fits without their leaving. By ``interchange`` proposed
-    ones stay, too, in whose place others leave, and static pods never leave. If more leave than were proposed, that is also tried with some of the
-    proposed ones, and the less important victims are returned; of equal ones the fewer.
+    ones stay, too, in whose place others leave, and static pods never leave. If more leave than were proposed, that is
+    also tried with some of the proposed ones, and the less important victims are returned; of equal ones the fewer.
     """
     state = engine.state(node)
     if state is None:
