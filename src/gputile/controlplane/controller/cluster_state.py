@@ -14,7 +14,6 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
 from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import (
-    DAEMON_LABEL,
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MIRROR_ANNOTATION,
@@ -325,9 +324,13 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 
 
 def _is_on_every_node(pod: Pod) -> bool:
-    """Return whether a pod of its kind is on each node: a DaemonSet's, or the mirror of a static one."""
-    labels, annotations = pod.metadata.labels, pod.metadata.annotations
-    return DAEMON_LABEL in labels or MIRROR_ANNOTATION in annotations
+    """Return whether a pod of its kind is on each node: a DaemonSet's, or the mirror of a static one.
+
+    A label would prove nothing, since anybody may write it. A pod whose owner is not there is deleted by Kubernetes.
+    """
+    meta = pod.metadata
+    daemon = any((owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references)
+    return daemon or MIRROR_ANNOTATION in meta.annotations
 
 
 def version_of(pod: Pod) -> int:

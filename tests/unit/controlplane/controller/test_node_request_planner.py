@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod, PodCondition, PodStatus, SchedulingGate
+from gputile.api.core import Node, OwnerReference, Pod, PodCondition, PodStatus, SchedulingGate
 from gputile.api.well_known import (
+    DAEMON_LABEL,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_MEMORY,
@@ -251,7 +252,8 @@ def test_who_gets_no_node_because_others_come_first_is_told_so_in_time() -> None
 
 def on_every_node(name: str, on: str, cpus: str) -> Pod:
     found = pod(name, asks={"cpu": cpus}, node=on)
-    meta = msgspec.structs.replace(found.metadata, labels={"pod-template-generation": "1"})
+    owners = (OwnerReference("apps/v1", "DaemonSet", "d", "d", True),)
+    meta = msgspec.structs.replace(found.metadata, labels={DAEMON_LABEL: "1"}, owner_references=owners)
     return msgspec.structs.replace(found, metadata=meta)
 
 

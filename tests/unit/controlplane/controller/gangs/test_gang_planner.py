@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, ObjectMeta, Pod, ResourceRequirements, SchedulingGate
+from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
+    DAEMON_LABEL,
     GANG_GATE,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
@@ -135,6 +136,22 @@ def test_a_static_pod_of_another_node_keeps_no_gang_from_starting() -> None:
     bench.gang("g", 4)
     at_once(bench.view.pod_event(of_another_node("g", 0, 99_999)))
     assert len(placed(bench.round())) == 4
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_only_what_daemon_sets_take_makes_a_gang_too_large(daemon: bool) -> None:
+    """Another tenant's pod may have the label that those of DaemonSets have."""
+    bench = Bench()
+    for number in range(4):
+        asking = member("g", number, 4)
+        asking.spec.containers[0].resources.requests = {"cpu": "20"}
+        at_once(bench.view.pod_event(Applied(asking)))
+    taking = pod("other", asks={"cpu": "90"}, node="n")
+    taking.metadata.labels = {DAEMON_LABEL: "1"}
+    if daemon:
+        taking.metadata.owner_references = (OwnerReference("apps/v1", "DaemonSet", "d", "d", True),)
+    at_once(bench.view.pod_event(Applied(taking)))
+    assert said(bench.round())["g"] == (EventReason.GANG_TOO_LARGE if daemon else EventReason.GANG_WAITING)
 
 
 def test_priority_goes_before_age_and_age_before_the_rest() -> None:
