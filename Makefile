@@ -111,9 +111,11 @@ dashboards: $(STAMP) ## write Grafana's dashboards of the chart from their descr
 fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control plane's API server
 	@$(BIN)/python -m tests.localcluster.kubernetes_fields
 
-layouts: $(STAMP) ## write the C headers of what C and Python have in common, and the include graph
-	@$(BIN)/python native/layouts.py
-	@$(BIN)/python -m tests.native.includes
+# Without an install, which compiles native/ and so fails while the headers are those of before.
+layouts: ## write the C headers of what C and Python have in common, and the include graph
+	@test -x $(BIN)/python || $(MAKE) $(STAMP)
+	@PYTHONPATH=src:. $(BIN)/python native/layouts.py
+	@PYTHONPATH=src:. $(BIN)/python -m tests.native.includes
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt

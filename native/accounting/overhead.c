@@ -38,43 +38,66 @@ static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
     return false;
 }
 
-void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device, enum gputile_overhead_kind kind) {
+/* Before a context is made: what this process has, and room for what contexts take at least. */
+static CUresult begin_context(struct gputile_overhead *overhead) {
+    const uint64_t least = gputile_shared_usage_context((unsigned)overhead->gpu);
+    /* A process that has nothing yet is not listed, and one that has is: else the list is of other processes. */
+    overhead->own_known = own_now(overhead->gpu, &overhead->held_before, &overhead->own_before) &&
+                          !overhead->own_before == !overhead->held_before;
+    const CUresult result = gputile_reserve_or_trim(overhead->gpu, least);
+    if (result == CUDA_SUCCESS) overhead->reserved = least;
+    return result;
+}
+
+CUresult gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device, enum gputile_overhead_kind kind) {
     *overhead = (struct gputile_overhead){.device = device, .gpu = gputile_gpu_of_device(device)};
-    if (overhead->gpu < 0) return;
+    if (overhead->gpu < 0) return CUDA_SUCCESS;
     overhead->used_before = gputile_shared_usage_used((unsigned)overhead->gpu);
     if (!gputile_limits()->overhead_bytes || overhead->used_before == UNKNOWN_BYTES ||
         !free_now(device, overhead->gpu, &overhead->free_before))
         overhead->gpu = -1;
-    else if (kind == GPUTILE_OVERHEAD_CONTEXT)
-        /* A process that has nothing yet is not listed, and one that has is: else the list is of other processes. */
-        overhead->own_known = own_now(overhead->gpu, &overhead->held_before, &overhead->own_before) &&
-                              !overhead->own_before == !overhead->held_before;
+    else if (kind == GPUTILE_OVERHEAD_CONTEXT) return begin_context(overhead);
+    return CUDA_SUCCESS;
+}
+
+void gputile_overhead_cancel(const struct gputile_overhead *overhead) {
+    if (overhead->gpu >= 0) gputile_give_back(overhead->gpu, overhead->reserved);
 }
 
 /* What the driver took of its own accord since, and whether it is known exactly; less than nothing where others gave back
  * more meanwhile. */
 static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
     uint64_t now, held;
+    const int64_t reserved = (int64_t)overhead->reserved;
     *exactly = overhead->own_known && own_now(overhead->gpu, &held, &now) && now;
-    if (*exactly) return (int64_t)(now - overhead->own_before) - (int64_t)(held - overhead->held_before);
+    if (*exactly) return (int64_t)(now - overhead->own_before) - (int64_t)(held - overhead->held_before) + reserved;
     uint64_t used = gputile_shared_usage_used((unsigned)overhead->gpu);
     if (used == UNKNOWN_BYTES || !free_now(overhead->device, overhead->gpu, &now)) return 0;
-    return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before);
+    return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before) + reserved;
+}
+
+/* Have `bytes` reserved, where `overhead->reserved` are already. */
+static CUresult reserve_in_all(const struct gputile_overhead *overhead, uint64_t bytes) {
+    if (bytes <= overhead->reserved) return gputile_give_back(overhead->gpu, overhead->reserved - bytes), CUDA_SUCCESS;
+    const CUresult result = gputile_reserve_or_trim(overhead->gpu, bytes - overhead->reserved);
+    if (result != CUDA_SUCCESS) gputile_overhead_cancel(overhead);
+    return result;
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
     uint64_t already, most = gputile_limits()->overhead_bytes;
     bool exactly;
-    int64_t seen;
     *bytes = 0;
-    if (overhead->gpu < 0 || (seen = gone(overhead, &exactly)) <= 0) return CUDA_SUCCESS;
-    const uint64_t taken = (uint64_t)seen;
+    if (overhead->gpu < 0) return CUDA_SUCCESS;
+    const int64_t seen = gone(overhead, &exactly);
+    const uint64_t taken = seen > 0 ? (uint64_t)seen : 0;
+    if (exactly && taken && !overhead->own_before) gputile_shared_usage_context_seen((unsigned)overhead->gpu, taken);
     do {
         already = __atomic_load_n(&charged[overhead->gpu], __ATOMIC_RELAXED);
         *bytes = exactly ? taken : already >= most ? 0 : taken < most - already ? taken : most - already;
     } while (!__atomic_compare_exchange_n(&charged[overhead->gpu], &already, already + *bytes, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    CUresult result = gputile_reserve_or_trim(overhead->gpu, *bytes);
+    CUresult result = reserve_in_all(overhead, *bytes);
     if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->gpu], *bytes, __ATOMIC_RELAXED);
     return result;
 }

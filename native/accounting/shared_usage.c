@@ -263,6 +263,22 @@ uint64_t gputile_shared_usage_own(unsigned gpu) {
     return held;
 }
 
+uint64_t gputile_shared_usage_context(unsigned gpu) {
+    begin_alone();
+    uint64_t bytes = usage ? __atomic_load_n(&usage->context[gpu], __ATOMIC_RELAXED) : 0;
+    end_alone();
+    return bytes;
+}
+
+void gputile_shared_usage_context_seen(unsigned gpu, uint64_t bytes) {
+    begin_alone();
+    uint64_t least = usage ? __atomic_load_n(&usage->context[gpu], __ATOMIC_RELAXED) : bytes;
+    while ((!least || bytes < least) && !__atomic_compare_exchange_n(&usage->context[gpu], &least, bytes, false,
+                                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    end_alone();
+}
+
 uint64_t *gputile_shared_usage_word(unsigned gpu) { return usage ? &usage->word[gpu] : NULL; }
 
 static void in_child(void) {

@@ -34,6 +34,10 @@ uint64_t gputile_shared_usage_used(unsigned gpu);
 /* What this process alone holds on a GPU. */
 uint64_t gputile_shared_usage_own(unsigned gpu);
 
+/* What a context takes at least, as far as the allocation's processes have seen: 0 while they have seen none. */
+uint64_t gputile_shared_usage_context(unsigned gpu);
+void gputile_shared_usage_context_seen(unsigned gpu, uint64_t bytes);
+
 /* A word of the allocation for a GPU, which all of its processes change atomically (account.c); NULL before the file
  * is open. */
 uint64_t *gputile_shared_usage_word(unsigned gpu);

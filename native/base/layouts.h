@@ -80,8 +80,9 @@ struct gputile_usage {
     uint64_t word[16]; /* the container's account of each GPU's time */
     uint64_t peak[16]; /* the most that was held at once, bytes */
     uint64_t refused[16]; /* requests for memory that the limit refused */
+    uint64_t context[16]; /* the least that a process's first context took, bytes; 0: not known yet */
 };
-_Static_assert(sizeof(struct gputile_usage) == 74128, "gputile_usage");
+_Static_assert(sizeof(struct gputile_usage) == 74256, "gputile_usage");
 _Static_assert(offsetof(struct gputile_usage, magic) == 0, "gputile_usage.magic");
 _Static_assert(offsetof(struct gputile_usage, version) == 4, "gputile_usage.version");
 _Static_assert(offsetof(struct gputile_usage, top) == 8, "gputile_usage.top");
@@ -91,5 +92,6 @@ _Static_assert(offsetof(struct gputile_usage, used) == 8208, "gputile_usage.used
 _Static_assert(offsetof(struct gputile_usage, word) == 73744, "gputile_usage.word");
 _Static_assert(offsetof(struct gputile_usage, peak) == 73872, "gputile_usage.peak");
 _Static_assert(offsetof(struct gputile_usage, refused) == 74000, "gputile_usage.refused");
+_Static_assert(offsetof(struct gputile_usage, context) == 74128, "gputile_usage.context");
 
 #endif

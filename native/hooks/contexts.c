@@ -30,16 +30,18 @@ static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead)
     CUresult result = may_create(device);
     if (result != CUDA_SUCCESS) return result;
     gputile_driver_lock(&contexts_lock);
-    gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
-    return CUDA_SUCCESS;
+    result = gputile_overhead_begin(overhead, device, GPUTILE_OVERHEAD_CONTEXT);
+    if (result != CUDA_SUCCESS) gputile_driver_unlock(&contexts_lock);
+    return result;
 }
 
 /* Charge a new context; where there is no room for it, it is destroyed again. */
 static CUresult end_create(const struct gputile_overhead *overhead, CUresult result, const CUcontext *context) {
     uint64_t bytes;
-    if (result == CUDA_SUCCESS && (result = gputile_overhead_end(overhead, &bytes)) != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) gputile_overhead_cancel(overhead);
+    else if ((result = gputile_overhead_end(overhead, &bytes)) != CUDA_SUCCESS)
         CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
-    else if (result == CUDA_SUCCESS) gputile_context_add(*context, overhead->gpu, bytes);
+    else gputile_context_add(*context, overhead->gpu, bytes);
     gputile_driver_unlock(&contexts_lock);
     return result;
 }
@@ -107,9 +109,11 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
     uint64_t bytes;
     const int was_active = is_active(device);
     CUresult result = may_create(device);
-    if (result == CUDA_SUCCESS && !was_active) gputile_overhead_begin(&overhead, device, GPUTILE_OVERHEAD_CONTEXT);
-    if (result == CUDA_SUCCESS) result = CALL_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
+    if (result == CUDA_SUCCESS && !was_active)
+        result = gputile_overhead_begin(&overhead, device, GPUTILE_OVERHEAD_CONTEXT);
     if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
+    if (result != CUDA_SUCCESS) return gputile_overhead_cancel(&overhead), result;
     if (device < MOST_DEVICES) primary[device] = *context, retained[device]++;
     if (was_active) return CUDA_SUCCESS;
     result = gputile_overhead_end(&overhead, &bytes);

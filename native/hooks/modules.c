@@ -24,7 +24,7 @@ static CUresult begin_load(struct load *load) {
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
     if (gputile_current_gpu_and_owner(&gpu, &load->context) == CUDA_SUCCESS &&
         gputile_driver()->cuCtxGetDevice(&device) == CUDA_SUCCESS)
-        gputile_overhead_begin(&load->overhead, device, GPUTILE_OVERHEAD_MODULE);
+        return gputile_overhead_begin(&load->overhead, device, GPUTILE_OVERHEAD_MODULE);
     return CUDA_SUCCESS;
 }
 

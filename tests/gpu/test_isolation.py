@@ -139,3 +139,35 @@ def test_every_program_of_a_container_has_the_limit(on_gpu: Callable[[int], Isol
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["4096", "0", "0", "4096"]
+
+
+FILLS = """
+cuda = Cuda()
+while cuda.linear(32) == OK:
+    pass
+print("full", flush=True)
+import time; time.sleep(600)
+"""
+TRIES = """
+cuda, context = Cuda(device=None), c_void_p()
+print(cuda("cuInit", 0), flush=True)
+for _ in range(5):
+    print(cuda.library.cuCtxCreate_v2(byref(context), 0, 0), cuda("cuDevicePrimaryCtxRetain", byref(context), 0))
+"""
+
+
+@pytest.mark.requirement("M4")
+def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(
+    nvml: RealProbe, on_gpu: Callable[[int], IsolatedContainer]
+) -> None:
+    """A context takes its memory for a tenth of a second or more, in which NVML is asked many times."""
+    container = on_gpu(2048)
+    container.hold(FILLS)
+    before, most, asked = used_now(nvml), 0, 0
+    tries = container.start([sys.executable, "-c", f"from tests.native.client import *\n{TRIES}"])
+    while tries.poll() is None:
+        most, asked = max(most, used_now(nvml)), asked + 1
+    out, err = tries.communicate()
+    assert out.split() == ["0", *["2"] * 10], err  # CUDA_ERROR_OUT_OF_MEMORY
+    assert asked > 10
+    assert most - before < 64 * MIB, f"{(most - before) / MIB:.0f} MiB more in {asked} readings"

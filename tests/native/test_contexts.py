@@ -8,6 +8,8 @@ import pytest
 from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from gputile.node.isolation.usage_file_reader import read_usage
+from gputile.node.native_layouts import USAGE
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container
 
@@ -113,3 +115,57 @@ print(before, cuda.info()[0] - before)
     # Memory that is reserved and not taken yet when a measurement begins is charged with the context, too.
     assert 900 - 9 * 64 - 20 - 8 * 2 <= free <= 900 - 9 * 64 - 20
     assert 64 <= given_back <= 66
+
+
+TRIES = """
+cuda, context = Cuda(device=None), c_void_p()
+assert cuda("cuInit", 0) == OK
+for _ in range(3):
+    print(cuda.library.cuCtxCreate_v2(byref(context), 0, 0), cuda("cuDevicePrimaryCtxRetain", byref(context), 0))
+"""
+
+
+@pytest.mark.requirement("M4")
+def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(one_gpu: Callable[..., Container]) -> None:
+    """The container's first one says how much they take; a pool's unused memory gives way."""
+    container = one_gpu(256, context_mib=64)
+    filled = container.hold("cuda = Cuda()\ncuda.linear(192)\nprint(1, flush=True)\nimport time; time.sleep(600)")
+    assert container.python(TRIES).split() == ["2"] * 6  # CUDA_ERROR_OUT_OF_MEMORY
+    assert container.gpus.gpus()[0].peak == 256 << 20
+    filled.kill()
+    filled.communicate()
+    assert container.python("print(Cuda().info())") == "(192, 256)\n"
+    assert container.gpus.gpus()[0].peak == 256 << 20
+
+
+@pytest.mark.requirement("M4")
+def test_a_context_that_the_driver_refuses_takes_nothing(
+    one_gpu: Callable[..., Container], tmp_path: Path
+) -> None:
+    container = one_gpu(256, context_mib=64)
+    assert container.python("print(Cuda().info())") == "(192, 256)\n"
+    other = Container(tmp_path / "other", container.gpus, {0: 1024})
+    try:
+        other.hold("cuda = Cuda()\ncuda.linear(960)\nprint(1, flush=True)\nimport time; time.sleep(600)")
+        assert container.python(TRIES).split() == ["2"] * 6
+        counted = read_usage(container.usage, 1)
+        assert counted is not None
+        assert counted[0].used == 0
+    finally:
+        other.close()
+
+
+@pytest.mark.requirement("M4")
+def test_a_context_takes_what_it_takes_whatever_the_container_says_of_others(one_gpu: Callable[..., Container]) -> None:
+    """The file is the container's own: nonsense in it keeps it from nothing but contexts of its own."""
+    container = one_gpu(256, context_mib=64)
+    assert container.python("print(Cuda().info())") == "(192, 256)\n"
+    for said, shown in ((1, "(192, 256)\n"), (200 << 20, "(192, 256)\n")):
+        with container.usage.open("r+b") as file:
+            file.seek(USAGE.offsets["context"])
+            file.write(said.to_bytes(8, "little"))
+        assert container.python("print(Cuda().info())") == shown
+    with container.usage.open("r+b") as file:
+        file.seek(USAGE.offsets["context"])
+        file.write((1 << 63).to_bytes(8, "little"))
+    assert container.python(TRIES).split() == ["2"] * 6

@@ -156,6 +156,7 @@ USAGE: Final = Layout(
         Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
         Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
         Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
+        Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
     ),
 )
 
