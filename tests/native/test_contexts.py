@@ -139,9 +139,7 @@ def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(one_gpu: Calla
 
 
 @pytest.mark.requirement("M4")
-def test_a_context_that_the_driver_refuses_takes_nothing(
-    one_gpu: Callable[..., Container], tmp_path: Path
-) -> None:
+def test_a_context_that_the_driver_refuses_takes_nothing(one_gpu: Callable[..., Container], tmp_path: Path) -> None:
     container = one_gpu(256, context_mib=64)
     assert container.python("print(Cuda().info())") == "(192, 256)\n"
     other = Container(tmp_path / "other", container.gpus, {0: 1024})

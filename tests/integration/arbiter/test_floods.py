@@ -17,7 +17,9 @@ from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,
+    MESSAGES_AT_ONCE_SEVERAL,
     MESSAGES_PER_S,
+    MESSAGES_PER_S_SEVERAL,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
     ConnectionQueue,
@@ -84,21 +86,25 @@ class Recorder(Arbiter):
     def __init__(self) -> None:
         super().__init__()
         self.handled: dict[str, list[int]] = {}
+        self.counted: dict[str, int] = {}
         self.left: list[str] = []
 
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
         self.handled.setdefault(Path(allocation).name, []).append(message.turn)
-        super().said(allocation, member, uuid, message)
+        cost = super().said(allocation, member, uuid, message)
+        self.counted[Path(allocation).name] = self.counted.get(Path(allocation).name, 0) + cost
+        return cost
 
     def gone(self, allocation: str, member: int) -> None:
         self.left.append(Path(allocation).name)
         super().gone(allocation, member)
 
-    async def serve(self, directory: Path, *names: str) -> list[Path]:
+    async def serve(self, directory: Path, *names: str, gpus: tuple[str, ...] = (GPU,)) -> list[Path]:
         for name in names:
             (directory / name).mkdir()
         directories = [str(directory / name) for name in names]
-        await self.assign(Assignment(tuple(AssignedContainer(name, (GpuClaim(GPU),)) for name in directories)))
+        claims = tuple(map(GpuClaim, gpus))
+        await self.assign(Assignment(tuple(AssignedContainer(name, claims) for name in directories)))
         return [Path(name) / SOCKET for name in directories]
 
 
@@ -183,6 +189,30 @@ async def test_floods_of_several_containers_have_an_allowance_together(tmp_path:
         assert handled <= at_once + NODE_MESSAGES_PER_S * (loop.time() - begin)
     arbiter.close()
     peer.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M5")
+async def test_a_flood_over_gpus_that_are_used_together_counts_as_what_it_costs(tmp_path: Path) -> None:
+    """Each message of it has the arbiter look at eight GPUs, which counts as four messages."""
+    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    gpus = tuple(f"GPU-00000000-0000-5117-0000-{number:012}" for number in range(8))
+    (bad,) = await arbiter.serve(tmp_path, "bad", gpus=gpus)
+    start = GREETING
+    for number, uuid in enumerate(gpus):
+        a, b = uuid_fields(uuid)
+        start += Message(MessageKind.GPU, number, a=a, b=b).encode() + Message(MessageKind.WANT, number).encode()
+    begin = loop.time()
+    with program(FLOOD, str(bad), "4", start.hex()) as flood:
+        assert flood.stdout is not None
+        assert await asyncio.to_thread(flood.stdout.readline)
+        async with asyncio.timeout(WITHIN_S):
+            while len(arbiter.handled.get("bad", [])) < 4 * MESSAGES_AT_ONCE_SEVERAL:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        allowed = MESSAGES_AT_ONCE_SEVERAL + MESSAGES_PER_S_SEVERAL * (loop.time() - begin)
+        assert arbiter.counted["bad"] <= allowed + MOST_READ // SIZE * 4  # what was begun is done
+        assert 3.5 * len(arbiter.handled["bad"]) < arbiter.counted["bad"]
+    arbiter.close()
 
 
 @pytest.mark.anyio

@@ -21,8 +21,8 @@ class ConnectionHandler(Protocol):
     def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
         """Return the UUID of the container's GPU that ``GPU`` names, None where it is not the container's."""
 
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
-        """Take in what a member says of a GPU."""
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
+        """Take in what a member says of a GPU; return as how many messages it counts."""
 
     def gone(self, allocation: str, member: int) -> None:
         """Take note that a connection has ended."""
@@ -94,12 +94,12 @@ class ContainerConnection(asyncio.BufferedProtocol):
         return 0 if self._ending else self._filled // SIZE
 
     def handle(self, most: int) -> int:
-        """Take in at most so many messages; return how many."""
-        end = min(most, self.whole) * SIZE
+        """Take in messages until they count as ``most`` or more, or none is left; return as how many they counted."""
+        end, spent = 0, 0
         try:
-            for start in range(0, end, SIZE):
-                if not self._ending:
-                    self._take(decode(bytes(self._buffer[start : start + SIZE])))
+            while spent < most and end // SIZE < self.whole:
+                message, end = bytes(self._buffer[end : end + SIZE]), end + SIZE
+                spent += self._take(decode(message))
         except ProtocolError as error:
             self._handler.complain(self._allocation, f"a process is not understood: {error}")
             self.close()
@@ -109,7 +109,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         rest = self._buffer[end : self._filled]
         self._filled = len(rest)
         self._buffer[: self._filled] = rest  # as long as before: the transport still holds a view of it
-        return end // SIZE
+        return spent
 
     def pause(self) -> None:
         """Read no more for the time being."""
@@ -136,7 +136,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
     def _ending(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> int:
         kind = message.kind
         if not self._agreed:
             self._greet(message)
@@ -146,9 +146,10 @@ class ContainerConnection(asyncio.BufferedProtocol):
                 raise ProtocolError("a GPU that is not its own, or twice")
             self._gpus[message.gpu] = uuid
         elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
-            self._handler.said(self._allocation, self._member, self._gpus[message.gpu], message)
+            return self._handler.said(self._allocation, self._member, self._gpus[message.gpu], message)
         else:
             raise ProtocolError(f"{kind.name} out of place")
+        return 1
 
     def _greet(self, message: Message) -> None:
         if message.kind is not MessageKind.HELLO or message.a > message.b:

@@ -11,8 +11,13 @@ from typing import Final, Protocol
 # An honest container is never kept waiting. At the end of a turn each of the 64 processes that have it says BUSY, DONE
 # and perhaps WANT: 192 messages at once, and 6,400 a second in turns of 30 ms that all of them share and nobody else
 # has a part of. At some 25 us each, a container that floods takes a fifth of a core, and others wait some 6 ms for it.
+# One about GPUs that containers use together costs as much as several, and counts as many (``NodeTimeSlices.cost``).
 MESSAGES_AT_ONCE: Final = 256
 MESSAGES_PER_S: Final = 8000
+# Of a container with several GPUs. What eight processes say that have a GPU each, beside such a container, counts as
+# 120 a turn.
+MESSAGES_AT_ONCE_SEVERAL: Final = 512
+MESSAGES_PER_S_SEVERAL: Final = 16_000
 # All containers of a node together: half a core.
 NODE_MESSAGES_AT_ONCE: Final = 512
 NODE_MESSAGES_PER_S: Final = 20_000
@@ -138,7 +143,7 @@ class Speaker(Protocol):
         """How many whole messages it has that are not handled; none once it is to end."""
 
     def handle(self, most: int) -> int:
-        """Handle at most so many of them, the oldest first; return how many."""
+        """Handle the oldest until they count as ``most`` or more, or none is left; return as how many they counted."""
 
     def pause(self) -> None:
         """Read no more for the time being."""

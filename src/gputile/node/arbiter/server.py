@@ -25,7 +25,9 @@ from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
 from gputile.node.arbiter.protocol import Message, MessageKind, ProtocolError, uuid_fields
 from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,
+    MESSAGES_AT_ONCE_SEVERAL,
     MESSAGES_PER_S,
+    MESSAGES_PER_S_SEVERAL,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
     ConnectionQueue,
@@ -127,22 +129,24 @@ class Arbiter:
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
-        """Take in what a member says of a GPU."""
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
+        """Take in what a member says of a GPU; return as how many messages it counts."""
         turns, now = self._turns, time.monotonic_ns()
         if uuid not in turns.gpus:
-            return
+            return 1
         match message.kind:
             case MessageKind.WANT if turns.waits(uuid, member):
                 self._connections[member].acknowledge(message.gpu)
-                found = turns.tick(uuid, now)
+                return 1
             case MessageKind.WANT:
                 found = turns.want(uuid, allocation, member, now)
             case MessageKind.BUSY:
                 found = turns.busy(uuid, member, message.turn, now)
             case _:
                 found = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
+        cost = turns.cost
         self._follow(found, now)
+        return cost
 
     def gone(self, allocation: str, member: int) -> None:
         """Take note that a connection has ended."""
@@ -195,7 +199,11 @@ class Arbiter:
             return
         container = self._containers.get(allocation.directory)
         if container is None:
-            messages = self._messages.part(MESSAGES_AT_ONCE, MESSAGES_PER_S)
+            several = len(uuids) > 1
+            messages = self._messages.part(
+                MESSAGES_AT_ONCE_SEVERAL if several else MESSAGES_AT_ONCE,
+                MESSAGES_PER_S_SEVERAL if several else MESSAGES_PER_S,
+            )
             arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
             line = ConnectionQueue(asyncio.get_running_loop(), messages)
             container = _ConnectedContainer(allocation, uuids, messages, arrivals, line)

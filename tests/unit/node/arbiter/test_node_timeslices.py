@@ -202,6 +202,25 @@ def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
     return node
 
 
+def test_an_event_costs_what_there_is_to_look_at() -> None:
+    turns = NodeTimeSlices()
+    gpus = [f"gpu{number}" for number in range(8)]
+    for key in ("one", "two"):
+        for uuid in gpus:
+            turns.put(uuid, key, Share(), 0)
+    turns.want(gpus[0], "one", 1, 0)
+    assert turns.cost == 1
+    for uuid in gpus:
+        turns.want(uuid, "one", 1, 0)
+        turns.want(uuid, "two", 2, 0)
+    assert turns.cost == 5  # eight GPUs, two containers
+    turns.done(gpus[0], 2, 7, 0, False, 0)  # a turn that it does not have
+    assert turns.cost == 1
+    turns.tick(gpus[0], 0)
+    turns.busy(gpus[0], 2, 7, 0)
+    assert turns.cost == 1
+
+
 def test_a_set_is_limited_and_ends_as_one() -> None:
     node = both()
     said = node.want("A", "y", 2, 40 * MS)
