@@ -273,9 +273,10 @@ uint64_t gputile_shared_usage_context(unsigned gpu) {
 void gputile_shared_usage_context_seen(unsigned gpu, uint64_t bytes) {
     begin_alone();
     uint64_t least = usage ? __atomic_load_n(&usage->context[gpu], __ATOMIC_RELAXED) : bytes;
-    while ((!least || bytes < least) && !__atomic_compare_exchange_n(&usage->context[gpu], &least, bytes, false,
-                                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    bool noted = false;
+    while (!noted && (!least || bytes < least))
+        noted =
+            __atomic_compare_exchange_n(&usage->context[gpu], &least, bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     end_alone();
 }
 
