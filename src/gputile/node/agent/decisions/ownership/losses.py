@@ -23,6 +23,7 @@ def release(state: AllocationState, ids: Iterable[str], resource: str, listing: 
 
     Containers that were let start keep theirs even if the kubelet has forgotten them: it does after the loss of its
     checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.
+    While ``List`` fails, a pod of which nobody has said that it is gone may run as well: it is merely not known.
     """
     free = set(ids)
     for pod_devices in state.device_table.holders(resource, free):
@@ -33,7 +34,8 @@ def release(state: AllocationState, ids: Iterable[str], resource: str, listing: 
         there = shown is not None or (pod_devices.identified and state.still_to_come(pod_devices.key))
         alive = pod.alive if pod is not None else there and pod_devices.key not in state.pods
         if not alive or (listing is not None and state.has_left(pod_devices.key, listing)):
-            state.device_table.apply(DeviceEvent.POD_GONE, pod_devices)
+            heard = listing is not None or pod is not None or state.is_buried(pod_devices)
+            state.device_table.apply(DeviceEvent.POD_GONE if heard else DeviceEvent.UNLISTED, pod_devices)
         elif listing is not None and (event := loss(state, pod_devices)) is not None:
             nothing = ListedPod(pod_devices.namespace, pod_devices.name)
             state.device_table.apply(event, pod_devices, partial(_offered, shown or nothing, resource, free))

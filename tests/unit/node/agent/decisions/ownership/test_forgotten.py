@@ -367,3 +367,26 @@ def test_a_pod_that_the_api_server_has_not_told_yet_keeps_what_it_runs_with() ->
     assert state.device_table.get(pod.uid) is not None
     release(state, MAIN, GPU_MEMORY, {}, "uid-q")
     assert state.device_table.get(pod.uid) is None, "the kubelet does not list it either"
+
+
+def test_a_pod_that_is_merely_not_known_keeps_what_it_runs_with_while_the_kubelet_lists_nothing() -> None:
+    pod = booked(simple_pod("a", container(mem=2)), 0)
+    answered = admission(Mode.CGPU, [], [holding(pod, devices_of("main", MAIN))])
+    release(answered, MAIN, GPU_MEMORY, None, "uid-q")
+    assert answered.device_table.get(pod.uid) is None, "the kubelet may not have written it down"
+    started = admission(Mode.CGPU, [], [holding(pod, devices_of("main", MAIN))], "uid-a-main")
+    release(started, MAIN, GPU_MEMORY, None, "uid-q")
+    assert started.device_table.get(pod.uid) is not None
+    with pytest.raises(AllocationConflict):
+        DeviceAllocator(started, None, 0.0, 2).allocate(GPU_MEMORY, MAIN)
+    started.pods.gone[pod.uid] = None
+    release(started, MAIN, GPU_MEMORY, None, "uid-q")
+    assert started.device_table.get(pod.uid) is None
+
+
+def test_one_whose_name_another_pod_has_by_now_is_gone() -> None:
+    pod = booked(simple_pod("a", container(mem=2)), 0)
+    held = msgspec.structs.replace(holding(pod, devices_of("main", MAIN)), uid="uid-before")
+    state = admission(Mode.CGPU, [pod], [held], "uid-a-main")
+    release(state, MAIN, GPU_MEMORY, None, "uid-q")
+    assert state.device_table.get("uid-before") is None
