@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode
 from gputile.node.arbiter.server import Arbiter
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
@@ -49,3 +51,28 @@ async def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_pa
     assert sockets() <= before
     assert list((allocations / "a").iterdir()) == []
     arbiter.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M5")
+async def test_a_directory_that_is_made_anew_has_a_socket_again(tmp_path: Path) -> None:
+    directory = tmp_path / "a"
+    directory.mkdir()
+    arbiter, before, loop = Arbiter(), sockets(), asyncio.get_running_loop()
+    await arbiter.assign(Assignment((AssignedContainer(str(directory), (GpuClaim(GPU),)),)))
+    assert await arbiter.listen()
+    shutil.rmtree(directory)
+    assert not await arbiter.listen()
+    assert sockets() <= before
+    directory.mkdir()
+    (directory / SOCKET).touch()
+    assert await arbiter.listen()
+    assert len(sockets() - before) == 1
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.setblocking(False)
+        await loop.sock_connect(peer, str(directory / SOCKET))
+        await loop.sock_sendall(peer, Message(MessageKind.HELLO, a=1, b=1).encode())
+        async with asyncio.timeout(30):
+            assert decode(await loop.sock_recv(peer, SIZE)).kind is MessageKind.WELCOME
+    arbiter.close()
+    assert not (directory / SOCKET).exists()

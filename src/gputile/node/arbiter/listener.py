@@ -27,21 +27,36 @@ WITHOUT_RESOURCES_S: Final = 1.0
 
 
 class Listener:
-    """Hands over those who connect to a listening socket, which it owns, to ``arrive``: one at a time.
+    """Hands over those who connect to a listening socket in ``directory``, which it owns, to ``arrive``: one at a time.
 
     Who connects and hangs up in a loop is let in no more often than ``CONNECTIONS_PER_S``; the others wait in the
     kernel.
     """
 
     def __init__(
-        self, sock: socket.socket, arrive: Callable[[socket.socket], None], allowance: TokenSource | None = None
+        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenSource | None = None
     ) -> None:
-        self._sock = sock
+        """Listen.
+
+        Raises:
+            OSError: the directory is gone, or cannot be written.
+        """
+        self._sock, self._file = _listen_in(directory)
+        self._directory = directory
         self._arrive = arrive
         self._allowance = allowance or TokenBucket(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._open()
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the directory has this very socket: it may have been removed and made anew meanwhile."""
+        try:
+            found = os.lstat(self._directory / SOCKET)
+        except OSError:
+            return False
+        return os.path.samestat(found, self._file)
 
     def close(self) -> None:
         """Let in nobody any more."""
@@ -74,8 +89,8 @@ class Listener:
         self._arrive(connected)
 
 
-def listen_in(directory: Path) -> socket.socket:
-    """Return a listening socket in ``directory``, in the place of one that was left there.
+def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
+    """Return a listening socket in ``directory``, in the place of one that was left there, and its file.
 
     Raises:
         OSError: the directory is gone, or cannot be written.
@@ -91,13 +106,14 @@ def listen_in(directory: Path) -> socket.socket:
             made.bind(f"/proc/self/fd/{fd}/{beside}")
             os.chmod(beside, 0o666, dir_fd=fd)  # noqa: S103 - the container's user can be anybody
             made.listen(_BACKLOG)
+            file = os.stat(beside, dir_fd=fd, follow_symlinks=False)
             os.rename(beside, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
         finally:
             os.close(fd)
     except OSError:
         made.close()
         raise
-    return made
+    return made, file
 
 
 def remove_from(directory: Path) -> None:

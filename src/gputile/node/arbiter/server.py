@@ -18,7 +18,6 @@ from gputile.node.arbiter.listener import (
     NODE_CONNECTIONS_AT_ONCE,
     NODE_CONNECTIONS_PER_S,
     Listener,
-    listen_in,
     remove_from,
 )
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
@@ -92,18 +91,21 @@ class Arbiter:
         """Listen where nobody does yet; return whether that is everywhere."""
         complete = True
         for name, container in self._containers.items():
-            if container.entrance is not None:
+            if container.entrance is not None and container.entrance.is_reached:
                 continue
+            if container.entrance is not None:
+                container.entrance.close()
+                container.entrance = None
             try:
-                sock = listen_in(Path(name))
+                container.entrance = Listener(Path(name), partial(self._arrive, name), container.arrivals)
             except OSError as error:
                 # The directory comes when the container starts; it is looked for again and again.
                 if not container.waits:
                     log.info("no turns yet for %s: %s", name, error)
                     container.waits = True
                 complete = False
-                continue
-            container.entrance = Listener(sock, partial(self._arrive, name), container.arrivals)
+            else:
+                container.waits = False
         return complete
 
     def used(self) -> Used:
