@@ -118,7 +118,7 @@ class AllocationState:
         return pod if pod is not None and pod.uid == pod_devices.uid else None
 
     def is_buried(self, pod_devices: PodDevices) -> bool:
-        """Return whether the API server has said that the pod is gone: that it is deleted, or that another has its name."""
+        """Return whether the API server has said that the pod is gone, or that another pod has its name."""
         return pod_devices.uid in self.pods.gone or pod_devices.key in self.pods
 
     def named_devices(self) -> list[PodDevices]:

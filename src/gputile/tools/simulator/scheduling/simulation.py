@@ -7,6 +7,7 @@ decided by the search that plans them live.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -220,6 +221,7 @@ class Simulation:
             self._equal = None
         why = self._refused.get(like)
         if why is not None:
+            self._learn_of_refused(pod)
             return PodOutcome(pod, None, None, why)
         outcome = self._decide_by_arrays(pod, now_ns, in_a_row=in_a_row)
         if outcome.node is None:
@@ -328,6 +330,12 @@ class Simulation:
             demand.observe(pod, request)
             if demand.due():
                 self.engine.reprice(prices(demand.demand()))
+
+    def _learn_of_refused(self, pod: Pod) -> None:
+        """Learn from a pod that is refused as an equal one was: pods that wait count for prices as well."""
+        if self.engine.demand is not None and waiting_for(pod) is None:
+            with suppress(RequestError):
+                self._learn(pod, self.engine.request(pod))
 
     def _why_nowhere(self, request: Request | None, in_tree: NodeRefusals) -> str:
         """Return a sentence on all nodes: what their GPUs lack, and kube-scheduler's reasons."""

@@ -14,6 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.packing.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.cluster.scenario import Scenario
@@ -61,13 +62,20 @@ def copies(kinds: list[int]) -> list[Pod]:
 
 
 def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration) -> tuple[list[Any], Ledger]:
-    """Return each pod's place as kube-scheduler finds it: it filters, asks for ranks, and adds its own scores."""
+    """Return each pod's place as kube-scheduler finds it: it filters, asks for ranks, and adds its own scores.
+
+    With packing, prices follow the demand of all pods, of those that are refused too.
+    """
     ledger, predicates = Ledger(configuration), Predicates(nodes)
     for machine in nodes:
         ledger.apply(NodeApplied(machine))
     engine, found = PlacementEngine(ledger), list[Any]()
     for each in pods:
         request = engine.request(each)
+        if engine.demand is not None:
+            engine.demand.observe(each, request)
+            if engine.demand.due():
+                engine.reprice(prices(engine.demand.demand()))
         names = [name for name, reason in predicates.reasons(each).items() if reason is None]
         feasible = engine.filter(request, names).feasible if request else names
         if not feasible:
@@ -88,8 +96,9 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
 @given(
     kinds=st.lists(st.integers(0, len(NODES) - 1), min_size=1, max_size=6),
     asked=st.lists(st.integers(0, len(ASKS) - 1), max_size=30),
-    placement=st.sampled_from(["binpack", "spread"]),
+    placement=st.sampled_from(["binpack", "spread", "packing"]),
 )
+@example(kinds=[4, 7, 4], asked=[*[0] * 20, *[2, 4], *[2] * 6, *[4, 4, 2, 2]], placement="packing")
 @example(kinds=[1, 3], asked=[1, 0, 1, 1, 0, 0, 0, 1, 0, 1], placement="spread")
 def test_each_pod_goes_where_it_would_go_by_itself(kinds: list[int], asked: list[int], placement: Any) -> None:
     configuration = Configuration(placement=placement)
