@@ -15,6 +15,7 @@ from gputile.api.wire_object import WireObject
 POD_SCHEDULED = "PodScheduled"
 SCHEDULING_GATED = "SchedulingGated"  # the reason of POD_SCHEDULED while a gate holds a pod; it stays for a while after
 POD_RESIZE_PENDING = "PodResizePending"
+POD_READY = "Ready"
 
 Quantity = str | int | float
 ResourceList = dict[str, Quantity]
@@ -175,6 +176,7 @@ class ContainerResources(WireObject):
 class PodStatus(WireObject):
     """core/v1 PodStatus. Of the conditions only those are kept that somebody reads.
 
+    ``is_ready`` is made of the condition ``Ready`` and not a field of the API.
     ``resources`` and ``allocated_resources`` are of the pod as a whole (KEP-5419).
     """
 
@@ -185,8 +187,12 @@ class PodStatus(WireObject):
     init_container_statuses: tuple[ContainerResources, ...] = ()
     resources: ResourcesInUse | None = None
     allocated_resources: ResourceList | None = None
+    is_ready: bool = False
 
     def __post_init__(self) -> None:
+        for each in self.conditions:
+            if each.type == POD_READY:
+                self.is_ready = each.status == "True"
         self.conditions = tuple(each for each in self.conditions if each.type in (POD_SCHEDULED, POD_RESIZE_PENDING))
 
     @property

@@ -23,6 +23,7 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
     name: str
     labels: Mapping[str, str]
     guarded: bool  # from the API server's eviction
+    ready: bool
 
 
 class Budgets:
@@ -45,7 +46,7 @@ class Budgets:
         meta = pod.metadata
         if pod.spec.node_name and self._holds(meta.uid):
             guarded = pod.status.phase not in _UNGUARDED and not meta.deletion_timestamp
-            self._pods[meta.uid] = _Held(meta.namespace, meta.name, meta.labels, guarded)
+            self._pods[meta.uid] = _Held(meta.namespace, meta.name, meta.labels, guarded, pod.status.is_ready)
         else:
             self._pods.pop(meta.uid, None)
 
@@ -93,7 +94,12 @@ class Budgets:
         keys = self._guarding(uid)
         if not keys or not self._pods[uid].guarded:
             return None
-        return EvictionBudget(keys[0], self._budgets[keys[0]].status.disruptions_allowed if len(keys) == 1 else 0)
+        budget = self._budgets[keys[0]]
+        if len(keys) > 1:
+            return EvictionBudget(keys[0], 0)
+        if not self._pods[uid].ready and budget.lets_unready_go:
+            return None
+        return EvictionBudget(keys[0], budget.status.disruptions_allowed)
 
     def _violates(self, keys: Iterable[_Key], allowed: dict[_Key, int]) -> bool:
         """Take an eviction from what each of the budgets has ``allowed`` left; return whether one has too little."""

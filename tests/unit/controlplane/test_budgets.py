@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.core import Pod
+from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
 from gputile.controlplane.bound_pods import BoundPods
@@ -168,3 +168,30 @@ def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], ov
     """Its getPodDisruptionBudgets: an empty selector selects all, and no pod of several budgets is evicted."""
     rules = EvictionRules({}, {}, budget=budgets_of(*found, p2={}).budget)
     assert rules.over_budget(uids(0, 1, 2)) == uids(*over)
+
+
+@pytest.mark.parametrize(
+    ("policy", "healthy", "desired", "ready", "guarded"),
+    [
+        ("AlwaysAllow", 0, 2, False, False),
+        ("AlwaysAllow", 0, 2, True, True),
+        ("IfHealthyBudget", 1, 2, False, True),
+        ("IfHealthyBudget", 2, 2, False, False),
+        ("IfHealthyBudget", 2, 2, True, True),
+        ("", 2, 2, False, False),
+        ("", 0, 0, False, True),
+    ],
+)
+def test_a_pod_that_is_not_ready(policy: str, healthy: int, desired: int, ready: bool, guarded: bool) -> None:
+    """KEP-3017; one of several budgets stays all the same."""
+    found = budget(0)
+    found.spec.unhealthy_pod_eviction_policy = policy
+    found.status.current_healthy, found.status.desired_healthy = healthy, desired
+    pod = held("p0")
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    pod.status = msgspec.structs.replace(msgspec.convert(status, PodStatus))  # a copy says the same
+    budgets = budgets_of(found, pods=0)
+    budgets.pod_applied(pod)
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if guarded else [])
+    budgets.budgets(Applied(budget(5, {}, name="c")))
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == uids(0)
