@@ -23,6 +23,7 @@ from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
+from gputile.controlplane.controller.settled_labels import SettledLabels
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -67,6 +68,7 @@ class ClusterState:
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
         self.units = UnitsInForce(configuration)
+        self.settled_labels = SettledLabels()
         self.members = GangMembers()
         self.bound_pods = BoundPods(lambda uid: self.ledger.booking(uid) is not None)
         self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
@@ -295,6 +297,7 @@ class ClusterState:
         before = self.nodes.get(name)
         self.nodes[name] = node
         self.units.put(node)
+        self.settled_labels.put(node, self.now_ns)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
@@ -305,6 +308,7 @@ class ClusterState:
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.units.drop(name)
+        self.settled_labels.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
         for placement in (self.placement, self.empty_placement):

@@ -5,7 +5,7 @@ away before a pod has got its GPUs, its type has failed.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gputile.api.core import Node
@@ -24,7 +24,8 @@ _HARD: Final = ("NoSchedule", "NoExecute")
 class TypeNodes:
     """The nodes of one type: how many are starting, and those whose GPUs are all healthy and open to pods.
 
-    ``joined`` is how many have come since the last look. ``idle`` are those on which an autoscaler would put a
+    ``joined`` is how many have come since the last look: one that only takes on the type's label does not, since the
+    kubelet of a node may set most of its labels. ``idle`` are those on which an autoscaler would put a
     placeholder: no pod runs there but those of DaemonSets and of kube-system, and they are starting, or offer all that
     is described. Karpenter takes those for starting that are ``starting_for_karpenter``, however long they do not.
     ``failures`` tell of nodes that have been starting for too long, or went away too early, since the last look.
@@ -40,11 +41,15 @@ class TypeNodes:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A node that has joined, and is not known to be of use: its type, since when (Unix time, ns), and whether bare."""
+    """A node that has joined, and is not known to be of use: its type, since when (Unix time, ns), and whether bare.
+
+    ``strayed``: it has not had the type's label any more since.
+    """
 
     type_name: str
     since_ns: int
     bare: bool
+    strayed: bool = False
 
 
 class NodeArrivals:
@@ -53,13 +58,14 @@ class NodeArrivals:
     def __init__(self, cluster_state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> None:
         self._cluster_state, self._types, self._wait_ns = cluster_state, types, wait_ns
         self._arrivals: dict[str, _Arrival] = {}
-        self._given_up: set[str] = set()  # arrivals that count as a failure already
-        self._seen: set[str] | None = None  # the nodes of the types at the last look
-        self._joined: dict[str, int] = {}  # those of them that have joined since the first look, and when (Unix ns)
+        self._given_up: set[str] = set()  # arrivals that are of no use, as far as one can tell
+        self._known: set[str] | None = None  # the UIDs of nodes that were there at the first look, or have joined since
+        self._failed: set[str] = set()  # the UIDs of nodes that count as a failure: each does once
+        self._joined: dict[str, int] = {}  # the nodes that have joined since the first look, and when (Unix ns)
 
     def forget(self) -> None:
         """Follow no node any more: nobody needs one."""
-        self._arrivals, self._seen, self._joined = {}, None, {}
+        self._arrivals, self._known, self._joined = {}, None, {}
 
     def joined_ns(self, name: str) -> int:
         """Return when a node has joined, Unix time in ns; 0 for one that was there before somebody needed one."""
@@ -73,26 +79,31 @@ class NodeArrivals:
         """
         found = {kind.name: TypeNodes() for kind in self._types}
         before, self._arrivals = self._arrivals, {}
-        seen: set[str] = set()
-        for name, node in self._cluster_state.nodes.items():
+        nodes = self._cluster_state.nodes
+        uids = {node.metadata.uid for node in nodes.values()}
+        known = uids if self._known is None else self._known & uids
+        for name, node in nodes.items():
             kind = next((kind for kind in self._types if kind.has(node)), None)
             if kind is None:
+                if name in before:  # its label may come back, and it is no new arrival then
+                    self._arrivals[name] = replace(before[name], strayed=True)
                 continue
             yield
-            seen.add(name)
-            joined = self._seen is not None and name not in self._seen
+            joined = node.metadata.uid not in known
             found[kind.name].joined += joined
             if joined:
+                known.add(node.metadata.uid)
                 self._joined[name] = now_ns
             is_awaited = (joined or name in before) and kind.name in awaited
             self._judge(node, kind, found[kind.name], before.get(name), now_ns, is_awaited=is_awaited)
         for name, arrival in before.items():
-            counts = arrival.bare or arrival.type_name in awaited
-            if name not in self._cluster_state.nodes and name not in self._given_up and counts:
+            counts = (arrival.bare or arrival.type_name in awaited) and not arrival.strayed
+            if name not in nodes and name not in self._given_up and counts:
                 found[arrival.type_name].failures.append(NodeTypeRefusal(NodeTypeRule.WENT_AWAY, name))
         self._given_up &= self._arrivals.keys()
-        self._seen = seen
-        self._joined = {name: at_ns for name, at_ns in self._joined.items() if name in seen}
+        self._known = known
+        self._failed &= uids
+        self._joined = {name: at_ns for name, at_ns in self._joined.items() if name in nodes}
         return found
 
     def _judge(
@@ -126,7 +137,9 @@ class NodeArrivals:
         if late and name not in self._given_up:
             self._given_up.add(name)
             rule = NodeTypeRule.NO_INVENTORY if bare else NodeTypeRule.NOT_USABLE
-            nodes.failures.append(NodeTypeRefusal(rule, name))
+            if node.metadata.uid not in self._failed:
+                nodes.failures.append(NodeTypeRefusal(rule, name))
+            self._failed.add(node.metadata.uid)
         if name not in self._given_up:
             nodes.starting += 1
         if self._is_vacant(name) and (name not in self._given_up or name in nodes.starting_for_karpenter):

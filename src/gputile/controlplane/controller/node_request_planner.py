@@ -271,16 +271,22 @@ class NodeRequestPlanner:
     # -- which types may be asked for
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes], now_ns: int) -> Steps[BarredTypes]:
-        """Return by UID and type why no node of the type is asked for that pod, though one as described would do."""
+        """Return by UID and type why no node of the type is asked for that pod, though one as described would do.
+
+        Nodes show that their type is not as described. One that has taken on the type's label later shows nothing: it
+        may be in the hands of somebody who wants no other to come.
+        """
         barred: dict[tuple[str, str], NodeTypeRefusal] = {}
         empty = self._cluster_state.empty_placement
         for kind in self._types:
             usable, pausing = nodes[kind.name].usable, self._failures.pausing(kind.name, now_ns)
+            labels = self._cluster_state.settled_labels
+            believed = any(labels.label(name, kind.key) == kind.value for name in usable)
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
                 if pausing is not None:
                     barred[key] = pausing
-                elif usable and each.request is not None:
+                elif believed and each.request is not None:
                     yield from empty.predicates.prepare(each.pod)
                     lacking = empty.predicates.alone(each.pod)
                     taking = [name for name in usable if lacking.get(name) is None]

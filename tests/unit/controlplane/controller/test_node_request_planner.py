@@ -47,7 +47,7 @@ def node(name: str, *, type_: str = "", gpus: int = 2, mib: int = GIB15, born: s
     amounts = {"cpu": "99", "pods": "99", "aliyun.com/gpu-mem": str(units)}
     found = gpu_node(name, mode="cgpu", sizes=[mib] * gpus, allocatable=amounts, inventory=None if gpus else "")
     labels = found.metadata.labels | {HOSTNAME: name} | ({"pool": type_.partition("=")[2]} if type_ else {})
-    meta = msgspec.structs.replace(found.metadata, labels=labels, creation_timestamp=born)
+    meta = msgspec.structs.replace(found.metadata, uid=f"uid-{name}", labels=labels, creation_timestamp=born)
     return msgspec.structs.replace(found, metadata=meta)
 
 
@@ -701,7 +701,7 @@ def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) ->
     amounts = {"cpu": "99", "pods": "99"} | ({GPU_MEMORY: str(units)} if units is not None else {})
     found = gpu_node(name, mode="cgpu", sizes=[GIB15] * 2, allocatable=amounts, unhealthy=unhealthy)
     labels = found.metadata.labels | {"pool": "gpu"}
-    meta = msgspec.structs.replace(found.metadata, labels=labels, creation_timestamp=BORN)
+    meta = msgspec.structs.replace(found.metadata, uid=f"uid-{name}", labels=labels, creation_timestamp=BORN)
     return msgspec.structs.replace(found, metadata=meta)
 
 
@@ -965,3 +965,41 @@ def test_more_cpus_than_a_type_is_said_to_have_bring_none() -> None:
     bench = with_adapters(cpu="8")
     bench.put(waits("p", mem=10, asks={"cpu": "9"}))
     assert said(bench.round()) == {"p": "NoNodeTypeFits"}
+
+
+def with_label(name: str, value: str, *, gpus: int, mib: int = 1024) -> Node:
+    """A node whose kubelet says what it likes: of itself, and of its GPUs."""
+    return node(name, type_=f"pool={value}", gpus=gpus, mib=mib)
+
+
+def seconds_asked(evil: Callable[[float], Node | None]) -> int:
+    """Return for how long a node is asked for in two hours in which none comes, in steps of ten seconds."""
+    bench = fragmented()
+    bench.join(with_label("evil", "other", gpus=2))
+    for after in (0.0, 700.0):
+        bench.round(after)
+    bench.put(waits("p", mem=10))
+    found = 0
+    for after in range(710, 2 * 3600, 10):
+        if (changed := evil(after)) is not None:
+            bench.join(changed)
+        bench.round(after)
+        found += 10 * asked(bench)
+    return found
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        lambda after: with_label("evil", "gpu", gpus=2),
+        lambda after: with_label("evil", "gpu" if after % 20 else "other", gpus=2),
+        lambda after: with_label("evil", "gpu" if after % 1200 < 700 else "other", gpus=0),
+        lambda after: with_label("evil", "gpu", gpus=0 if after % 1200 < 700 else 2),
+    ],
+    ids=["stays", "toggles", "without GPUs", "without GPUs now and then"],
+)
+def test_a_node_that_takes_on_the_label_of_a_type_keeps_no_other_from_coming(
+    evil: Callable[[float], Node | None],
+) -> None:
+    """One that reports no GPUs counts as a failure, but once."""
+    assert seconds_asked(evil) >= 0.8 * seconds_asked(lambda _: None) > 0
