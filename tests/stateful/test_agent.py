@@ -39,7 +39,7 @@ from gputile.node.agent.decisions.reconciliation import differences
 from gputile.node.agent.kubelet import kubelet_link
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_ids import by_gpu
-from gputile.node.agent.state.pod_devices import stand_in
+from gputile.node.agent.state.stand_in_uids import stand_in
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.localcluster.nosuid import nosuid_directory

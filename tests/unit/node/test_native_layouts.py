@@ -55,9 +55,9 @@ def test_the_bytes_of_version_1(layout: Layout, form: str) -> None:
 def test_the_usage_file_of_version_1() -> None:
     assert USAGE.offsets == {
         "magic": 0, "version": 4, "top": 8, "counts": 12, "slot": 16, "used": 8208, "word": 73744, "peak": 73872,
-        "refused": 74000,
+        "refused": 74000, "context": 74128,
     }  # fmt: skip
-    assert (USAGE.size, USAGE_BYTES, USAGE_LOCK_SLOTS) == (74128, 262144, 262145)
+    assert (USAGE.size, USAGE_BYTES, USAGE_LOCK_SLOTS) == (74256, 262144, 262145)
 
 
 def test_a_message_and_limits_of_version_1() -> None:

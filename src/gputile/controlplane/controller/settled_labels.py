@@ -1,4 +1,4 @@
-"""Remembers with which labels nodes came: the kubelet of a node may change most of them whenever it likes.
+"""Remembers the labels that nodes came with, since the kubelet of a node may change most of them.
 
 No I/O, no clock.
 """
@@ -13,7 +13,7 @@ SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after i
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FirstLabels:
     uid: str
     first_ns: int
     labels: Mapping[str, str]
@@ -23,15 +23,15 @@ class SettledLabels:
     """The labels of each node as they were ten minutes after it was first seen; until then, as they are."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FirstLabels] = {}
 
     def put(self, node: Node, now_ns: int) -> None:
         """Take in a node; ``now_ns`` is Unix time, ns."""
         meta, seen = node.metadata, self._seen.get(node.metadata.name)
         if seen is None or seen.uid != meta.uid:
-            self._seen[meta.name] = _Seen(meta.uid, now_ns, meta.labels)
+            self._seen[meta.name] = _FirstLabels(meta.uid, now_ns, meta.labels)
         elif abs(now_ns - seen.first_ns) < SETTLING_NS:
-            self._seen[meta.name] = _Seen(meta.uid, seen.first_ns, meta.labels)
+            self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
 
     def drop(self, name: str) -> None:
         """Forget a node."""

@@ -17,10 +17,10 @@ from gputile.node.agent.decisions.ownership.checkpoint_sync import sync_with_che
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME, owners_in, recover
+from gputile.node.agent.state.allocation_directory import DeviceOwner
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
-from gputile.node.agent.state.pod_devices import DeviceOwner
 from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.node.agent.state.advertised import Advertised, ModeDecision
+from gputile.node.agent.state.allocation_directory import directory_name
 from gputile.node.agent.state.container_candidate import ContainerCandidate
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
@@ -19,11 +20,7 @@ from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import NodeConfig
 from gputile.node.agent.state.pod_cache import PodCache
-from gputile.node.agent.state.pod_devices import (
-    PodDevices,
-    directory_name,
-    gpus_of,
-)
+from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
 

@@ -14,7 +14,8 @@ from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import LIBRARY_MODES, MigDevice
 from gputile.node.agent.state.pod_container import PodContainer
-from gputile.node.agent.state.pod_devices import PodDevices, stand_in
+from gputile.node.agent.state.pod_devices import PodDevices
+from gputile.node.agent.state.stand_in_uids import stand_in
 from gputile.node.agent.status.gpu_bookings import NO_BOOKINGS, GpuHoldings, bookings_of, instances_of
 from gputile.node.native_layouts import SHARE_WHOLE
 

@@ -13,20 +13,14 @@ from functools import partial
 from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.ownership.losses import absorb, loss
+from gputile.node.agent.state.allocation_directory import directory_name
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES
-from gputile.node.agent.state.pod_devices import (
-    ContainerDevices,
-    PodDevices,
-    directory_name,
-    has_any,
-    pod_devices_for,
-    with_devices,
-)
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, has_any, pod_devices_for, with_devices
 
 
 def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> None:

@@ -29,7 +29,8 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, static_uid
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.stand_in_uids import static_uid
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
