@@ -29,12 +29,20 @@ MIX = (
     share(0, cpu=8000, gpus=0),
     PodShape(2000, 300_000, 1, 500, frozenset()),
 )
+PLENTY_WITHOUT_GPUS = (
+    *(share(0, cpu=cpu, gpus=0) for cpu in (700, 900, 2300, 5300, 5300, 9100, 14100)),
+    *(share(milli, cpu=cpu) for milli in (130, 260, 330, 520, 610) for cpu in (900, 7000)),
+    share(1000, cpu=6000),
+    share(1000, cpu=13000),
+    share(1000, cpu=26000, gpus=2),
+)
+"""Nearly as much CPU for each GPU as the nodes have, much of it for pods without GPUs, and those of unlike sizes."""
 
 
-def decided(policy: str) -> tuple[str, float]:
+def decided(policy: str, mix: tuple[PodShape, ...]) -> tuple[str, float]:
     """Return the digest of where each pod went, its GPUs included, and the part of the GPUs that is allocated."""
     nodes = unlike(60)
-    workload, arrivals = stream(nodes, (MIX, 1.3), seed=7)
+    workload, arrivals = stream(nodes, (mix, 1.3), seed=7)
     placer = make_placer(policy, nodes, workload, arrivals, 7)
     rows = list(steps(placer, workload, arrivals))
     held = [
@@ -51,12 +59,16 @@ def _used(rows: list[int], workload: Workload, arrivals: Arrivals) -> int:
 
 
 @pytest.mark.parametrize(
-    ("policy", "digest", "allocated"),
+    ("policy", "mix", "digest", "allocated"),
     [
-        ("binpack", "844295c88f34d9d6", 98.02),
-        ("spread", "e3a16ef32b2bcb5d", 75.58),
-        ("packing", "fbab4d0161f4a5f4", 99.03),
+        ("binpack", MIX, "844295c88f34d9d6", 98.02),
+        ("spread", MIX, "e3a16ef32b2bcb5d", 75.58),
+        ("packing", MIX, "fbab4d0161f4a5f4", 99.03),
+        ("binpack", PLENTY_WITHOUT_GPUS, "4260ecc2d57572f8", 95.08),
+        ("spread", PLENTY_WITHOUT_GPUS, "f3e1c058c6148ac9", 82.66),
+        ("packing", PLENTY_WITHOUT_GPUS, "1b93ba7dda685649", 96.94),
     ],
+    ids=lambda each: {MIX: "mix", PLENTY_WITHOUT_GPUS: "plenty-without-gpus"}.get(each, each),
 )
-def test_each_pod_goes_where_it_went(policy: str, digest: str, allocated: float) -> None:
-    assert decided(policy) == (digest, allocated)
+def test_each_pod_goes_where_it_went(policy: str, mix: tuple[PodShape, ...], digest: str, allocated: float) -> None:
+    assert decided(policy, mix) == (digest, allocated)
