@@ -103,7 +103,7 @@ cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 	@$(BIN)/python -m tests.localcluster
 
 policies: $(STAMP) ## write the lists of the policies in CEL from the constants of the rules in Python
-	@$(BIN)/python -m tests.chart.cel_lists
+	@$(BIN)/python -m charts.cel_lists
 
 dashboards: $(STAMP) ## write Grafana's dashboards of the chart from their description
 	@$(BIN)/python charts/dashboards.py
@@ -115,7 +115,7 @@ fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control
 layouts: ## write the C headers of what C and Python have in common, and the include graph
 	@test -x $(BIN)/python || $(MAKE) $(STAMP)
 	@PYTHONPATH=src:. $(BIN)/python native/layouts.py
-	@PYTHONPATH=src:. $(BIN)/python -m tests.native.includes
+	@PYTHONPATH=src:. $(BIN)/python -m native.includes
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from hatch_build import LIBRARY_GROUPS, ROOT, SOURCES
-
-from tests.native.includes import drawn, modules
+from native.includes import drawn, modules
 
 FILES = sorted(path for path in SOURCES.glob("*/*") if path.suffix in (".c", ".h", ".def"))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from charts import cel_lists
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from gputile.api.well_known import (
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
 from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
 from gputile.core.admission.pod_view import ContainerView, PodSpecView, PodView, VolumeMount
-from tests.chart import cel_lists
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
 

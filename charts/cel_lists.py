@@ -14,7 +14,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
 from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
 
-DIRECTORY = Path(__file__).resolve().parents[2] / "examples" / "webhook"
+DIRECTORY = Path(__file__).resolve().parents[1] / "examples" / "webhook"
 _LIST = r"(?<=\s)\[\s*((?:'[^']*',?\s*)+)\]"
 _WIDTH, _INDENT = 120, " " * 6
 
