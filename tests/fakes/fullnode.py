@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, Mode
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
@@ -28,7 +28,7 @@ from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod

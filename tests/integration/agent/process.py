@@ -17,9 +17,9 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import MODE_LABEL, Mode
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.kube.watching.decoding import Applied, Deleted, WatchEvent
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request

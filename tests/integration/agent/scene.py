@@ -14,7 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
 from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
@@ -24,7 +24,7 @@ from gputile.node.agent.processes.mps import MpsDaemons
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen

@@ -13,14 +13,14 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
-from gputile.core.devices.health import Health, HealthState
+from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.decisions.reconciliation import rounds
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.isolation.limits_format import USAGE
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.integration.agent.scene import Scene, cancelled, scene

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading
 
 MPS_DIRECTORY = "mps"
@@ -35,7 +35,7 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class GpuMonitor(Protocol):
-    """What watches the machine's GPUs: ``gputile.node.nvml.monitor.Monitor``, or a test's own."""
+    """What watches the machine's GPUs: ``gputile.node.nvml.gpu_monitor.Monitor``, or a test's own."""
 
     seen: Observation
     readings: tuple[GpuReading, ...]

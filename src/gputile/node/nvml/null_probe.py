@@ -2,7 +2,7 @@
 
 import time
 
-from gputile.core.devices.health import Sign
+from gputile.core.devices.gpu_health import Sign
 from gputile.node.nvml.errors import Problem
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 

@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import pynvml  # type: ignore[import-untyped]
 
-from gputile.core.devices.health import Examined, Sign, XidSeen
+from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
 from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
 from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from gputile.core.devices.health import Health, Sign
+from gputile.core.devices.gpu_health import Health, Sign
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.nvml.errors import Problem
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import check_inventory, decode_inventory, encode_inventory
 from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.nvml_probe import open_real

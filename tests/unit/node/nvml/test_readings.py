@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.node.nvml.monitor import EXAMINE_EVERY_S, Monitor
+from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.node.nvml.probe import GpuProcess, GpuReading
 from tests.fakes import nvml as fake

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import EffectiveMode
 from gputile.node.agent.state.pod_devices import PodDevices

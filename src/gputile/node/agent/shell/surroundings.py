@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gputile.api.well_known import Mode
-from gputile.core.devices.health import Health, HealthState
+from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent.decisions.advertising.other_plugin import SOCKET_PATTERNS
 from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.host import GpuMonitor

@@ -18,7 +18,7 @@ from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuHoldings
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.process_owners import PROC
-from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 

@@ -5,7 +5,7 @@ from typing import Final
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import MIG_PREFIX, SHARING_LABEL, Mode
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.state.node_config import (
     EffectiveMode,

@@ -13,7 +13,7 @@ from gputile.api.conditions import changed_conditions
 from gputile.api.core import Node, NodeCondition, node_condition
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, GPU_COUNT, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import encode_inventory
 from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
 from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition

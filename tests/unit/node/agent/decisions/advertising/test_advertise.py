@@ -7,7 +7,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, WHOLE_GPU, Mode
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.advertising.advertise import (

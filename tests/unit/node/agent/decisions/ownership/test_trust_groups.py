@@ -8,7 +8,7 @@ import pytest
 from gputile.api.config.trust_groups import Trust
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, Mode
-from gputile.core.devices.health import Health
+from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.cluster.informer import NodeInformer
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator

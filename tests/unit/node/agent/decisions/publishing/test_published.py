@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Node, NodeCondition
 from gputile.api.reasons import ConditionReason
 from gputile.api.well_known import GPU_COUNT
-from gputile.core.devices.health import Examined, Health, XidSeen, after
+from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
 from gputile.node.agent.decisions.publishing.published import (
     DRIVER_PROBLEM,
     GPU_PROBLEM,

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from gputile.api.reasons import ConditionReason
-from gputile.core.devices.health import Examined, Health, Sign, XidSeen, after, remembered, without
+from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
 from gputile.node.nvml.null_probe import NullProbe

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.core.devices.health import FIRST_QUIET_S
+from gputile.core.devices.gpu_health import FIRST_QUIET_S
 from gputile.core.devices.inventory import Inventory, check_inventory
-from gputile.node.nvml.monitor import (
+from gputile.node.nvml.gpu_monitor import (
     EXAMINE_EVERY_S,
     FIRST_RETRY_S,
     LONGEST_RETRY_S,
@@ -255,7 +255,7 @@ def elsewhere() -> Elsewhere:
 
 
 LOOK = """
-from gputile.node.nvml.monitor import Monitor
+from gputile.node.nvml.gpu_monitor import Monitor
 from gputile.node.nvml.nvml_probe import open_real
 monitor = Monitor(open_real)
 monitor.step(0.01)
@@ -274,7 +274,7 @@ def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_pa
     environment = {**fake.without_library(tmp_path), fake.STATE_VARIABLE: str(machine.path)}
     later = f"""
 from pathlib import Path
-from gputile.node.nvml.monitor import LONGEST_RETRY_S, Monitor
+from gputile.node.nvml.gpu_monitor import LONGEST_RETRY_S, Monitor
 from gputile.node.nvml.nvml_probe import open_real
 now_s = 0.0
 monitor = Monitor(open_real, clock=lambda: now_s)
