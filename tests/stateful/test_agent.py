@@ -511,3 +511,17 @@ def test_a_static_pod_that_was_taken_for_another_shares_no_directory_with_it() -
         )
     finally:
         node.teardown()
+
+
+def test_containers_of_two_pods_that_crash_before_the_kubelet_forgets_share_no_directory_with_one_that_runs() -> None:
+    """Both had been let start, and only the kubelet's next list tells which containers do not run."""
+    node = Node()
+    try:
+        node.begin(Mode.CGPU, 0)
+        for name, shape in (("a", (("app", 2), ("app", 2))), ("b", (("app", 2),))):
+            node.a_pod_comes_and_starts((name, shape, False), None, ([], []), (False, False), 0)
+        node.crash_containers(2)
+        node.restart_kubelet(True)
+        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    finally:
+        node.teardown()

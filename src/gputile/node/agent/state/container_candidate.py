@@ -10,7 +10,7 @@ from gputile.node.agent.state.known_pods import KnownPod
 class ContainerCandidate:
     """A container that the kubelet may be asking for.
 
-    ``container`` is "" where it is one of several of the pod that were let start, and nobody knows which.
+    ``container`` is "" where it is one of several that were let start, of this pod or others, and nobody knows which.
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
     ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
     ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is

@@ -50,7 +50,11 @@ def candidates(
             found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
         elif bare and _unlike(listed, pod, resource):
             found.append(((4 if pod.request else 5, "", key), ContainerCandidate(key, bare, known=False)))
-    return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
+    ordered = [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
+    started = [candidate for candidate in ordered if candidate.known and runs_on(candidate, device_table)]
+    if len(started) > 1 and started[0] is ordered[0]:  # only the kubelet's next list tells which of them does not run
+        return [*(replace(candidate, container="") for candidate in started), *ordered[len(started) :]]
+    return ordered
 
 
 def runs_on(candidate: ContainerCandidate, device_table: DeviceTable) -> bool:

@@ -100,6 +100,17 @@ def test_a_container_that_was_started_is_not_meant_while_another_could_be() -> N
         assert (last.container, last.sure) == ("", False), "it may be either"
 
 
+def test_of_the_containers_of_several_pods_that_were_started_nobody_knows_which_asks() -> None:
+    """One of them may run on with the directory that would be answered for another pod's container."""
+    a, b = known("a", container("one", mem=2), container("two", mem=2)), known("b", container(mem=2))
+    shown = listing(listed("a", one=IDS, two={}), listed("b", main={}))
+    started = DeviceTable((), ["uid-a-one", "uid-a-two", "uid-b-main"])
+    found = candidates(shown, book(a, b), started, GPU_MEMORY, 2, "uid-a")
+    assert [(c.key, c.container) for c in found] == [("default/a", ""), ("default/b", "")]
+    one = candidates(shown, book(a, b), DeviceTable((), ["uid-a-one", "uid-a-two"]), GPU_MEMORY, 2, "uid-a")
+    assert [(c.key, c.container) for c in one] == [("default/b", "main"), ("default/a", "two")]
+
+
 def test_a_name_that_was_answered_before_is_worth_asking_about() -> None:
     pod = known("a", container(mem=2))
     held = DeviceTable([holding(pod, ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001")))])
