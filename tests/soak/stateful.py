@@ -43,7 +43,14 @@ def soak(files: Sequence[Path], minutes: float) -> int:
             break
         rounds += 1
         seed, since = secrets.randbits(64), time.monotonic()
-        command = ["pytest", "-q", f"--timeout={LONGEST_SECONDS}", _short(file), f"--hypothesis-seed={seed}"]
+        command = [
+            "pytest",
+            "-q",
+            "--show-capture=no",
+            f"--timeout={LONGEST_SECONDS}",
+            _short(file),
+            f"--hypothesis-seed={seed}",
+        ]
         said = _one_round(command)
         state = f"{'passed' if said is None else 'FAILED'} in {time.monotonic() - since:.0f} s"
         print(f"round {rounds}, minute {passed:.0f} of {minutes:g}: {file.stem}, seed {seed}, {state}", flush=True)
