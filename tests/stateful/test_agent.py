@@ -525,3 +525,35 @@ def test_containers_of_two_pods_that_crash_before_the_kubelet_forgets_share_no_d
         node.no_gpu_is_over_allocated_and_no_pod_is_refused()
     finally:
         node.teardown()
+
+
+def test_an_init_container_that_asks_again_while_nobody_knows_its_pod_is_not_refused_for_its_own_devices() -> None:
+    """The kubelet has forgotten all, the API server is away, and the agent dies while it answers."""
+    node = Node()
+    try:
+        node.begin(Mode.CGPU, 0)
+        node.a_pod_comes_and_starts(("a", (("init", 1), ("app", 4)), False), None, ([], []), (False, False), 0)
+        node.cut_off(True)
+        node.restart_kubelet(True)
+        node.admit(None, False, [0])
+        node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    finally:
+        node.teardown()
+
+
+def test_a_pod_does_not_start_with_the_limits_of_the_one_before_while_the_api_server_is_away() -> None:
+    """It was created again under its name; the agent, which has not heard of that, dies before it starts."""
+    node = Node()
+    try:
+        node.begin(Mode.CGPU, 0)
+        node.a_pod_comes_and_starts(("d", (("app", 2),), False), None, ([], []), (False, False), 0)
+        node.cut_off(True)
+        node.delete("d", (("init", 2), ("app", 2)))
+        node.restart_kubelet(True)
+        node.admit(None, False)
+        node.restart_agent("none")
+        for _ in range(2):
+            node.start(None, False)
+            node.no_gpu_is_over_allocated_and_no_pod_is_refused()
+    finally:
+        node.teardown()

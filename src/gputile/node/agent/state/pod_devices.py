@@ -40,7 +40,8 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All that one pod got.
 
     ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
-    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
+    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in. ``kubelet_uid`` is
+    the UID that the kubelet has for the pod, another one for a static pod; "" where nobody knows.
     """
 
     uid: str
@@ -53,6 +54,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     devices: tuple[ContainerDevices, ...] = msgspec.field(name="parts", default=())
     gpus: dict[int, str] = msgspec.field(name="cards", default_factory=dict)
     identified: bool = True
+    kubelet_uid: str = ""
 
     @property
     def key(self) -> str:
@@ -118,8 +120,10 @@ def pod_devices_for(
     """Return a pod without devices yet, or for the stand-in ``uid`` where ``pod`` is None."""
     namespace, _, name = key.partition("/")
     unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
-    mode, identified = node_config.mode.value, bool(key)
-    return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
+    mode, identified, kubelet_uid = node_config.mode.value, bool(key), pod.kubelet_uid if pod else ""
+    return PodDevices(
+        uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified, kubelet_uid=kubelet_uid
+    )
 
 
 def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:

@@ -95,15 +95,17 @@ def _is_for(state: AllocationState, start: Start, owner: DeviceOwner) -> bool:
     """Return whether a start is that of a container as the kubelet has written it down.
 
     The list names a pod only by its name, which may be another pod's by now: one that was deleted by force and created
-    again. A stand-in starts with whole GPUs only, and of a container that was let start the pod need not be known.
+    again. A stand-in starts with whole GPUs only. For a container that was let start, an agent of an earlier release may
+    not have noted by which UID the kubelet has its pod.
     """
     if owner.directory not in ("", start.directory):
         return False
-    pod = _pod_of(state, start)
-    if stand_in(start.limits.uid) or (pod is None and state.device_table.stage(start.directory).may_run):
+    pod, held = _pod_of(state, start), state.device_table.get(start.limits.uid)
+    noted = held.kubelet_uid if held is not None else ""
+    uid = pod.kubelet_uid if pod is not None else noted
+    if stand_in(start.limits.uid) or (not uid and state.device_table.stage(start.directory).may_run):
         return True
-    uid = pod.kubelet_uid if pod is not None else start.limits.uid
-    return (uid, start.limits.container) == (owner.uid, owner.container)
+    return (uid or start.limits.uid, start.limits.container) == (owner.uid, owner.container)
 
 
 def _pod_of(state: AllocationState, start: Start) -> KnownPod | None:

@@ -11,6 +11,7 @@ from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.stand_in_uids import stand_in
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 SlotsByGpu = Mapping[int, frozenset[int]]
@@ -54,7 +55,7 @@ class AllocationRules:
             why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        certain = [other for other in taken if not self.is_uncertain(other.key)]
+        certain = [other for other in taken if not self.is_uncertain(other.key) and not _may_be_one(pod_devices, other)]
         if certain:
             raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
@@ -165,6 +166,11 @@ class AllocationRules:
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
         self.check_trust_groups(pod_devices, slots)
+
+
+def _may_be_one(pod_devices: PodDevices, other: PodDevices) -> bool:
+    """Return whether a pod that is known by its name alone may be another one of that name: it asks again."""
+    return stand_in(pod_devices.uid) and pod_devices.key == other.key
 
 
 def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: SlotsByGpu, gpus: int) -> None:

@@ -15,6 +15,7 @@ from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, has_any, with_devices
+from gputile.node.agent.state.stand_in_uids import stand_in
 
 
 def sync_with_checkpoint(state: AllocationState, written: Iterable[PodDevices]) -> None:
@@ -36,7 +37,7 @@ def sync_with_checkpoint(state: AllocationState, written: Iterable[PodDevices]) 
                     before, directory=devices.directory, mounts=devices.mounts, guessed=False
                 )
                 known = with_devices(known, kept, state.node_config)
-            _drop_stand_ins(state.device_table, devices)
+            _drop_stand_ins(state.device_table, pod_devices.key, devices)
         state.device_table.apply(DeviceEvent.ANSWERED, known)
 
 
@@ -54,8 +55,9 @@ def _gives(former: PodDevices, devices: ContainerDevices) -> bool:
     return answered is not None and set(answered.ids) == set(devices.ids)
 
 
-def _drop_stand_ins(device_table: DeviceTable, devices: ContainerDevices) -> None:
+def _drop_stand_ins(device_table: DeviceTable, key: str, devices: ContainerDevices) -> None:
+    """Take the devices, which are of the pod with this key, from whoever stands for it or for nobody known."""
     for former in device_table.holders(devices.resource, devices.ids):
-        if former.identified:
+        if former.identified and not (stand_in(former.uid) and former.key == key):
             continue
         device_table.apply(DeviceEvent.REASSIGNED, former, partial(has_any, devices.resource, devices.ids))
