@@ -151,6 +151,7 @@ def test_the_format_is_the_one_that_other_agents_read_and_write() -> None:
                 ],
                 "cards": {"0": "GPU-0"},
                 "identified": True,
+                "kubelet_uid": "",
             }
         ],
         "mode": "share",

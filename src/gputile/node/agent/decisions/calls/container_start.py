@@ -95,7 +95,7 @@ def _is_for(state: AllocationState, start: Start, owner: DeviceOwner) -> bool:
     """Return whether a start is that of a container as the kubelet has written it down.
 
     The list names a pod only by its name, which may be another pod's by now: one that was deleted by force and created
-    again. A stand-in starts with whole GPUs only. For a container that was let start, an agent of an earlier release may
+    again. A stand-in starts with whole GPUs only. Of a container that was let start, an agent of an earlier release may
     not have noted by which UID the kubelet has its pod.
     """
     if owner.directory not in ("", start.directory):
