@@ -557,3 +557,25 @@ def test_a_pod_does_not_start_with_the_limits_of_the_one_before_while_the_api_se
             node.no_gpu_is_over_allocated_and_no_pod_is_refused()
     finally:
         node.teardown()
+
+
+def test_the_mode_does_not_change_under_a_static_pod_while_the_kubelet_lists_nothing() -> None:
+    """An agent that has lost its checkpoint hears neither from the kubelet nor from the API server of the pod."""
+    node = Node()
+    try:
+        node.begin(Mode.SHARE, 0)
+        node.fall_silent()
+        node.change_mode(Mode.CGPU)
+        node.restart_agent("none")
+        node.create_static("a", (("app", 2),))
+        node.admit(None, False)
+        node.restart_agent("lost")
+        for _ in range(3):
+            node.compare()
+        assert node.node.agent.state.node_config.mode is Mode.SHARE
+        node.speak_again()
+        for _ in range(3):
+            node.compare()
+        assert node.node.agent.state.node_config.mode is Mode.SHARE, "the kubelet lists it, and it has no mirror yet"
+    finally:
+        node.teardown()

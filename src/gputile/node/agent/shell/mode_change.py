@@ -5,12 +5,13 @@ import logging
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.advertising.advertise import empty_in, enlarges, put_in_force, renew
+from gputile.node.agent.decisions.advertising.advertise import empty_in, enlarges, put_in_force, renew, unknown_holders
 from gputile.node.agent.decisions.events import MachineSeen, PodAnswered
 from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.wakeup import Wakeups
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,12 @@ class ModeChange:
         self._cluster = cluster
         self._wakeups = wakeups
 
-    async def renew(self) -> None:
+    async def renew(self, listing: Listing | None = None) -> None:
         """Bring what is advertised up to date; change the mode when the node has been closed for long enough.
 
-        A larger unit comes into force when the API server has said which pods are bound here: their device IDs stay
-        listed.
+        The mode is not changed where ``listing``, what the kubelet has just listed, is None, or shows devices of pods
+        that nobody knows, such as a static pod without a mirror. A larger unit comes into force when the API server has
+        said which pods are bound here: their device IDs stay listed.
 
         Raises:
             KubeError: the API server does not say which pods are bound here.
@@ -52,7 +54,7 @@ class ModeChange:
                 log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
                 keep_unit = True
         self._renew(self._surroundings.machine(keep_unit=keep_unit))
-        if await self._emptied():
+        if await self._emptied() and listing is not None and not unknown_holders(self._state, listing):
             self._renew(self._surroundings.machine(free=True))
         self._wakeups.publish.wish()
 

@@ -11,6 +11,7 @@ from gputile.node.agent.shell.corrections import CorrectionWriter
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.listing import Listing
 
 LIST_WITHIN_S = 2.0
 
@@ -46,7 +47,7 @@ class Reconciler:
         try:
             event = await self._listed(synced=synced)
             found = self._reconciliation.listed(event) if event is not None else None
-            return await self._put_right(found, synced=synced) if found is not None else False
+            return await self._put_right(found, event.listing, synced=synced) if event and found is not None else False
         except BaseException:  # one that is cancelled, too, has not been executed
             self._reconciliation.failed()
             raise
@@ -61,7 +62,7 @@ class Reconciler:
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return None
-        await self._mode.renew()
+        await self._mode.renew(listing)
         if self._kubelet.registered.is_set():
             self._records.recover(self._state)
         if listing is None:
@@ -69,12 +70,12 @@ class Reconciler:
         epoch, settled, started = self._kubelet.state.epoch, self._kubelet.settled, self._store.started()
         return PodsListed(listing, epoch, settled, started, synced, EventTime(time.monotonic(), time.time_ns()))
 
-    async def _put_right(self, found: list[Correction], *, synced: bool) -> bool:
+    async def _put_right(self, found: list[Correction], listing: Listing, *, synced: bool) -> bool:
         """Carry out what differs, and what follows; return whether a pod has changed since."""
         conflict = await self._writer.carry_out(found)
         followed = self._reconciliation.corrected(mine=self._store.mine)
         self._executor.execute(followed)
         if followed:
-            await self._mode.renew()
+            await self._mode.renew(listing)
         self._executor.execute(self._reconciliation.tidied(synced=synced))
         return conflict
