@@ -56,7 +56,7 @@ class AllocationRules:
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
         certain = [other for other in taken if not self.is_uncertain(other.key) and not _may_be_one(pod_devices, other)]
-        if certain:
+        if certain and resource not in SHARED_RESOURCES:  # an ID of those is but a name: see ``given_twice``
             raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):

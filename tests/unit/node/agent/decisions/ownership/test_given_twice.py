@@ -93,6 +93,28 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
 
 @pytest.mark.requirement("B1")
 @pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
+def test_a_pod_is_refused_for_good_where_another_has_its_gpu_and_not_where_only_its_ids(
+    mode: Mode, resource: str, size: int, ids: tuple[str, ...]
+) -> None:
+    """As after a kubelet has forgotten what one runs with, and gives it to the next."""
+    here = node(mode, known("a", resource, size), known("b", resource, size))
+    answer, _ = DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
+    let_start(here.device_table, answer.directory)
+    after = listed(resource, a=ids, b=())
+    settle(here, after, 2)
+    allocator = DeviceAllocator(here, after, 100.0, 3)
+    if resource != GPU_MEMORY:
+        with pytest.raises(AllocationConflict, match="held by pod default/a already"):
+            allocator.allocate(resource, ids, may_wait=True)
+        return
+    allocator.allocate(resource, ids, may_wait=True)
+    starts = prestart(here, resource, ids, listed(resource, a=ids, b=ids), 4)
+    assert [(start.limits.pod, [gpu.mib for gpu in start.limits.gpus]) for start in starts] == [("b", [2048])]
+    assert here.device_table.mib(0) == 2 * 2048
+
+
+@pytest.mark.requirement("B1")
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
 def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size: int, ids: tuple[str, ...]) -> None:
     """By an agent that could not know, or by a kubelet that asked nobody. GPUs and instances have one user."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
