@@ -1,6 +1,6 @@
-"""The lists in the CEL of ``examples/webhook``: written from the constants that the rules in Python go by.
+"""Writes the lists in the CEL of ``examples/webhook`` from the constants that the rules in Python go by.
 
-``make policies`` writes them. A list is known by the CEL that stands before it; one that says the same already keeps
+``make policies`` runs it. A list is known by the CEL that stands before it; one that says the same already keeps
 its line breaks.
 """
 

@@ -1,4 +1,4 @@
-"""The include graph of the library's modules, and its drawing in native/README.md."""
+"""Draws the include graph of the library's modules in native/README.md; ``make layouts`` runs it."""
 
 import re
 from collections.abc import Mapping

@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.state.allocation_directory import DeviceOwner, directory_name
 from gputile.node.agent.state.device_ids import DeviceIdError
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.state.node_config import NodeConfig, is_served
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, pod_devices_for, with_devices
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
@@ -55,8 +54,7 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
     found: dict[str, PodDevices] = {}
     for entry in _entries(text) or ():
         pod = pods.get(entry.pod_uid)
-        ours = entry.resource_name in MODE_RESOURCES or entry.resource_name.startswith(MIG_PREFIX)
-        if pod is None or not pod.alive or not ours:
+        if pod is None or not pod.alive or not is_served(entry.resource_name):
             continue
         ids = tuple(sorted(entry.ids))
         asked = pod.container_request(entry.container_name)

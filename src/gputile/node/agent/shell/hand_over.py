@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gputile.api.core import Container, Node
 from gputile.api.quantity import count_of
-from gputile.api.well_known import HANDOVER_ANNOTATION, MIG_PREFIX
+from gputile.api.well_known import HANDOVER_ANNOTATION
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.kubelet.kubelet_link import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.node_config import MODE_RESOURCES
+from gputile.node.agent.state.node_config import is_served
 
 log = logging.getLogger(__name__)
 
@@ -183,5 +183,4 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
 def _asked(container: Container) -> list[str]:
     """Return the resources of device plugins that a container asks for, MIG instances included."""
     limits = container.resources.limits
-    ours = [name for name in limits if name in MODE_RESOURCES or name.startswith(MIG_PREFIX)]
-    return [name for name in ours if count_of(limits, name)]
+    return [name for name in limits if is_served(name) and count_of(limits, name)]

@@ -5,7 +5,13 @@ import logging
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.advertising.advertise import empty_in, enlarges, put_in_force, renew, unknown_holders
+from gputile.node.agent.decisions.advertising.advertise import (
+    empty_in,
+    enlarges,
+    has_unknown_holders,
+    put_in_force,
+    renew,
+)
 from gputile.node.agent.decisions.events import MachineSeen, PodAnswered
 from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.shell.executor import Executor
@@ -54,7 +60,7 @@ class ModeChange:
                 log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
                 keep_unit = True
         self._renew(self._surroundings.machine(keep_unit=keep_unit))
-        if await self._emptied() and listing is not None and not unknown_holders(self._state, listing):
+        if await self._emptied(listing):
             self._renew(self._surroundings.machine(free=True))
         self._wakeups.publish.wish()
 
@@ -63,8 +69,8 @@ class ModeChange:
         around = self._surroundings.around(self._state.advertised.decided.effective_mode.mode)
         self._executor.execute(renew(self._state, seen, around))
 
-    async def _emptied(self) -> bool:
-        """Return whether no pod can be on its way to a node that is closing."""
+    async def _emptied(self, listing: Listing | None) -> bool:
+        """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
         loop = asyncio.get_running_loop()
         left = empty_in(self._state, loop.time(), self.closed_for)
         if left is None:
@@ -72,8 +78,10 @@ class ModeChange:
         if left > 0:
             loop.call_later(left, self._wakeups.compare.wish)
             return False
+        if listing is None:
+            return False
         await self._hear_of_bound_pods()
-        return True
+        return not has_unknown_holders(self._state, listing)
 
     async def _hear_of_bound_pods(self) -> None:
         """Take in what was bound so far: the watch may lag behind.

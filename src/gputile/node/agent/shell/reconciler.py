@@ -46,8 +46,9 @@ class Reconciler:
         """
         try:
             event = await self._listed(synced=synced)
-            found = self._reconciliation.listed(event) if event is not None else None
-            return await self._put_right(found, event.listing, synced=synced) if event and found is not None else False
+            if event is None or (found := self._reconciliation.listed(event)) is None:
+                return False
+            return await self._put_right(found, event.listing, synced=synced)
         except BaseException:  # one that is cancelled, too, has not been executed
             self._reconciliation.failed()
             raise

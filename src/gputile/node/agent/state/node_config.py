@@ -19,6 +19,11 @@ MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
 
 
+def is_served(resource: str) -> bool:
+    """Return whether an agent may serve a resource in some mode: memory, compute or GPUs, or MIG instances."""
+    return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
+
+
 class Sharing(StrEnum):
     """How NVIDIA's own ways share whole GPUs of a node in mode ``default``."""
 

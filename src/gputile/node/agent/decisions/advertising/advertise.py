@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from gputile.api.core import Node
-from gputile.api.well_known import INVENTORY_ANNOTATION, MIG_PREFIX, WHOLE_GPU, Mode
+from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
@@ -24,7 +24,7 @@ from gputile.node.agent.decisions.instructions import (
 from gputile.node.agent.state.advertised import ExpectedMemory, ModeDecision
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule
+from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
 from gputile.node.nvml.probe import inventory_of
 
 
@@ -113,14 +113,10 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     return max(0.0, told.closed_since + closed_for - now)
 
 
-def unknown_holders(state: AllocationState, listing: Listing) -> list[str]:
-    """Return the keys of the pods that the kubelet lists with devices of this node's and that are not known."""
-    return sorted(
-        key
-        for key, listed in listing.items()
-        if key not in state.pods
-        and any(ids and (name in MODE_RESOURCES or name.startswith(MIG_PREFIX)) for _, name, ids in listed.parts())
-    )
+def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
+    """Return whether the kubelet lists devices of a pod that the API server has not told of."""
+    unknown = (listed for key, listed in listing.items() if key not in state.pods)
+    return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
 
 def _decided(state: AllocationState, seen: MachineSeen) -> ModeDecision:

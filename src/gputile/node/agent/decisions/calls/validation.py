@@ -55,9 +55,9 @@ class AllocationRules:
             why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        certain = [other for other in taken if not self.is_uncertain(other.key) and not _may_be_one(pod_devices, other)]
-        if certain and resource not in SHARED_RESOURCES:  # an ID of those is but a name: see ``given_twice``
-            raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
+        for other in taken if resource not in SHARED_RESOURCES else ():  # IDs of those are but names: ``given_twice``
+            if not self.is_uncertain(other.key) and not _may_be_the_same(pod_devices, other):
+                raise AllocationConflict(f"device IDs are held by pod {other.key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
             slots = by_gpu(devices.ids)
@@ -168,8 +168,8 @@ class AllocationRules:
         self.check_trust_groups(pod_devices, slots)
 
 
-def _may_be_one(pod_devices: PodDevices, other: PodDevices) -> bool:
-    """Return whether a pod that is known by its name alone may be another one of that name: it asks again."""
+def _may_be_the_same(pod_devices: PodDevices, other: PodDevices) -> bool:
+    """Return whether ``pod_devices``, whose pod is known by its name alone, may be of the pod of ``other``."""
     return stand_in(pod_devices.uid) and pod_devices.key == other.key
 
 

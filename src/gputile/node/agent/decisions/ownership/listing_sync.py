@@ -10,7 +10,6 @@ while the watch lagged behind. Only the label changes; the IDs, and the director
 from dataclasses import dataclass
 from functools import partial
 
-from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.ownership.losses import absorb, loss
 from gputile.node.agent.state.allocation_directory import directory_name
@@ -19,7 +18,7 @@ from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import ListedPod, Listing
-from gputile.node.agent.state.node_config import MODE_RESOURCES
+from gputile.node.agent.state.node_config import is_served
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, has_any, pod_devices_for, with_devices
 
 
@@ -150,7 +149,7 @@ def _bare(listed: ListedPod, devices: ContainerDevices) -> bool:
 
 
 def _ours(resource: str, ids: frozenset[str]) -> bool:
-    if resource not in MODE_RESOURCES and not resource.startswith(MIG_PREFIX):
+    if not is_served(resource):
         return False
     try:
         return bool(by_gpu(ids))

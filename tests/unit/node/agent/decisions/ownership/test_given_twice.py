@@ -67,6 +67,15 @@ def listed(resource: str, **ids: tuple[str, ...]) -> Listing:
     }
 
 
+def run_on(mode: Mode, resource: str, size: int, ids: tuple[str, ...]) -> tuple[AllocationState, Listing]:
+    """Return a node on which pod a was let start with ``ids``, and the list in which pod b lacks as many."""
+    here, after = node(mode, known("a", resource, size), known("b", resource, size)), listed(resource, a=ids, b=())
+    answer, _ = DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
+    let_start(here.device_table, answer.directory)
+    settle(here, after, 2)
+    return here, after
+
+
 @pytest.mark.requirement("G1")
 @pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
 @pytest.mark.parametrize("asked", [True, False])
@@ -92,25 +101,37 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
 
 
 @pytest.mark.requirement("B1")
-@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
-def test_a_pod_is_refused_for_good_where_another_has_its_gpu_and_not_where_only_its_ids(
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS[1:])
+def test_a_pod_is_refused_for_good_for_a_gpu_or_an_instance_that_another_runs_on(
     mode: Mode, resource: str, size: int, ids: tuple[str, ...]
 ) -> None:
-    """As after a kubelet has forgotten what one runs with, and gives it to the next."""
-    here = node(mode, known("a", resource, size), known("b", resource, size))
-    answer, _ = DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
-    let_start(here.device_table, answer.directory)
-    after = listed(resource, a=ids, b=())
-    settle(here, after, 2)
-    allocator = DeviceAllocator(here, after, 100.0, 3)
-    if resource != GPU_MEMORY:
-        with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-            allocator.allocate(resource, ids, may_wait=True)
-        return
-    allocator.allocate(resource, ids, may_wait=True)
-    starts = prestart(here, resource, ids, listed(resource, a=ids, b=ids), 4)
+    """The kubelet has forgotten what the other one runs with."""
+    here, after = run_on(mode, resource, size, ids)
+    with pytest.raises(AllocationConflict, match="held by pod default/a already"):
+        DeviceAllocator(here, after, 100.0, 3).allocate(resource, ids, may_wait=True)
+
+
+@pytest.mark.requirement("B1")
+def test_a_pod_starts_with_memory_ids_of_another_that_runs_where_there_is_room_for_both() -> None:
+    """The IDs are but names, and each pod has its own limits."""
+    ids = ("g0-00000", "g0-00001")
+    here, after = run_on(Mode.CGPU, GPU_MEMORY, 2, ids)
+    DeviceAllocator(here, after, 100.0, 3).allocate(GPU_MEMORY, ids, may_wait=True)
+    starts = prestart(here, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=ids), 4)
     assert [(start.limits.pod, [gpu.mib for gpu in start.limits.gpus]) for start in starts] == [("b", [2048])]
     assert here.device_table.mib(0) == 2 * 2048
+
+
+@pytest.mark.requirement("B1")
+def test_a_pod_that_is_known_by_its_name_alone_is_not_refused_for_what_it_has_itself() -> None:
+    """An agent has just started while the API server is away, and the kubelet has forgotten the GPU."""
+    ids = ("g0-00000",)
+    here, _ = run_on(Mode.EXCLUSIVE, WHOLE_GPU, 1, ids)
+    here.pods.clear()
+    _, held = DeviceAllocator(here, listed(WHOLE_GPU, a=()), 100.0, 3).allocate(WHOLE_GPU, ids, may_wait=True)
+    assert (held.uid, held.key) == ("static:default/a", "default/a")
+    with pytest.raises(NotYet, match="default/a too"):
+        prestart(here, WHOLE_GPU, ids, listed(WHOLE_GPU, a=ids), 4)
 
 
 @pytest.mark.requirement("B1")
