@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
-from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
+from gputile.api.well_known import GPU_RESOURCES, MPS_THREADS_ANNOTATION, TIME_WEIGHT_ANNOTATION
 from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "examples" / "webhook"
@@ -33,7 +33,7 @@ POLICIES = {
     "e.value in ": isolation_bypass.HARMLESS,
     ".filter(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
     "annotations.exists(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
-    ".replace('CAP_', '') in ": isolation_bypass.CAPABILITIES,
+    "a.upperAscii()) in ": isolation_bypass.CAPABILITIES,
     "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.GPU_PATHS,
     "- name: nodePaths\n    expression: >-\n      ": isolation_bypass.NODE_PATHS,
     "'nvidia-container-devices' in m.parts)) ||\n      ": _directories(_WISHES),
@@ -45,8 +45,8 @@ WEBHOOKS = {
     "annotations.exists(k,\n      ": isolation_bypass.DEVICE_ANNOTATIONS,
     ".exists(k, (k in ": protected_annotations.PROTECTED,
     ".exists(k,\n      k in ": protected_annotations.PROTECTED,
-    "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),
-    "g.name == 'gputile.io/gang')) ||\n      ": gate_protection.FIXED,
+    "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION),
+    "g.name == 'gputile.io/gang') ||\n      ": gate_protection.FIXED,
 }
 FILES = {"policies.yaml": POLICIES, "webhook.yaml": WEBHOOKS}
 

@@ -65,7 +65,18 @@ def test_the_webhook_judges_once_only_beside_the_policies(policies: bool) -> Non
     }
     assert len(found) == 2
     assert {"amounts-may-be-wrong" in names for names in found.values()} == {policies}
-    assert all("names-a-gpu-resource-or-allocation" in names for names in found.values())
+    assert all("names-a-gpu-resource-or-allocation-or-large" in names for names in found.values())
+
+
+@pytest.mark.requirement("B2")
+@pytest.mark.parametrize("webhook", [True, False])
+def test_policies_without_the_webhook_judge_pods_of_any_size(webhook: bool) -> None:
+    """Beside it they leave large pods to it; without it a pod would get past them by its size."""
+    objects = render({"webhook.enabled": webhook, "features.batch": webhook})
+    policies = of_kind(objects, "ValidatingAdmissionPolicy").values()
+    every = [each["expression"] for policy in policies for each in policy["spec"]["matchConditions"]]
+    limits = {int(found) for each in every for found in re.findall(r" (?:<=|>) ([0-9]+)", each)}
+    assert limits == ({64, 256, 1024, 4096} if webhook else {16777216})
 
 
 @pytest.mark.requirement("U11")

@@ -114,13 +114,25 @@ def test_cel_and_python_refuse_the_same_paths(
 
 
 CAPABILITIES = st.one_of(
-    st.sampled_from([*isolation_bypass.CAPABILITIES, "NET_ADMIN", "\u017fYS_ADMIN", "SYS_ADM\u0131N", "\u212aILL", ""]),
+    st.sampled_from(
+        [
+            *isolation_bypass.CAPABILITIES,
+            "NET_ADMIN",
+            "\u017fYS_ADMIN",
+            "SYS_ADM\u0131N",
+            "\u212aILL",
+            "",
+            "SYS_CAP_ADMIN",
+            "CAP_ALL",
+        ]
+    ),
     st.text(max_size=6),
 )
 
 
 @settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @example(gpu=True, names=["\u017fys_adm\u0131n"])
+@example(gpu=True, names=["SYS_CAP_ADMIN", "CAP_CAP_ALL", "CAP_"])
 @given(gpu=st.booleans(), names=st.lists(st.tuples(st.sampled_from(["", "CAP_", "cap_"]), CAPABILITIES).map("".join)))
 def test_cel_and_python_refuse_the_same_capabilities(policies: ControlPlane, gpu: bool, names: list[str]) -> None:
     body = pod("p", {MEM: 1} if gpu else None, container={"securityContext": {"capabilities": {"add": names}}})

@@ -210,12 +210,13 @@ def change_the_unit(s: Scene) -> str:
 
 
 def change_the_number_of_gpus(s: Scene) -> str:
-    labels = {"aliyun.com/gpu-count": "8"}
-    for path in ("free", "free/status"):
-        _by(s.patch(path, {"metadata": {"labels": labels}}), "gpu-count-changed")
     binding = _binding("free")
-    binding["metadata"]["labels"] = labels
-    return _by(refusal(s.api, "POST", f"{PODS}/free/binding", binding), "gpu-count-changed")
+    for labels in ({"aliyun.com/gpu-count": "8"}, {"aliyun.com/gpu-count": ""}):
+        for path in ("free", "free/status"):
+            _by(s.patch(path, {"metadata": {"labels": labels}}), "gpu-count-changed")
+        binding["metadata"]["labels"] = labels
+        _by(refusal(s.api, "POST", f"{PODS}/free/binding", binding), "gpu-count-changed")
+    return REFUSED
 
 
 def start_without_the_gang(s: Scene) -> str:
@@ -228,6 +229,7 @@ def start_without_the_gang(s: Scene) -> str:
     for label in labels:
         for path in ("member", "member/status"):
             _by(s.patch(path, {"metadata": {"labels": {label: None}}}), "gang-gate")
+    _by(s.patch("member", {"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": ""}}}), "gang-gate")
     _by(s.patch("member", _annotations(**{"gputile.io/hold": "{}"})), "forged-allocation")
     assert s.patch("member", {"metadata": {"labels": {"mine": "1"}}}) == ""
     return REFUSED
@@ -351,6 +353,14 @@ def as_a_static_pod(s: Scene) -> str:
     return _by(s.create(pod("x", {MEM: 1}, meta=mirror, nodeName="security")), "node-name")
 
 
+def static_by_binding(s: Scene) -> str:
+    mirror = {"kubernetes.io/config.mirror": "x"}
+    for path in ("pods/free/binding", "bindings"):
+        said = refusal(s.api, "POST", f"/api/v1/namespaces/{TEAM}/{path}", _binding("free", **mirror))
+        _by(said, "forged-allocation")
+    return REFUSED
+
+
 def bind_by_hand(s: Scene) -> str:
     assert s.create(pod("by-hand", {MEM: 1})) == ""
     assert refusal(s.api, "POST", f"{PODS}/by-hand/binding", _binding("by-hand")) == ""
@@ -403,6 +413,26 @@ def many_pods(s: Scene) -> str:
         _others_work(s, 60, "meanwhile")
         for said in (attack.result() for attack in attacks):
             assert "[gpu-amount]" in said
+    return NO_EFFECT
+
+
+def long_lists(s: Scene) -> str:
+    """Ordinary writes of pods that have 12,000 annotations, which rules in CEL would read one by one, and again."""
+    many = {f"a{i}": "" for i in range(12_000)}
+    for number in range(6):
+        assert s.create(pod(f"long-{number}", meta={"annotations": many})) == ""
+
+    def attack(number: int) -> str:
+        if number % 4 == 0:
+            return s.create(pod(f"longer-{number}", meta={"annotations": many}))
+        place = f"long-{number % 6}" + ("/status" if number % 2 else "")
+        return s.patch(place, {"metadata": {"labels": {"number": str(number)}}})
+
+    with ThreadPoolExecutor(6) as crowd:
+        attacks = [crowd.submit(attack, i) for i in range(60)]
+        _others_work(s, 30, "along")
+        for said in (attack.result() for attack in attacks):
+            assert said == "" or ": 429" in said
     return NO_EFFECT
 
 
@@ -465,12 +495,14 @@ ATTACKS: tuple[Callable[[Scene], str], ...] = (
     devices_by_annotation,
     past_the_scheduler,
     as_a_static_pod,
+    static_by_binding,
     bind_by_hand,
     open_the_namespace,
     remove_the_guard,
     pods_of_others,
     huge_pods,
     many_pods,
+    long_lists,
     silent_connections,
 )
 

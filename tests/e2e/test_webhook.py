@@ -268,6 +268,10 @@ def test_nobody_takes_more_time_by_a_change_afterwards(
         body = {"metadata": annotated(**{"gputile.io__gpu-weight": weight})}
         said = refusal(control_plane.api, "PATCH", f"{pods}/{path}", body, "application/merge-patch+json")
         assert ("[gpu-share]" in said) == refused, said
+    for path, percent, refused in (("light", "0", True), ("light/status", "101", True), ("light", "50", False)):
+        body = {"metadata": annotated(**{"gputile.io__mps-active-thread-percentage": percent})}
+        said = refusal(control_plane.api, "PATCH", f"{pods}/{path}", body, "application/merge-patch+json")
+        assert ("[gpu-share]" in said) == refused, said
 
 
 @pytest.mark.requirement("U3", "C2", "L3", "L5")
@@ -348,6 +352,16 @@ def test_the_namespace_s_owner_decides_about_access(control_plane: ControlPlane,
     for body, rule in FORMS:
         if rule in ("gpu-amount", "forged-allocation"):
             assert f"[{rule}]" in verdict(control_plane.api, opened, named(body, "x"))
+    for namespace in (closed, opened):
+        pods, refused = f"/api/v1/namespaces/{namespace}/pods", namespace == closed
+        control_plane.api.post(pods, pod("running", {MEM: 1}))
+        control_plane.api.post(pods, pod("member", {MEM: 1}, meta={"labels": GANG}))
+        device = {"cdi.k8s.io/gpu": "nvidia.com/gpu=all", "gputile.io/gpu-weight": "1"}
+        freed = {"metadata": {"annotations": device}, "spec": {"schedulingGates": None}}
+        for name, body in (("running", {"metadata": {"annotations": device}}), ("member", freed)):
+            said = refusal(control_plane.api, "PATCH", f"{pods}/{name}", body, "application/merge-patch+json")
+            assert ("[device-annotation]" in said) == refused, said
+            assert (name == "member") == ("[gang-gate]" in said) or refused, said
     for namespace in (closed, opened):
         control_plane.api.delete(f"/api/v1/namespaces/{namespace}")
 
@@ -440,6 +454,10 @@ def test_each_line_holds_without_the_other(
     said = refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
     assert 'admission webhook \\"allocations.gputile.io\\" denied' in said
     assert "[forged-allocation]" in said
+    for there, number in itertools.product(("there", "there/status"), ("2", "")):
+        counted = {"metadata": {"labels": {"aliyun.com/gpu-count": number}}}
+        said = refusal(api, "PATCH", f"{path}/{there}", counted, "application/merge-patch+json")
+        assert "[gpu-count-changed]" in said
     for there in ("there", "there/status"):
         said = refusal(api, "PATCH", f"{path}/{there}", device, "application/merge-patch+json")
         assert 'admission webhook \\"devices.gputile.io\\" denied' in said

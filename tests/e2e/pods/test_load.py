@@ -19,7 +19,8 @@ from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
 
 AT_ONCE = 12
-pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("G1", "B1")]
+ROLLOUT_S = 480.0  # all components, one after the other, on a machine that others use
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.requirement("G1", "B1")]
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def load(release: PodRelease, namespace: str, label: str, lost: str | None = Non
 
 def wait_rolled_out(release: PodRelease, image: str) -> None:
     """Wait until all components run this image, and nothing is left of others."""
-    release.cluster.wait(lambda: release.images() == {image}, f"all components to run {image}")
+    release.cluster.wait(lambda: release.images() == {image}, f"all components to run {image}", ROLLOUT_S)
     release.wait_deployed()
 
 

@@ -9,6 +9,7 @@ from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPUSHARE_PREFIX,
     MEMORY_UNIT_ANNOTATION,
+    MIRROR_ANNOTATION,
     NOMINATED_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
@@ -26,10 +27,17 @@ def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collect
 
 
 def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
-    """Return a refusal for each annotation by which a Binding would write the ledger."""
+    """Return a refusal for each annotation by which a Binding would write the ledger, or make a pod a static one.
+
+    On every other write the API server itself keeps the annotation of static pods as it is.
+    """
     if user in trusted:
         return []
-    return _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
+    refused = _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
+    if MIRROR_ANNOTATION in annotations:
+        rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
+        refused.append(AdmissionRefusal(AdmissionRule.FORGED, rule))
+    return refused
 
 
 def forged_on_update(

@@ -17,6 +17,7 @@ from gputile.api.well_known import (
     GPU_RESOURCES,
     LEGACY_AFFINITY_ANNOTATION,
     MIG_PREFIX,
+    MIRROR_ANNOTATION,
     MPS_THREADS_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
     UNSAFE_ACCESS_LABEL,
@@ -56,11 +57,11 @@ def judged_by(rules: list[Any]) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
 def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
     judged = conditions(webhook)
-    if "names-a-gpu-resource" in judged:
-        assert judged == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
+    if "names-a-gpu-resource-or-large" in judged:
+        assert judged == {"names-a-gpu-resource-or-large": {*GPU_RESOURCES, MIG_PREFIX}}
     else:
         forged = {*protected_annotations.PROTECTED, protected_annotations.PROTECTED_PREFIX}
-        assert judged["names-a-gpu-resource-or-allocation"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
+        assert judged["names-a-gpu-resource-or-allocation-or-large"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
     assert webhook["failurePolicy"] == "Fail"
     path = webhook["clientConfig"]["service"]["path"]
     opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
@@ -100,7 +101,9 @@ PATHS = st.lists(
 @example(path="/proc/self/root/etc/gputile", gpu=True)
 def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
     """The policy looks at mounts only where this condition holds, so it holds wherever the rule does."""
-    (condition,) = (each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "may-reach-gpus")
+    (condition,) = (
+        each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "small-and-may-reach-gpus"
+    )
     (odd,) = re.findall(r"mountPath\.matches\('([^']*)'\)", condition["expression"])
     mount = VolumeMount(name="m", mount_path=path)
     view = PodView(spec=PodSpecView(containers=(ContainerView(name="c", volume_mounts=(mount,)),)))
@@ -108,8 +111,36 @@ def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
         assert re.search(odd, path)
 
 
+def test_what_is_too_large_for_the_policies_is_the_webhook_s() -> None:
+    """No pod falls between the two: each side has the same limits."""
+    access = POLICIES["gputile-access"]["matchConditions"]
+    (small,) = (each["expression"] for each in access if each["name"] == "small-and-may-reach-gpus")
+    large = small.partition("!(")[2].partition(") && ( request.operation")[0]
+    assert large.count(" > ") == 4 + 1
+    asked = [
+        each["expression"]
+        for webhook in WEBHOOKS
+        for each in webhook["matchConditions"]
+        if each["name"].endswith("-or-large") or each["name"] == "amounts-may-be-wrong"
+    ]
+    assert len(asked) == 6
+    assert all(f"{large} || " in each for each in asked)
+
+
+def test_every_list_of_annotations_is_measured_first() -> None:
+    """In one expression, since the API server evaluates the conditions after one that fails, too."""
+    specs = (*POLICIES.values(), *WEBHOOKS)
+    every = [each["expression"] for spec in specs for each in spec["matchConditions"]]
+    walked = [each for each in every if re.search(r"annotations(\.map\(|\.exists\(| : \[\])", each)]
+    assert walked
+    for expression in walked:
+        assert re.search(r"annotations\.size\(\) (<=|>) 256", expression.partition(".exists(")[0])
+
+
 def test_a_variable_that_is_refused_is_judged() -> None:
-    (condition,) = (each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "may-reach-gpus")
+    (condition,) = (
+        each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "small-and-may-reach-gpus"
+    )
     (odd,) = re.findall(r"e\.name\.matches\('([^']*)'\)", condition["expression"])
     assert all(re.search(odd, name) for name in (*isolation_bypass.ENVIRONMENT, isolation_bypass.ENVIRONMENT_PREFIX))
 
@@ -124,7 +155,10 @@ def test_a_pod_with_the_old_affinity_is_sent_and_waits_for_nobody() -> None:
         assert webhook["failurePolicy"] == "Ignore"
 
 
-@pytest.mark.parametrize(("document", "kind"), [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods")])
+@pytest.mark.parametrize(
+    ("document", "kind"),
+    [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods"), (1, "allocations"), (1, "gangs")],
+)
 def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) -> None:
     """Nobody is sent twice, and nobody not at all."""
     found = load("webhook.yaml")[document]["webhooks"]
@@ -151,7 +185,8 @@ def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
     }
     (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
     judged = conditions(second_line)["writes-an-allocation"] - {"UPDATE", "Binding"}
-    assert judged == {*protected, TIME_WEIGHT_ANNOTATION}, "a weight is judged again when it changes"
+    labels = {GPU_COUNT_LABEL}
+    assert judged == {*protected, *labels, MIRROR_ANNOTATION, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION}
     assert variable("gputile-allocations", "forged") - {"UPDATE", "Binding"} == protected
 
 
@@ -170,8 +205,8 @@ def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotatio
     without = {("pods", "CREATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")}
     for rules, spec in ((policy["matchConstraints"]["resourceRules"], policy), (webhook["rules"], webhook)):
         assert judged_by(rules) == every - without, "the API server takes no annotations by the others"
-        assert conditions(spec) == {"adds-a-device": {*isolation_bypass.DEVICE_ANNOTATIONS}}
-    assert conditions(POLICIES["gputile-access"])["may-reach-gpus"] >= {*isolation_bypass.DEVICE_ANNOTATIONS}
+        assert list(conditions(spec).values()) == [{*isolation_bypass.DEVICE_ANNOTATIONS}]
+    assert conditions(POLICIES["gputile-access"])["small-and-may-reach-gpus"] >= {*isolation_bypass.DEVICE_ANNOTATIONS}
     assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {
         *isolation_bypass.DEVICE_ANNOTATIONS
     }

@@ -1,0 +1,203 @@
+"""Pods with more of everything than the policies in CEL judge: the same verdicts, for creation and for every change.
+
+What CEL does with a list costs the square of its length, so the API server leaves such pods to the webhook.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+
+import pytest
+
+from tests.localcluster.admission import Json, RunningWebhook, installed, pod, refusal, verdict
+from tests.localcluster.client import MERGE_PATCH
+from tests.localcluster.controlplane import ControlPlane
+
+MEM = "aliyun.com/gpu-mem"
+COUNT = "aliyun.com/gpu-count"
+PODS = "/api/v1/namespaces/{}/pods"
+
+pytestmark = pytest.mark.requirement("B2", "G2")
+
+
+@pytest.fixture(scope="module")
+def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
+    with installed(control_plane) as running:
+        yield running
+
+
+def environment(name: str) -> Json:
+    return {"env": [{"name": name, "value": "all"}]}
+
+
+def mounted(path: str) -> Json:
+    return {"volumeMounts": [{"name": "mine", "mountPath": path}]}
+
+
+def annotated(key: str) -> Json:
+    return {"annotations": {key: "x"}}
+
+
+MINE = [{"name": "mine", "emptyDir": {}}]
+# The rule that a pod breaks, by its policies or by the webhook; "" where it is stored.
+BODIES: tuple[tuple[str, Json], ...] = (
+    ("", pod("p")),
+    ("", pod("p", {MEM: 1})),
+    ("", pod("p", container={"securityContext": {"privileged": True}}, hostPID=True)),
+    ("", pod("p", container=mounted("/etc"), volumes=MINE)),
+    ("", pod("p", volumes=[{"name": "v", "hostPath": {"path": "/sys"}}])),
+    ("environment", pod("p", container=environment("NVIDIA_VISIBLE_DEVICES"))),
+    ("environment", pod("p", initContainers=[{"name": "i", "image": "x", **environment("GPUTILE_LIMITS")}])),
+    ("host-path", pod("p", volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}])),
+    ("host-path", pod("p", {MEM: 1}, volumes=[{"name": "v", "hostPath": {"path": "/sys"}}])),
+    ("mount", pod("p", container=mounted("/var/run/nvidia-container-devices/0"), volumes=MINE)),
+    ("mount", pod("p", {MEM: 1}, container=mounted("/etc"), volumes=MINE)),
+    ("device-annotation", pod("p", meta=annotated("cdi.k8s.io/gpu"))),
+    ("forged-allocation", pod("p", meta=annotated("ALIYUN_COM_GPU_MEM_IDX"))),
+    ("forged-allocation", pod("p", meta=annotated("gputile.io/allocation"))),
+    ("privileged", pod("p", {MEM: 1}, container={"securityContext": {"privileged": True}})),
+    ("privileged", pod("p", {MEM: 1}, container={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})),
+    ("host-namespace", pod("p", {MEM: 1}, hostPID=True)),
+    ("node-name", pod("p", {"nvidia.com/mig-1g.10gb": 1}, nodeName="somewhere")),
+    ("gpu-amount", pod("p", {MEM: "0.5"})),
+)
+
+
+def annotations(body: Json) -> None:
+    body["metadata"].setdefault("annotations", {}).update({f"a{i}": "" for i in range(300)})
+
+
+def volumes(body: Json) -> None:
+    body["spec"].setdefault("volumes", []).extend({"name": f"v{i}", "emptyDir": {}} for i in range(300))
+
+
+def containers(body: Json) -> None:
+    body["spec"]["containers"] += [{"name": f"c{i}", "image": "x"} for i in range(70)]
+
+
+def init_containers(body: Json) -> None:
+    body["spec"].setdefault("initContainers", []).extend({"name": f"c{i}", "image": "x"} for i in range(70))
+
+
+def variables(body: Json) -> None:
+    body["spec"]["containers"][0].setdefault("env", []).extend({"name": f"E{i}", "value": ""} for i in range(1100))
+
+
+def mounts(body: Json) -> None:
+    body["spec"].setdefault("volumes", []).append({"name": "more", "emptyDir": {}})
+    paths = ({"name": "more", "mountPath": f"/{i}"} for i in range(1100))
+    body["spec"]["containers"][0].setdefault("volumeMounts", []).extend(paths)
+
+
+def long_paths(body: Json) -> None:
+    body["spec"].setdefault("volumes", []).append({"name": "more", "emptyDir": {}})
+    mount = {"name": "more", "mountPath": "/nvidia" * 600}
+    body["spec"]["containers"][0].setdefault("volumeMounts", []).append(mount)
+
+
+def long_host_paths(body: Json) -> None:
+    path = {"name": "more", "hostPath": {"path": "/data" * 1000}}
+    body["spec"].setdefault("volumes", []).append(path)
+
+
+def resources(body: Json) -> None:
+    limits = body["spec"]["containers"][0].setdefault("resources", {}).setdefault("limits", {})
+    limits.update({f"example.com/r{i}": "1" for i in range(600)})
+
+
+def capabilities(body: Json) -> None:
+    context = body["spec"]["containers"][0].setdefault("securityContext", {})
+    context.setdefault("capabilities", {}).setdefault("add", []).extend(f"C{i}" for i in range(1100))
+
+
+LARGE = (
+    *(annotations, volumes, containers, init_containers, variables, mounts, long_paths, long_host_paths),
+    *(resources, capabilities),
+)
+
+
+@pytest.mark.parametrize("larger", LARGE, ids=lambda larger: larger.__name__)
+def test_a_large_pod_is_judged_as_a_small_one(
+    control_plane: ControlPlane, webhook: RunningWebhook, larger: Callable[[Json], None]
+) -> None:
+    for rule, body in BODIES:
+        for judged in (body, deepcopy(body)):
+            if judged is not body:
+                larger(judged)
+            said = verdict(control_plane.api, "default", judged)
+            assert (f"[{rule}]" in said) if rule else not said, (rule, said)
+
+
+@pytest.mark.parametrize("count", [10, 300, 16_000])
+def test_a_change_is_judged_whatever_else_a_pod_has(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str, count: int
+) -> None:
+    """Also a pod with so many annotations that CEL would be stopped by the API server's limit of its cost."""
+    api, path = control_plane.api, PODS.format(namespace)
+    many = {f"a{i}": "" for i in range(count)}
+    for name, limits in (("plain", None), ("gpu", {MEM: 2})):
+        api.post(path, pod(name, limits, meta={"annotations": many, "labels": {"a": "b"}}))
+        for place in (name, f"{name}/status"):
+
+            def change(place: str = place, **meta: Json) -> str:
+                return refusal(api, "PATCH", f"{path}/{place}", {"metadata": meta}, MERGE_PATCH)
+
+            assert change(labels={"a": place.replace("/", "-")}) == ""
+            assert change(annotations={"mine": place}) == ""
+            for key, rule in (
+                ("gputile.io/allocation", "forged-allocation"),
+                ("ALIYUN_COM_GPU_MEM_IDX", "forged-allocation"),
+                ("gputile.io/memory-unit-mib", "forged-allocation"),
+                ("cdi.k8s.io/gpu", "device-annotation"),
+                ("gputile.io/gpu-weight", "gpu-share"),
+                ("gputile.io/mps-active-thread-percentage", "gpu-share"),
+            ):
+                said = change(annotations={key: "x"})
+                assert f"[{rule}]" in said, (place, key, said)
+                assert f"metadata.annotations[{key}]" in said, said
+            for number in ("2", ""):
+                assert "[gpu-count-changed]" in change(labels={COUNT: number}), (place, number)
+        stored = api.get(f"{path}/{name}")["metadata"]
+        own = stored["annotations"].keys() - many.keys()
+        assert own == ({"mine", "gputile.io/memory-unit-mib"} if limits else {"mine"})
+
+
+def test_no_small_pod_waits_for_the_webhook_and_every_large_one_does(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    api, path = control_plane.api, PODS.format(namespace)
+    for name, count in (("small", 10), ("large", 300)):
+        api.post(path, pod(name, meta={"annotations": {f"a{i}": "" for i in range(count)}}))
+
+    def patched(name: str, **meta: Json) -> str:
+        return refusal(api, "PATCH", f"{path}/{name}", {"metadata": meta}, MERGE_PATCH)
+
+    control_plane.processes[webhook.name].stop()
+    try:
+        assert verdict(api, namespace, pod("p")) == ""
+        for larger in LARGE:
+            body = pod("p")
+            larger(body)
+            assert "failed calling webhook" in verdict(api, namespace, body), larger.__name__
+        assert patched("small", annotations={"b": "c"}) == ""
+        assert "failed calling webhook" in patched("large", annotations={"b": "c"})
+        assert patched("large", labels={"b": "c"}) == "", "a change of something else"
+        assert refusal(api, "PATCH", f"{path}/large/status", {"status": {"message": "x"}}, MERGE_PATCH) == ""
+    finally:
+        webhook.start()
+
+
+def test_a_refusal_names_field_and_rule_however_long_the_names_are(
+    control_plane: ControlPlane, webhook: RunningWebhook
+) -> None:
+    """The API server drops a policy's own message where it has more than 5 KiB, and tells a general one."""
+    one = environment("GPUTILE_" + "X" * 5000)
+    many = [
+        {"name": f"container-with-a-long-name-{i:030}", "image": "x", **environment("GPUTILE_A")} for i in range(60)
+    ]
+    bodies = [pod("p", container=one), pod("p")]
+    bodies[1]["spec"]["containers"] = many
+    for body in bodies:
+        said = verdict(control_plane.api, "default", body)
+        assert "spec.containers[" in said, said
+        assert "remove the variable" in said, said
+        assert ' [environment]","reason"' in said, "the message ends in the rule"
