@@ -59,15 +59,19 @@ def policies(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     control_plane.wait(lambda: not verdict(control_plane.api, "default", probe), "the policies to be gone")
 
 
-def with_paths(gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str]) -> Json:
+def with_paths(
+    gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str], message: str = ""
+) -> Json:
     """Return a pod with these paths; a name says which is which."""
     volumes: list[Json] = [{"name": f"h{i}", "hostPath": {"path": path}} for i, path in enumerate(hosts)]
     volumes += [{"name": f"m{i}", "emptyDir": {}} for i in range(len(mounts))]
     volumes += [{"name": f"d{i}", "persistentVolumeClaim": {"claimName": f"d{i}"}} for i in range(len(devices))]
-    fields = {
+    fields: Json = {
         "volumeMounts": [{"name": f"m{i}", "mountPath": path} for i, path in enumerate(mounts)],
         "volumeDevices": [{"name": f"d{i}", "devicePath": path} for i, path in enumerate(devices)],
     }
+    if message:
+        fields["terminationMessagePath"] = message
     limits: Any = {MEM: 1} if gpu else None
     if not init:
         return pod("p", limits, container=fields, volumes=volumes)
@@ -90,12 +94,15 @@ def by_cel(said: str, body: Json) -> set[str]:
     fields = [f"spec.volumes[{volume['name']}].hostPath.path" for volume in body["spec"]["volumes"]]
     fields += [f"{where}.volumeMounts[{mount['name']}].mountPath" for mount in container["volumeMounts"]]
     fields += [f"{where}.volumeDevices[{device['name']}].devicePath" for device in container["volumeDevices"]]
+    fields.append(f"{where}.terminationMessagePath")
     return {field for field in fields if field in said}
 
 
 @pytest.mark.requirement("B2")
 @settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-@example(gpu=True, init=False, hosts=["/var/run/runc", "/sys"], mounts=["/tmp/../etc/gputile", "/etc"], devices=["/"])
+@example(gpu=True, init=False, hosts=["/var/run/runc"], mounts=["/tmp/../etc/gputile"], devices=["/"], message="/etc")
+@example(gpu=True, init=True, hosts=[], mounts=["/etc"], devices=[], message="/etc/ld.so.preload")
+@example(gpu=False, init=False, hosts=[], mounts=[], devices=[], message="/run/nvidia-container-devices/0")
 @given(
     gpu=st.booleans(),
     init=st.booleans(),
@@ -103,13 +110,20 @@ def by_cel(said: str, body: Json) -> set[str]:
     hosts=st.lists(PATHS.filter(lambda path: ".." not in path), max_size=12),
     mounts=st.lists(PATHS, max_size=12, unique=True),
     devices=st.lists(PATHS.filter(lambda path: ".." not in path), max_size=4, unique=True),
+    message=st.one_of(st.just(""), PATHS),
 )
 def test_cel_and_python_refuse_the_same_paths(
-    policies: ControlPlane, gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str]
+    policies: ControlPlane,
+    gpu: bool,
+    init: bool,
+    hosts: list[str],
+    mounts: list[str],
+    devices: list[str],
+    message: str,
 ) -> None:
     """Each line holds alone, so a path that passes one of the two has passed."""
     devices = [path for path in devices if path not in mounts]
-    body = with_paths(gpu, init, hosts, mounts, devices)
+    body = with_paths(gpu, init, hosts, mounts, devices, message)
     assert by_cel(verdict(policies.api, "default", body), body) == by_python(body)
 
 

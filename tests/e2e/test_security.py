@@ -294,6 +294,7 @@ def cover_the_limits(s: Scene) -> str:
     for path in (*direct, *indirect, "etc/gputile", "/etc"):
         body = pod("x", {MEM: 1}, container={"volumeMounts": [{"name": "v", "mountPath": path}]}, volumes=volumes)
         _by(s.create(body), "mount")
+        _by(s.create(pod("x", {MEM: 1}, container={"terminationMessagePath": path})), "mount")
     return REFUSED
 
 
@@ -332,7 +333,8 @@ def devices_by_annotation(s: Scene) -> str:
     others = (
         *("cdi-devices.noderesource.dev/pod", "devices.noderesource.dev/pod", "mounts.noderesource.dev"),
         *("cdi-devices.nri.io/pod", "devices.nri.io/pod", "mounts.nri.io", "cdi.nri.io/pod"),
-        *("devices.gke.io/container.c", "devices.crio.io", "io.kubernetes.cri-o.Devices"),
+        *("nvidia.cdi.k8s.io/container.c", "devices.gke.io/container.c"),
+        *("devices.crio.io", "io.kubernetes.cri-o.Devices"),
     )
     for annotations in (device, *({key: "x"} for key in others)):
         _by(s.create(pod("x", meta={"annotations": annotations})), "device-annotation")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.core.admission.amounts import broken_amounts
+from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.sharing_annotations import broken_shares
 from tests.documents import document_yaml
 from tests.localcluster.admission import (
@@ -243,7 +244,8 @@ def test_a_pod_that_is_sent_once_breaks_no_rule_of_amounts(
         if not any(amounts for resources in named for amounts in resources.values()):
             assert verdict(api, namespace, body) == "", "it names no GPU resource, and is sent to nobody"
             return
-        wrong = broken_amounts(plain, 128) or broken_shares(plain.metadata.annotations, 1)
+        shares = broken_shares(plain.metadata.annotations, 1) if asks_for_gpu(plain) else []
+        wrong = broken_amounts(plain, 128) or shares
         assert bool(verdict(api, namespace, body)) == bool(wrong), wrong
 
     control_plane.kubectl("delete", "mutatingwebhookconfiguration", "gputile")

@@ -72,6 +72,7 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what the names of al
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the pod's own UID
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
+NVIDIA_CDI_ANNOTATION_PREFIX: Final = "nvidia.cdi.k8s.io/"  # NVIDIA's runtime and plugin for NRI; pod: devices to add
 NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.noderesource.dev"  # NVIDIA's and NRI's plugins; pod: CDI devices to add
 NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.noderesource.dev"  # NRI's device injector; pod: devices to add
 NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.noderesource.dev"  # NRI's device injector; pod: directories to mount

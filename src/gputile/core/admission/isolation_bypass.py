@@ -17,6 +17,7 @@ from gputile.api.well_known import (
     NRI_CDI_INJECTOR_PREFIX,
     NRI_DEVICE_ANNOTATION_PREFIX,
     NRI_MOUNT_ANNOTATION_PREFIX,
+    NVIDIA_CDI_ANNOTATION_PREFIX,
     OLD_CRIO_DEVICE_ANNOTATION,
     OLD_NRI_CDI_ANNOTATION_PREFIX,
     OLD_NRI_DEVICE_ANNOTATION_PREFIX,
@@ -125,6 +126,7 @@ DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 # What annotations begin with by which runtimes and their plugins add devices and mounts, past the kubelet.
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
+    NVIDIA_CDI_ANNOTATION_PREFIX,
     NRI_CDI_ANNOTATION_PREFIX,
     NRI_DEVICE_ANNOTATION_PREFIX,
     NRI_MOUNT_ANNOTATION_PREFIX,
@@ -211,6 +213,8 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
     for where, container in pod.containers():
         mounts = [(f"volumeMounts[{mount.name}].mountPath", mount.mount_path) for mount in container.volume_mounts]
         mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
+        if container.termination_message_path:  # the kubelet mounts a file there that the container may write
+            mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
             why = _hides(path, gpu)
             if why is not None:

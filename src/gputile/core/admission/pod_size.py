@@ -66,6 +66,7 @@ def _path_characters(view: PodView) -> int:
     for _, container in view.containers():
         paths += [mount.mount_path for mount in container.volume_mounts]
         paths += [device.device_path for device in container.volume_devices]
+        paths.append(container.termination_message_path)
     return sum(map(len, paths))
 
 

@@ -56,6 +56,7 @@ class ContainerView(_Part):
     security_context: SecurityContext | None = None
     volume_mounts: tuple[VolumeMount, ...] = ()
     volume_devices: tuple[VolumeDevice, ...] = ()
+    termination_message_path: str = ""
 
 
 class HostPath(_Part):

@@ -137,9 +137,11 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
     if refused := too_large(pod, view):
         return refused
     refusals += broken_amounts(pod, policy.unit_mib)
-    refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
+    gpu = asks_for_gpu(pod)
+    if gpu:
+        refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
-        refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
+        refusals += islice(broken_access(view, gpu=gpu), MOST_FOUND)
     return refusals
 
 
@@ -169,10 +171,12 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[A
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)
-    refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
-    if added != PodView() and not policy.unsafe_access:
+    if added != PodView():
         gpu = asks_for_gpu(_decoded(request.object, _POD))
-        refusals += islice(broken_access(added, gpu=gpu), MOST_FOUND)
+        if gpu:
+            refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
+        if not policy.unsafe_access:
+            refusals += islice(broken_access(added, gpu=gpu), MOST_FOUND)
     return refusals
 
 

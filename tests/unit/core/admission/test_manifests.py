@@ -57,11 +57,11 @@ def judged_by(rules: list[Any]) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
 def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
     judged = conditions(webhook)
-    if "names-a-gpu-resource-or-large" in judged:
-        assert judged == {"names-a-gpu-resource-or-large": {*GPU_RESOURCES, MIG_PREFIX}}
+    if "names-a-gpu-resource" in judged:
+        assert judged == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
     else:
         forged = {*protected_annotations.PROTECTED, protected_annotations.PROTECTED_PREFIX}
-        assert judged["names-a-gpu-resource-or-allocation-or-large"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
+        assert judged["names-a-gpu-resource-or-allocation"] == {*GPU_RESOURCES, MIG_PREFIX, *forged, "CREATE"}
     assert webhook["failurePolicy"] == "Fail"
     path = webhook["clientConfig"]["service"]["path"]
     opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
@@ -104,7 +104,7 @@ def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
     (condition,) = (
         each for each in POLICIES["gputile-access"]["matchConditions"] if each["name"] == "small-and-may-reach-gpus"
     )
-    (odd,) = re.findall(r"mountPath\.matches\('([^']*)'\)", condition["expression"])
+    (odd,) = set(re.findall(r"(?:mountPath|terminationMessagePath)\.matches\('([^']*)'\)", condition["expression"]))
     mount = VolumeMount(name="m", mount_path=path)
     view = PodView(spec=PodSpecView(containers=(ContainerView(name="c", volume_mounts=(mount,)),)))
     if list(isolation_bypass.broken_access(view, gpu=gpu)):
@@ -112,19 +112,16 @@ def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
 
 
 def test_what_is_too_large_for_the_policies_is_the_webhook_s() -> None:
-    """No pod falls between the two: each side has the same limits."""
+    """No pod falls between the two: each has the same limits."""
     access = POLICIES["gputile-access"]["matchConditions"]
     (small,) = (each["expression"] for each in access if each["name"] == "small-and-may-reach-gpus")
-    large = small.partition("!(")[2].partition(") && ( request.operation")[0]
-    assert large.count(" > ") == 4 + 1
-    asked = [
-        each["expression"]
-        for webhook in WEBHOOKS
-        for each in webhook["matchConditions"]
-        if each["name"].endswith("-or-large") or each["name"] == "amounts-may-be-wrong"
-    ]
-    assert len(asked) == 6
-    assert all(f"{large} || " in each for each in asked)
+    found = [webhook for webhook in WEBHOOKS if webhook["name"].startswith("large-pods")]
+    assert len(found) == 2
+    for webhook in found:
+        (large,) = (each["expression"] for each in webhook["matchConditions"])
+        assert small.startswith(f"!({large}) && (")
+        constraints = POLICIES["gputile-access"]["matchConstraints"]["resourceRules"]
+        assert judged_by(webhook["rules"]) == judged_by(constraints)
 
 
 def test_every_list_of_annotations_is_measured_first() -> None:
@@ -157,7 +154,7 @@ def test_a_pod_with_the_old_affinity_is_sent_and_waits_for_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("document", "kind"),
-    [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods"), (1, "allocations"), (1, "gangs")],
+    [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods"), (1, "large-pods"), (1, "allocations"), (1, "gangs")],
 )
 def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) -> None:
     """Nobody is sent twice, and nobody not at all."""

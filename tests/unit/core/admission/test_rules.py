@@ -161,6 +161,7 @@ REFUSED = {
     "all of etc": (pod(GPU, container=mount("/etc")), ["mount"]),
     "all": (pod(GPU, container=mount("/.")), ["mount"]),
     "pipes of mps": (pod(GPU, container=mount("/tmp/nvidia-mps/")), ["mount"]),
+    "the kubelet's own file": (pod(GPU, container={"terminationMessagePath": "/etc//ld.so.preload"}), ["mount"]),
     "a block device": (pod(GPU, container=block("/etc/ld.so.preload")), ["mount"]),
     "limits of an init container": (pod(GPU, initContainers=[{"name": "i", **mount("/etc")}]), ["mount"]),
     "up to wished devices": (pod(container=mount("/var/x/../run/nvidia-container-devices/all")), ["mount"]),
@@ -358,7 +359,9 @@ def test_the_refusal_of_a_gate_names_field_rule_and_remedy() -> None:
 
 
 @pytest.mark.requirement("B2")
-@pytest.mark.parametrize("key", [ALLOCATION, "gputile.io/memory-unit-mib", "ALIYUN_COM_GPU_MEM_IDX"])
+@pytest.mark.parametrize(
+    "key", [ALLOCATION, "gputile.io/memory-unit-mib", "ALIYUN_COM_GPU_MEM_IDX", "kubernetes.io/config.mirror"]
+)
 def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     """The API server merges a Binding's annotations into the pod."""
     binding = {"metadata": {"name": "p", "annotations": {key: "1"}}, "target": {"kind": "Node", "name": "n"}}
