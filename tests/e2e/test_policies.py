@@ -156,5 +156,6 @@ def test_cel_and_python_refuse_the_same_capabilities(policies: ControlPlane, gpu
 
 @pytest.mark.parametrize("field", ["hosts", "devices"])
 def test_the_api_server_takes_no_way_up_but_in_mounts(policies: ControlPlane, field: str) -> None:
-    paths = {"hosts": [], "mounts": [], "devices": [], field: ["/x/../etc/gputile"]}
-    assert "'..'" in verdict(policies.api, "default", with_paths(True, False, **paths))
+    path = ["/x/../etc/gputile"]
+    body = with_paths(True, False, path if field == "hosts" else [], [], path if field == "devices" else [])
+    assert "'..'" in verdict(policies.api, "default", body)

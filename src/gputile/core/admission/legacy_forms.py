@@ -77,17 +77,16 @@ def _parsed(text: str) -> tuple[Any, Affinity]:
         raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
     affinity = decode(text, _AFFINITY)
     value = decode(text, _ANYTHING)
-    if _depth(value) > _DEEPEST_AFFINITY:
+    if _is_deeper(value, _DEEPEST_AFFINITY):
         raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
     return value, affinity
 
 
-def _depth(value: Any) -> int:
+def _is_deeper(value: Any, most: int) -> bool:
+    """Return whether objects and lists are nested in more than ``most`` levels; it recurses no deeper than that."""
     if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0
+        value = list(value.values())
+    return isinstance(value, list) and (most == 0 or any(_is_deeper(each, most - 1) for each in value))
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:

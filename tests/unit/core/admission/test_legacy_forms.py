@@ -126,6 +126,13 @@ def test_a_malformed_affinity_is_refused(text: str) -> None:
     assert broken(pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: text}})) == ["legacy-affinity"]
 
 
+@pytest.mark.parametrize("levels", [32, 400, 500, 700, 990, 2000, 30_000])
+def test_an_affinity_of_any_depth_is_refused(levels: int) -> None:
+    """Also where it is deeper than Python goes: the decoder says so from about 1,000 levels on."""
+    text = '{"x":' + "[" * levels + "]" * levels + "}"
+    assert broken(pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: text}})) == ["legacy-affinity"]
+
+
 def test_the_unit_is_stamped_where_the_affinity_was_the_only_annotation() -> None:
     body = pod({"aliyun.com/gpu-mem": "2"}, meta={"annotations": {ANNOTATION: json.dumps(MODELS)}})
     assert mutated(body)["metadata"]["annotations"] == {"gputile.io/memory-unit-mib": "128"}
