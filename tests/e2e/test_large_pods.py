@@ -8,8 +8,8 @@ from copy import deepcopy
 
 import pytest
 
-from tests.localcluster.admission import Json, RunningWebhook, installed, pod, refusal, verdict
-from tests.localcluster.client import MERGE_PATCH
+from tests.localcluster.admission import AGENT, Json, RunningWebhook, installed, pod, refusal, verdict
+from tests.localcluster.client import MERGE_PATCH, Api
 from tests.localcluster.controlplane import ControlPlane
 
 MEM = "aliyun.com/gpu-mem"
@@ -189,6 +189,10 @@ def test_no_small_pod_waits_for_the_webhook_and_every_large_one_does(
         assert "failed calling webhook" in patched("large", annotations={"b": "c"})
         assert patched("large", labels={"b": "c"}) == "", "a change of something else"
         assert refusal(api, "PATCH", f"{path}/large/status", {"status": {"message": "x"}}, MERGE_PATCH) == ""
+        booked = {"metadata": {"annotations": {"gputile.io/allocation": '{"version": 1}'}}}
+        agent = control_plane.identity(AGENT, ["system:masters"])
+        with Api(control_plane.url, str(control_plane.ca), agent) as trusted:
+            assert refusal(trusted, "PATCH", f"{path}/large", booked, MERGE_PATCH) == ""
     finally:
         webhook.start()
 

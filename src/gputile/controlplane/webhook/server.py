@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 # Go's HTTP client closes an idle connection after 90 s; the server must not close it before.
 KEEP_ALIVE_SECONDS = 120
-# The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview.
+# The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview. What
+# its defaults add to thousands of containers can be more; such a pod is refused.
 LARGEST_BODY = 7 * MIB
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0

@@ -58,6 +58,7 @@ GPU_PATHS: Final = (
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
+    "/dev/fd",  # a link to what the program that follows it has open
     "/dev/mem",
     "/dev/vfio",
     "/etc/cdi",
@@ -103,6 +104,7 @@ NODE_PATHS: Final = (
     "/run/user",
     "/run/vc",
     "/sys",
+    "/usr/local/nvidia/toolkit",
     "/var/lib/buildkit",
     "/var/lib/containerd",
     "/var/lib/containers",
@@ -227,7 +229,7 @@ def _hides(path: str, gpu: bool) -> str | None:
     A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
     another container with the same volume can then remove the names on which the limits are mounted.
     """
-    elsewhere = "where a container's GPUs and limits are written: mount the volume elsewhere"
+    elsewhere = "where a container's GPUs and limits are written: choose another path"
     if climbs(path):
         if gpu or WISHES in path.split("/"):
             return "goes up by '..', and where that leads depends on links: write the path without it"

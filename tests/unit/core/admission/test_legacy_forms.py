@@ -121,7 +121,19 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation() -> None:
 
 
 @pytest.mark.requirement("L4")
-@pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", "[" * 5000, '{"x": ' * 40 + "1" + "}" * 40])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"nodeAffinity": 5}',
+        "",
+        "[" * 5000,
+        '{"x": 1e3}',
+        f'{{"x": [{2**31}]}}',
+        '{"x": ' * 40 + "1" + "}" * 40,
+    ],
+)
 def test_a_malformed_affinity_is_refused(text: str) -> None:
     assert broken(pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: text}})) == ["legacy-affinity"]
 

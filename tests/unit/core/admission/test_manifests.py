@@ -168,7 +168,7 @@ def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) ->
 
 def test_the_trusted_are_the_same_everywhere() -> None:
     trusted = set(AdmissionConfiguration().trusted_users)
-    for name in ("allocations.gputile.io", "gangs.gputile.io"):
+    for name in ("allocations.gputile.io", "devices.gputile.io", "gangs.gputile.io"):
         (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == name]
         assert conditions(webhook)["by-others-than-gputile"] == trusted
     assert conditions(POLICIES["gputile-allocations"])["by-others-than-gputile"] == trusted
@@ -202,7 +202,9 @@ def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotatio
     without = {("pods", "CREATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")}
     for rules, spec in ((policy["matchConstraints"]["resourceRules"], policy), (webhook["rules"], webhook)):
         assert judged_by(rules) == every - without, "the API server takes no annotations by the others"
-        assert list(conditions(spec).values()) == [{*isolation_bypass.DEVICE_ANNOTATIONS}]
+        judged = conditions(spec)
+        assert judged.pop("by-others-than-gputile", None) in (None, set(AdmissionConfiguration().trusted_users))
+        assert list(judged.values()) == [{*isolation_bypass.DEVICE_ANNOTATIONS}]
     assert conditions(POLICIES["gputile-access"])["small-and-may-reach-gpus"] >= {*isolation_bypass.DEVICE_ANNOTATIONS}
     assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {
         *isolation_bypass.DEVICE_ANNOTATIONS
