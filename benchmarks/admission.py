@@ -1,15 +1,18 @@
 """What admission adds to the creation of a pod on a real API server: with webhook and policies, and without.
 
 The two alternate in one run on one control plane, since everything shares the machine's cores. Pods are created one
-after the other, as a controller's slow start does; a plain pod meets the policies only.
+after the other, as a controller's slow start does; a plain pod meets the policies only. A large pod asks for no GPU and
+has so many annotations that the policies leave it to the webhook.
 """
 
+import itertools
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from tests.localcluster.admission import installed, pod
+from tests.localcluster.client import MERGE_PATCH
 from tests.localcluster.controlplane import ControlPlane
 
 from benchmarks.process_time import cpu_seconds
@@ -17,13 +20,16 @@ from benchmarks.report import Result
 
 NAME = "admission"
 PODS, ROUNDS = 500, 2
+JSON = "application/json"
 TARGET = 10.0  # milliseconds that admission may add
+MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each write of it is timed
 LIMITS: dict[str, dict[str, Any]] = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
 
 
 def run() -> Iterator[Result]:
     """Measure wall-clock milliseconds of a creation."""
     times: dict[tuple[str, bool], list[float]] = {(what, with_it): [] for what in LIMITS for with_it in (False, True)}
+    large: dict[tuple[str, bool], list[float]] = {}
     spent = 0.0
     with ControlPlane() as plane:
         for number in range(ROUNDS):
@@ -35,12 +41,21 @@ def run() -> Iterator[Result]:
                         before = cpu_seconds(plane.processes["webhook"].pid) if with_it else 0.0
                         times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
                         spent += cpu_seconds(plane.processes["webhook"].pid) - before if with_it else 0.0
+        for number, with_it in itertools.product(
+            range(ROUNDS), (False, True)
+        ):  # last, as the API server remembers them
+            with installed(plane) if with_it else nullcontext():
+                for what, each in _write_large(plane, f"bench-large-{number}-{with_it}".lower()):
+                    large.setdefault((what, with_it), []).append(each)
     for what in LIMITS:
         for name, fraction in (("median", 0.5), ("p99", 0.99)):
             without, beside = (_at(times[what, each], fraction) for each in (False, True))
             added, target = beside - without, TARGET if name == "p99" else None
             yield Result(NAME, f"{what} without admission, {name}", without, "ms")
             yield Result(NAME, f"{what}, added by admission, {name}", added, "ms", target, beside / without, "without")
+    for what in dict.fromkeys(what for what, _ in large):
+        without, beside = (_at(large[what, each], 0.5) for each in (False, True))
+        yield Result(NAME, f"{what} of a large pod, median", beside, "ms", None, beside / without, "without")
     count = ROUNDS * (PODS + PODS // 10)
     yield Result(NAME, "CPU of the webhook for one GPU pod", spent / count * 1e3, "ms")
 
@@ -54,6 +69,23 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
         times.append((time.perf_counter() - begin) * 1e3)
     plane.nodes.delete_all_pods_now(namespace)
     return times[PODS // 10 :]
+
+
+def _write_large(plane: ControlPlane, namespace: str) -> Iterator[tuple[str, float]]:
+    """Yield what was done with large pods, and how many milliseconds it took."""
+    path = f"/api/v1/namespaces/{plane.create_namespace(namespace)}/pods"
+    annotations = {f"a{i}": "" for i in range(MANY)}
+    for number in range(WRITES):
+        name = f"p{number}"
+        for what, method, place, body in (
+            ("creation", "POST", path, pod(name, meta={"annotations": annotations})),
+            ("label", "PATCH", f"{path}/{name}", {"metadata": {"labels": {"a": "b"}}}),
+            ("status", "PATCH", f"{path}/{name}/status", {"status": {"message": "x"}}),
+        ):
+            begin = time.perf_counter()
+            plane.api.request(method, place, body, content_type=MERGE_PATCH if method == "PATCH" else JSON)
+            yield what, (time.perf_counter() - begin) * 1e3
+    plane.nodes.delete_all_pods_now(namespace)
 
 
 def _at(times: list[float], fraction: float) -> float:

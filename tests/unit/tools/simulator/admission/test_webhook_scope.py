@@ -52,11 +52,13 @@ def test_policies_judge_it(tmp_path: Path, path: str, value: object, rule: str) 
         expanded(tmp_path, changed(PLAIN, path, value))
 
 
-def test_a_gpu_pod_reaches_it_even_if_it_asks_for_none(tmp_path: Path) -> None:
+def test_a_gpu_pod_reaches_it(tmp_path: Path) -> None:
+    """Nobody reads a weight of a pod that asks for none."""
     body = changed(POD, "metadata.annotations", {"gputile.io/gpu-weight": "heavy"})
-    for limits in ({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 0}, {"nvidia.com/mig-1g.5gb": 1}):
+    for limits in ({"nvidia.com/gpu": 1}, {"nvidia.com/mig-1g.5gb": 1}):
         with pytest.raises(ManifestError, match=r"\[gpu-share\]"):
             expanded(tmp_path, changed(body, "spec.containers.0.resources.limits", limits))
+    expanded(tmp_path, changed(body, "spec.containers.0.resources.limits", {"nvidia.com/gpu": 0}))
 
 
 def test_a_pod_is_judged_as_the_webhook_hands_it_on(tmp_path: Path) -> None:
