@@ -41,9 +41,8 @@ def run() -> Iterator[Result]:
                         before = cpu_seconds(plane.processes["webhook"].pid) if with_it else 0.0
                         times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
                         spent += cpu_seconds(plane.processes["webhook"].pid) - before if with_it else 0.0
-        for number, with_it in itertools.product(
-            range(ROUNDS), (False, True)
-        ):  # last, as the API server remembers them
+        # last, since the API server goes on with the large pods for a while
+        for number, with_it in itertools.product(range(ROUNDS), (False, True)):
             with installed(plane) if with_it else nullcontext():
                 for what, each in _write_large(plane, f"bench-large-{number}-{with_it}".lower()):
                     large.setdefault((what, with_it), []).append(each)
