@@ -120,16 +120,15 @@ LARGE = (
 )
 
 
-@pytest.mark.parametrize("larger", LARGE, ids=lambda larger: larger.__name__)
+@pytest.mark.parametrize("larger", [lambda body: None, *LARGE], ids=["small", *(each.__name__ for each in LARGE)])
 def test_a_large_pod_is_judged_as_a_small_one(
     control_plane: ControlPlane, webhook: RunningWebhook, larger: Callable[[Json], None]
 ) -> None:
     for rule, body in BODIES:
-        for judged in (body, deepcopy(body)):
-            if judged is not body:
-                larger(judged)
-            said = verdict(control_plane.api, "default", judged)
-            assert (f"[{rule}]" in said) if rule else not said, (rule, said)
+        judged = deepcopy(body)
+        larger(judged)
+        said = verdict(control_plane.api, "default", judged)
+        assert (f"[{rule}]" in said) if rule else not said, (rule, said)
 
 
 @pytest.mark.parametrize("count", [10, 300, 16_000])
