@@ -12,7 +12,6 @@ from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from tests.localcluster.admission import installed, pod
-from tests.localcluster.client import MERGE_PATCH
 from tests.localcluster.controlplane import ControlPlane
 
 from benchmarks.process_time import cpu_seconds
@@ -20,7 +19,6 @@ from benchmarks.report import Result
 
 NAME = "admission"
 PODS, ROUNDS = 500, 2
-JSON = "application/json"
 TARGET = 10.0  # milliseconds that admission may add
 MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each write of it is timed
 LIMITS: dict[str, dict[str, Any]] = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
@@ -71,18 +69,18 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
 
 
 def _write_large(plane: ControlPlane, namespace: str) -> Iterator[tuple[str, float]]:
-    """Yield what was done with large pods, and how many milliseconds it took."""
+    """Yield each write of some large pods, and how many milliseconds it took."""
     path = f"/api/v1/namespaces/{plane.create_namespace(namespace)}/pods"
     annotations = {f"a{i}": "" for i in range(MANY)}
     for number in range(WRITES):
         name = f"p{number}"
-        for what, method, place, body in (
-            ("creation", "POST", path, pod(name, meta={"annotations": annotations})),
-            ("label", "PATCH", f"{path}/{name}", {"metadata": {"labels": {"a": "b"}}}),
-            ("status", "PATCH", f"{path}/{name}/status", {"status": {"message": "x"}}),
+        for what, send, place, body in (
+            ("creation", plane.api.post, path, pod(name, meta={"annotations": annotations})),
+            ("label", plane.api.patch, f"{path}/{name}", {"metadata": {"labels": {"a": "b"}}}),
+            ("status", plane.api.patch, f"{path}/{name}/status", {"status": {"message": "x"}}),
         ):
             begin = time.perf_counter()
-            plane.api.request(method, place, body, content_type=MERGE_PATCH if method == "PATCH" else JSON)
+            send(place, body)
             yield what, (time.perf_counter() - begin) * 1e3
     plane.nodes.delete_all_pods_now(namespace)
 

@@ -79,7 +79,7 @@ def _parsed(text: str) -> tuple[Any, Affinity]:
     value = decode(text, _ANYTHING)
     if _is_deeper(value, _DEEPEST_AFFINITY):
         raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
-    if _has_odd_number(value):
+    if _exceeds_int32(value):
         raise ValueError("it has a number that is no integer of 32 bits")
     return value, affinity
 
@@ -91,12 +91,12 @@ def _is_deeper(value: Any, most: int) -> bool:
     return isinstance(value, list) and (most == 0 or any(_is_deeper(each, most - 1) for each in value))
 
 
-def _has_odd_number(value: Any) -> bool:
-    """Return whether the API server could not read a number in it; all of an affinity's are int32."""
+def _exceeds_int32(value: Any) -> bool:
+    """Return whether a number in ``value`` is no int32: the API server reads no other in an affinity."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return any(map(_has_odd_number, value))
+        return any(map(_exceeds_int32, value))
     return isinstance(value, float) or (isinstance(value, int) and not -(2**31) <= value < 2**31)
 
 
