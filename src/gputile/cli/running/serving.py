@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from gputile.cli.output.streams import fail
-from gputile.support.ports import PortError
+from gputile.support.listening import PortError
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:

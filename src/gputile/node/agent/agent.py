@@ -14,7 +14,7 @@ from gputile.node.agent.cluster.informer import NodeInformer
 from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.publishing.published import wanted_status
 from gputile.node.agent.parts import AgentParts
-from gputile.support.loop_lag import LoopLag
+from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Agent:
     def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
         self.news = NodeInformer(parts.allocation_state, parts.wakeups, parts.host.node_name)
-        self._lag = LoopLag("agent", look_every=LAG_EVERY_S)
+        self._lag = LoopLag("agent", every=LAG_EVERY_S)
         parts.monitoring.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()

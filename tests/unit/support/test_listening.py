@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from gputile.controlplane.webhook.certificates import Pair, next_material
-from gputile.support.connections import STANDARD_LIMITS
-from gputile.support.tls_files import TlsFiles, TlsReloader, UnusableTls
-from tests.unit.support.test_connections import serving
+from gputile.support.listening import TlsFiles, TlsReloader, UnusableTls
+from tests.unit.support.test_http_server import serving
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +47,7 @@ async def shown(port: int) -> bytes:
 async def test_a_renewed_certificate_is_served_without_a_restart(files: TlsFiles, pairs: tuple[Pair, Pair]) -> None:
     """It expired while the extender ran, and kube-scheduler reached it no more."""
     first, second = pairs
-    async with serving(STANDARD_LIMITS) as (server, _, port):
+    async with serving() as (server, _, port):
         reloader = TlsReloader(files, server.use_tls)
         assert await shown(port) == first.certificate
         files.certificate.write_bytes(second.certificate)  # its key is not there yet
