@@ -23,7 +23,6 @@ from gputile.node.isolation.library import (
     CONTAINER_NIX_PRELOAD,
     CONTAINER_PRELOAD,
     CONTAINER_USAGE,
-    USAGE,
     Installed,
     LibraryMissing,
     LibraryNotLoadable,
@@ -111,8 +110,7 @@ class IsolationMounts:
                 f"it was told to mount {library} and {preload}, which are no places of the library: {ANEW}"
             )
         own = self._state / "allocations" / directory
-        # Where the agents before this one had it.
-        if allocation != own or usage not in (self._usage.path(directory), own / USAGE):
+        if allocation != own or usage != self._usage.path(directory):
             raise NotIsolated(f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}")
         try:
             self._install(installed)
