@@ -20,12 +20,6 @@ async def test_wishes_add_up_to_one() -> None:
 
 
 @pytest.mark.anyio
-async def test_without_a_wish_waiting_ends_in_time() -> None:
-    async with asyncio.timeout(10.0):
-        await Wakeup().wait(0.01)
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment(turns: int) -> None:
     async def loop(wakeup: Wakeup) -> None:

@@ -1,11 +1,10 @@
 """Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
-from itertools import pairwise, product
-from random import Random
+from itertools import pairwise
 
 import pytest
 
-from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
+from gputile.node.arbiter.accounts import Grant, Limit
 from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
@@ -109,21 +108,6 @@ def test_kernels_that_outlast_their_turns_do_not_starve_a_set(kernel: int, proce
     got, _ = rates(*others, both)
     assert max(later - earlier for earlier, later in pairwise([0, *both.finished, 12 * SECOND])) < 1500 * MS
     assert min(rate * kernel / SECOND for rate in got[:2]) > 0.3
-
-
-@pytest.mark.requirement("M5")
-@pytest.mark.parametrize("seed", [0, 63, 74, 93, 111, 128, 161, 164, 192, 208, 231, 302])
-def test_nobody_starves_whatever_kernels_and_sets_there_are(seed: int) -> None:
-    chance, jobs = Random(seed), []
-    gpus = "ABCD"[: chance.randint(2, 4)]
-    for i in range(chance.randint(2, 6)):
-        own = tuple(sorted(chance.sample(gpus, min(chance.choice([1, 1, 2, 2, 3, 4]), len(gpus)))))
-        kernel, between = (chance.choice(some) * MS for some in ([1, 2, 5, 5, 20, 45], [0, 0, 0, 3, 25]))
-        jobs.append(Job(f"j{i}", own, kernel=kernel, between=between, processes=chance.random() < 0.5))
-    rates(*jobs, seconds=4)
-    for job in jobs:
-        times = [0, *job.finished, 6 * SECOND]
-        assert max(later - earlier for earlier, later in pairwise(times)) < 1500 * MS, job
 
 
 def test_processes_with_work_of_their_own_are_not_tied() -> None:
@@ -326,38 +310,3 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
         for gpu in "AB":
             joint.forget(name, gpu)
     assert len(joint) == 0
-
-
-class Thorough(NodeTimeSlices):
-    """It looks at all who wait, whoever may begin."""
-
-    def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_what_is_not_looked_at_would_begin_nothing(seed: int) -> None:
-    """Four containers want and give back what they use of three GPUs: all, two, or one of them."""
-    chance, now = Random(seed), 10_000 * MS
-    both: tuple[NodeTimeSlices, NodeTimeSlices] = NodeTimeSlices(6 * MS), Thorough(6 * MS)
-    said: list[list[tuple[str, TimesliceMessage]]] = [[], []]
-    for node, gpu, container in product(both, range(3), range(4)):
-        node.put(f"g{gpu}", f"c{container}", Share(priority=container // 3), now)
-    for _ in range(400):
-        now += chance.choice([0, 0, MS // 10, MS, 7 * MS])
-        what, container, gpus = chance.choice(["want", "done", "tick"]), chance.randrange(4), chance.randint(1, 3)
-        again = chance.random() < 0.5
-        for gpu in range(gpus):
-            for node, log in zip(both, said, strict=True):
-                uuid = f"g{gpu}"
-                held = [each.turn for where, each in log if (where, each.member) == (uuid, container)]
-                if what == "want":
-                    log += node.want(uuid, f"c{container}", container, now)
-                elif what == "done":
-                    log += node.done(uuid, container, max(held, default=0), MS, again, now)
-                else:
-                    log += node.tick(uuid, now)
-            assert said[0] == said[1]
-            assert both[0].touched(now) == both[1].touched(now)
-    begun = [len({each.turn for where, each in said[0] if where == f"g{gpu}"}) for gpu in range(3)]
-    assert min(begun) > 20

@@ -87,17 +87,6 @@ async def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> Non
 
 
 @pytest.mark.anyio
-async def test_half_a_message_is_the_end() -> None:
-    ours, theirs = socket.socketpair()
-    gateway = to_agent(*await asyncio.open_connection(sock=ours))
-    with theirs:
-        theirs.sendall((100).to_bytes(4, "big") + b"only so much")
-    async with asyncio.timeout(5):
-        assert [message async for message in gateway.messages()] == []
-    gateway.close()
-
-
-@pytest.mark.anyio
 async def test_nobody_is_told_anything_after_the_end() -> None:
     async with linked() as (gateway, agent):
         agent.close()

@@ -53,16 +53,6 @@ class IsolationMounts:
         self._usage = usage
         self._content: bytes | None = None
 
-    def problem(self, mode: Mode) -> str | None:
-        """Return why a container must not start in a mode: it would not be isolated; None if it may."""
-        if mode not in LIBRARY_MODES:
-            return None
-        try:
-            self._install(self._place())
-        except (LibraryMissing, LibraryNotLoadable, OSError) as error:
-            return str(error)
-        return self._usage.problem()
-
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
         """Return an isolated container's mounts beside its allocation's ``directory``; none where there is no library.
 

@@ -95,13 +95,17 @@ class HandOver:
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
-        if text == self._text and not self.under_way:
-            return 0.0
+        if self.under_way:
+            return CLOSED_AT_MOST_S
+        return 0.0 if text == self._text else self._seconds_left(text)
+
+    def _seconds_left(self, text: str) -> float:
+        """Return for how long an annotation holds; 0 where it cannot be read, or the clock was set back since."""
         try:
             left = float(text) - self._now()
         except ValueError:
             return 0.0
-        return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0  # beyond that the clock was set back
+        return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0
 
     async def _keep_closed(self) -> None:
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
@@ -126,7 +130,7 @@ class HandOver:
             if now - progress > STUCK_AFTER_S or now - fewer > SILENT_FOR_S:
                 log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
-            if float(self._text) - self._now() < OPEN_WITHIN_S:
+            if self._seconds_left(self._text) < OPEN_WITHIN_S:
                 try:
                     await self._keep_closed()
                 except KubeError as error:

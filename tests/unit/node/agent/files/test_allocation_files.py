@@ -46,7 +46,7 @@ def files_in(tmp_path: Path) -> NodeFiles:
 def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     """It names pods, and other users may pass through the directory."""
     files = files_in(tmp_path)
-    (tmp_path / "state" / "checkpoint.json").touch(0o644)  # of an older agent
+    (tmp_path / "state" / "checkpoint.json").touch(0o644)
     files.save(Checkpoint(mode="cgpu", unit_mib=128))
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
 

@@ -123,17 +123,6 @@ def test_mounting_again_changes_nothing_and_adds_what_is_asked_for(node: UsageFi
         os.close(file)
 
 
-def test_files_of_earlier_agents_stay_until_their_containers_start_again(node: UsageFiles) -> None:
-    """They are on the file system that all containers share."""
-    node.directory.mkdir()
-    node.path("old").write_bytes(bytes(USAGE_BYTES))
-    assert node.names() == ["old"]
-    node.make(node.path("old"))
-    assert node.path("old").stat().st_dev != node.directory.stat().st_dev
-    node.keep_only([])
-    assert node.names() == []
-
-
 def test_nobody_else_runs_or_sees_what_is_there(node: UsageFiles) -> None:
     (file,) = make(node, "hostile")
     path = node.file("hostile")

@@ -37,8 +37,3 @@ def test_a_stage_says_just_what_is_kept_and_what_may_run(*, kept: bool, started:
     stage = table.stage("uid-main")
     assert stage is table.stage_of("uid", "main")
     assert (stage.has_devices, stage.may_run) == (kept, started)
-
-
-def test_started_devices_are_given_up_only_when_they_are_anothers_or_the_pod_is_gone() -> None:
-    leaving = {event for event in DeviceEvent if not after(DeviceStage.STARTED, event).has_devices}
-    assert leaving == {DeviceEvent.MOVED, DeviceEvent.REASSIGNED, DeviceEvent.POD_GONE}

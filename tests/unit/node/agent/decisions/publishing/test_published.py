@@ -91,23 +91,6 @@ def test_a_new_node_gets_everything() -> None:
     }
 
 
-def test_nothing_new_is_no_patch() -> None:
-    wanted = Wanted({NAME: "Tesla-T4"}, "{}", (WELL,))
-    settled = patched(node(), node_patch(read(node()), wanted, NOW))
-    assert node_patch(read(settled), wanted, NOW) is None
-
-
-def test_only_the_difference_is_sent() -> None:
-    current = node({NAME: "Tesla-T4", MEMORY: "15109MiB", "mine": "x"}, "{}")
-    patch = node_patch(read(current), Wanted({NAME: "Tesla-T4"}, "{}"), NOW)
-    assert patch == {"metadata": {"labels": {MEMORY: None}}}
-
-
-def test_an_inventory_that_should_not_be_there_is_removed() -> None:
-    patch = node_patch(read(node(inventory="{}")), Wanted({}, None), NOW)
-    assert patch == {"metadata": {"annotations": {"gputile.io/inventory": None}}}
-
-
 def test_a_new_message_is_no_transition() -> None:
     settled = patched(node(), node_patch(read(node()), Wanted({}, None, (WELL,)), NOW))
     other = msgspec.structs.replace(WELL, message="8 GPUs are healthy")
