@@ -29,15 +29,6 @@ def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple
     return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)], node
 
 
-@pytest.mark.requirement("M5")
-@pytest.mark.parametrize("processes", [False, True])
-def test_kernels_over_two_gpus_beside_those_on_one(processes: bool) -> None:
-    """Of 200 kernels of 5 ms that GPU A can do in a second, each of the three has a third."""
-    (x, y, z), node = rates(Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",)))
-    assert min(x, y, z) > 64
-    assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free GPU"
-
-
 @pytest.mark.requirement("G4")
 @pytest.mark.parametrize("processes", [False, True])
 def test_weights_hold_over_several_gpus(processes: bool) -> None:
@@ -60,42 +51,6 @@ def test_percentages_hold_over_several_gpus(processes: bool) -> None:
     )
     assert x / 200 == pytest.approx(0.30, rel=0.02)
     assert y / 200 == pytest.approx(0.60, rel=0.02)
-
-
-@pytest.mark.requirement("G4")
-def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
-    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
-    (a, b, c), _ = rates(low, high, single, seconds=20)
-    assert b > 160
-    assert min(a, c) > 3
-    for job in (low, single):
-        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
-        assert max(gaps) < 1500 * MS
-
-
-@pytest.mark.requirement("M4")
-@pytest.mark.parametrize("processes", [False, True])
-def test_sets_that_overlap_in_a_ring(processes: bool) -> None:
-    """Three containers, each two of three GPUs: nobody waits for somebody who waits for him."""
-    jobs = [Job(name, gpus, processes=processes) for name, gpus in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))]
-    got, _ = rates(*jobs)
-    assert min(got) > 60
-
-
-def test_one_over_eight_gpus_beside_one_on_each() -> None:
-    """Reserving eight GPUs leaves none of them idle: all of their time is used, half by each."""
-    gpus = tuple("ABCDEFGH")
-    got, _ = rates(Job("x", gpus), *(Job(f"single {gpu}", (gpu,)) for gpu in gpus), seconds=5)
-    assert min(got) > 97
-
-
-def test_long_kernels_on_one_gpu_do_not_idle_the_other() -> None:
-    """GPU B is not free when it should be: what GPU A is kept for waits, and others go on meanwhile."""
-    jobs = [Job("x", BOTH), Job("y", BOTH), Job("z", ("A",)), Job("w", ("B",), kernel=45 * MS)]
-    (x, y, z, w), node = rates(*jobs)
-    assert min(x, y, z) > 58
-    assert w * 45 > 330, "a third of B"
-    assert max(node.idle.values()) <= Q // 3
 
 
 @pytest.mark.requirement("M5", "G4")

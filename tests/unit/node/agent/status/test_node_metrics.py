@@ -243,14 +243,6 @@ def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None
     assert found["gpu_wait_seconds_total", labels(container="one")] == 2345.679
 
 
-def test_a_snapshot_is_taken_again_only_where_there_is_news(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    node.snapshots.refresh()
-    latest = node.snapshots.latest
-    node.snapshots.refresh()
-    assert node.snapshots.latest is latest
-
-
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
     gpus = {1: "GPU-1"}
     node.state.device_table.apply(
@@ -319,12 +311,6 @@ def test_pods_that_take_turns_have_their_parts_of_a_gpu(tmp_path: Path) -> None:
     booked = frozenset({"namespace": "default", "gpu": "1"}.items())
     assert found["namespace_memory_booked_bytes", booked] == 2560 * MIB
     assert found["container_memory_limit_bytes", labels()] == 10240 * MIB, "nothing keeps it from all of the memory"
-
-
-def test_refusals_are_cut_off_where_prometheus_cannot_count_on(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    os.close(counted(node.usage.path(f"{POD}-main"), 0, 0, 2**64 - 1))
-    assert node.samples()["container_allocations_refused_total", labels()] == 2**53
 
 
 PROFILE = "nvidia.com/mig-1g.5gb"

@@ -108,17 +108,6 @@ def test_a_pod_is_refused_for_good_for_a_gpu_or_an_instance_that_another_runs_on
 
 
 @pytest.mark.requirement("B1")
-def test_a_pod_starts_with_memory_ids_of_another_that_runs_where_there_is_room_for_both() -> None:
-    """The IDs are but names, and each pod has its own limits."""
-    ids = ("g0-00000", "g0-00001")
-    here, after = run_on(Mode.CGPU, GPU_MEMORY, 2, ids)
-    DeviceAllocator(here, after, 100.0, 3).allocate(GPU_MEMORY, ids, may_wait=True)
-    starts = prestart(here, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=ids), 4)
-    assert [(start.limits.pod, [gpu.mib for gpu in start.limits.gpus]) for start in starts] == [("b", [2048])]
-    assert here.device_table.mib(0) == 2 * 2048
-
-
-@pytest.mark.requirement("B1")
 def test_a_pod_that_is_known_by_its_name_alone_is_not_refused_for_what_it_has_itself() -> None:
     """An agent has just started while the API server is away, and the kubelet has forgotten the GPU."""
     ids = ("g0-00000",)
@@ -231,24 +220,6 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 5), known("b", GPU_MEMORY, 5))
     with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
         prestart(here, GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
-
-
-@pytest.mark.requirement("M4")
-def test_who_was_only_guessed_does_not_start() -> None:
-    """PodResources was silent, so the IDs went to the one known pod that asks for so many; another one has them."""
-    ids = tuple(encode(0, slot) for slot in range(2))
-    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
-    grant, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    with pytest.raises(NotYet, match="the kubelet does not list its pods"):
-        prestart(here, GPU_MEMORY, ids, None, 2)
-    of_another = listed(GPU_MEMORY, b=ids)
-    with pytest.raises(NotYet, match="for pod default/b, which is not known yet"):
-        prestart(here, GPU_MEMORY, ids, of_another, 3)
-    late = known("b", GPU_MEMORY, 2)
-    here.pods[late.key] = late
-    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, of_another, 4)] == ["b"]
-    let_start(here.device_table, grant.directory)
-    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, None, 5)] == ["b"], "it has been started"
 
 
 @pytest.mark.requirement("M4", "U3")
