@@ -8,8 +8,7 @@ restrict the choice to a NUMA node and so contradict the GPU that the scheduler 
 from collections.abc import Iterator, Mapping
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX
-from gputile.core.devices.advertised import CORE_PERCENT
-from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.inventory import CORE_PERCENT, Gpu
 from gputile.node.agent.decisions.devices.expected_memory import NONE
 from gputile.node.agent.decisions.devices.slots import free_slots, free_units
 from gputile.node.agent.state.advertised import ExpectedMemory

@@ -17,8 +17,7 @@ from gputile.api.well_known import (
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_MEMORY_LABEL,
 )
-from gputile.core.devices.advertised import model_label_value, model_labels
-from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.inventory import Gpu, model_label_value, model_labels
 
 _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
 
