@@ -23,8 +23,7 @@ from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, enc
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import mps_condition
 from gputile.node.agent.decisions.devices.slots import free_units
-from gputile.node.agent.decisions.publishing.labels import node_labels
-from gputile.node.agent.decisions.publishing.published import Wanted, node_patch
+from gputile.node.agent.decisions.publishing.published import Wanted, node_labels, node_patch
 from gputile.node.agent.state.node_config import EffectiveMode
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
