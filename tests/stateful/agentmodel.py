@@ -38,7 +38,7 @@ from gputile.kube.errors import (
     ServerError,
     TooManyRequests,
 )
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.cluster.informer import NodeInformer
 from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits

@@ -4,7 +4,7 @@ import asyncio
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched
 from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.state.allocation_state import AllocationState
