@@ -34,7 +34,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.decoding import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
 from tests.corebuilders import allocation_text, gpu_node, pod, request_of, share
 from tests.stateful.ledgercheck import image
 
