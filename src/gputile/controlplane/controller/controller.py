@@ -154,7 +154,6 @@ class Controller:
         self._export_gangs(registry)
         self._export_nominations(registry)
         self._export_nodes(registry)
-        self._export_former_names(registry)
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
@@ -235,25 +234,6 @@ class Controller:
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
             lambda: [(str(unit), number) for unit, number in units.counts.items()],
-        )
-
-    def _export_former_names(self, registry: MetricsRegistry) -> None:
-        """Export the names that metrics had in 0.1; docs/reference/versions.md says until when."""
-        gauge = registry.gauge
-        gauge(
-            "gputile_controller_gangs_planned",
-            "The former name of gputile_controller_gang_plans_total.",
-            lambda: self.gangs.planned,
-        )
-        gauge(
-            "gputile_controller_taints_written",
-            "The former name of gputile_controller_taint_writes_total.",
-            lambda: self.nodes.tainted,
-        )
-        gauge(
-            "gputile_controller_write_failures",
-            "The former name of gputile_controller_failed_writes_total.",
-            self._failed_writes,
         )
 
     def _failed_writes(self) -> int:
