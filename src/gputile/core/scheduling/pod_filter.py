@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.core.devices.own_nomination import own_nomination
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.node_reasons import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
@@ -51,14 +50,6 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
             return _only(booking.node, names, why)
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
-
-
-def tries_nomination(pod: Pod, names: Sequence[str]) -> bool:
-    """Return whether ``names`` is the node alone that the controller has nominated for the pod.
-
-    Where that one does not fit, kube-scheduler asks about all nodes next.
-    """
-    return len(names) == 1 and names[0] == own_nomination(pod)
 
 
 def _none(names: Sequence[str], waits: ReservationRefusal) -> Filtered:
