@@ -38,7 +38,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 @dataclass(slots=True)
@@ -85,15 +85,6 @@ class ClusterState:
     def knows(self, uid: str) -> bool:
         """Return whether there is a pod of that UID."""
         return uid in self._versions
-
-    def is_old(self, pod: Pod) -> bool:
-        """Return whether a newer version of a pod is known."""
-        return version_of(pod) < self._versions.get(pod.metadata.uid, 0)
-
-    def is_news(self, pod: Pod) -> bool:
-        """Return whether there is a pod of that UID, and it is known in older versions only."""
-        known = self._versions.get(pod.metadata.uid)
-        return known is not None and version_of(pod) > known
 
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""

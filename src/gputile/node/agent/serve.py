@@ -20,12 +20,11 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
-from gputile.kube.access.kubeconfig import Access
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector, ReflectorSettings
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.events import EventRecorder
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.kubelet import GatewayGoneError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched, take_in
 from gputile.node.agent.state.allocation_state import AllocationState
 

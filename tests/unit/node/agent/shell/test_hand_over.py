@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.kube.watching.decoding import Applied, WatchEvent
+from gputile.kube.objects import Applied, WatchEvent
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.state.allocation_state import AllocationState

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
-from gputile.core.devices.advertised import CORE_PERCENT
+from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.decisions.devices.device_lists import displaced
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import by_gpu

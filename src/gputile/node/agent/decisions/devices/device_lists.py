@@ -12,8 +12,7 @@ be offered until it has them, as those are that pods hold.
 from collections.abc import Iterable, Iterator, Mapping
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX
-from gputile.core.devices.advertised import CORE_PERCENT
-from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.inventory import CORE_PERCENT, Gpu
 from gputile.node.agent.decisions.devices.slots import free_slots, free_units
 from gputile.node.agent.state.allocation_state import ExpectedMemory
 from gputile.node.agent.state.device_ids import encode

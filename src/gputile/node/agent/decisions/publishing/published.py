@@ -29,9 +29,8 @@ from gputile.api.well_known import (
     NODE_GPU_COUNT_LABEL,
     NODE_GPU_MEMORY_LABEL,
 )
-from gputile.core.devices.advertised import model_label_value, model_labels
 from gputile.core.devices.gpu_health import Health
-from gputile.core.devices.inventory import Gpu, encode_inventory
+from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
 from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition
 from gputile.node.agent.decisions.advertising.node_resources import mig_condition, mps_condition
