@@ -15,7 +15,6 @@ from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, 
 
 MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
 GPU: Json = {WHOLE: "1"}
-SIDECAR = {"restartPolicy": "Always"}
 MIG = "nvidia.com/mig-1g.10gb"
 COUNT = {"labels": {"aliyun.com/gpu-count": "2"}}
 ALLOCATION = "gputile.io/allocation"

@@ -53,17 +53,6 @@ def test_a_port_is_taken_once(there: str, asked: str, free: bool) -> None:
     assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
 
 
-def test_a_port_is_free_when_its_last_pod_is_gone() -> None:
-    predicates = Predicates([node("n")])
-    first, second, asking = (pod(port(hostPort=80), name) for name in ("first", "second", "asking"))
-    for each in (first, second):  # as pods that name their node can be
-        predicates.place(each, "n")
-    predicates.remove(first.metadata.uid)
-    assert all_said(predicates.reasons(asking)) == {"n": TAKEN}
-    predicates.remove(second.metadata.uid)
-    assert all_said(predicates.reasons(asking)) == {"n": None}
-
-
 def test_a_port_stands_before_amounts() -> None:
     predicates = Predicates([node("n", pods=1)])
     predicates.place(pod(port(hostPort=80), "first"), "n")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.core import Node, Pod, Toleration
+from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.documents.manifests import ManifestError
 from tests.unit.core.kube_predicates.words import all_said, said
@@ -266,49 +266,6 @@ def answers(nodes: list[Node], placed: list[tuple[Pod, str]], asked: Pod) -> lis
     return list(all_said(predicates.reasons(asked)).values())
 
 
-def test_anti_affinity_holds_both_ways() -> None:
-    nodes = zone_nodes("a", "b", None)
-    plain, apart = pod(name="q", labels={"app": "x"}), pod(inter_pod("podAntiAffinity"), labels={"app": "y"})
-    rule = "node(s) didn't match pod anti-affinity rules"
-    existing = "node(s) didn't satisfy existing pods anti-affinity rules"
-    assert answers(nodes, [(plain, "n0")], apart) == [rule, None, None]
-    assert answers(nodes, [(apart, "n1")], plain) == [None, existing, None]
-    assert answers(nodes, [(apart, "n1")], pod(name="r", labels={"app": "x"}, namespace="other")) == [None] * 3
-    assert answers(nodes, [(apart, "n1")], pod(name="r", labels={"app": "z"})) == [None] * 3
-
-
-def test_affinity_lets_the_first_of_a_group_in() -> None:
-    nodes = zone_nodes("a", "b", None)
-    together = [pod(inter_pod("podAffinity"), name=f"t{i}", labels={"app": "x"}) for i in range(2)]
-    rule = "node(s) didn't match pod affinity rules"
-    assert answers(nodes, [], together[0]) == [None, None, rule]
-    assert answers(nodes, [(together[0], "n1")], together[1]) == [rule, None, rule]
-    assert answers(nodes, [], pod(inter_pod("podAffinity"), labels={"app": "other"})) == [rule] * 3
-
-
-@pytest.mark.parametrize(
-    ("more", "namespace", "sees"),
-    [
-        ("", "default", True),
-        ("", "other", False),
-        (", namespaces: [other]", "other", True),
-        (", namespaces: [other]", "default", False),
-        (", namespaceSelector: {}", "other", True),
-        (", namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: other}}", "other", True),
-        (", namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: other}}", "default", False),
-        (", namespaceSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}", "other", True),
-        (", namespaceSelector: {matchLabels: {team: a}}, namespaces: [other]", "other", True),
-        (", matchLabelKeys: [rev]", "default", False),
-        (", mismatchLabelKeys: [rev]", "default", True),
-    ],
-)
-def test_which_pods_a_term_sees(more: str, namespace: str, sees: bool) -> None:
-    asked = pod(inter_pod("podAntiAffinity", more=more), labels={"app": "y", "rev": "2"})
-    other = pod(name="q", labels={"app": "x", "rev": "1"}, namespace=namespace)
-    (answer,) = answers(zone_nodes("a"), [(other, "n0")], asked)
-    assert (answer is not None) is sees
-
-
 def spread(more: str = "") -> str:
     return f"topologySpreadConstraints: [{{topologyKey: zone, labelSelector: {{matchLabels: {{app: x}}}}{more}}}]"
 
@@ -377,8 +334,3 @@ def test_finished_pods_take_nothing() -> None:
     done.status.phase = "Succeeded"
     predicates.place(done, "n")
     assert all_said(predicates.reasons(pod(name="next"))) == {"n": None}
-
-
-def test_tolerations_are_core_objects() -> None:
-    tolerating = pod("tolerations: [{key: k, operator: Exists}]")
-    assert tolerating.spec.tolerations == (Toleration(key="k", operator="Exists"),)

@@ -67,16 +67,6 @@ def test_compute_decides_between_gpus_of_equal_memory_m9(placement: str, gpu: in
     assert chosen(ledger, 1, core=5) == [gpu]
 
 
-@pytest.mark.requirement("U3", "M9")
-def test_four_pods_of_one_gpu_each_fill_it_before_the_next_u3_m9() -> None:
-    ledger, order = ledger_with("binpack", [], V100), []
-    for i in range(6):
-        (gpu,) = chosen(ledger, 5)
-        order.append(gpu)
-        book(ledger, f"p{i}", "n", share(f"GPU-n-{gpu}", 5 * GIB))
-    assert order == [0, 0, 0, 1, 1, 1]
-
-
 def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
     shape = request_of(pod(asks=limits)).shape
     return {

@@ -108,16 +108,6 @@ def test_a_pod_is_ordinary_without_booking_gang_and_reservation() -> None:
 
 
 @pytest.mark.requirement("B1")
-def test_what_was_booked_for_a_binding_that_failed_is_free_again() -> None:
-    ledger = share_node()
-    for gone in (False, True):
-        binding = binding_on(ledger, pod("p", mem=4))
-        assert ledger.booking("p") is not None
-        binding.take_back(gone=gone)
-        assert ledger.booking("p") is None
-
-
-@pytest.mark.requirement("B1")
 def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     ledger, asking = share_node(), pod("p", mem=4)
     binding = binding_on(ledger, asking)

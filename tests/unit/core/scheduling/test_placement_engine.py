@@ -193,17 +193,6 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
     assert decision.text() == "GPU 0 (2048 MiB, 10 % of compute)"
 
 
-@pytest.mark.requirement("M1")
-def test_whole_gpus_are_given_with_all_they_have_m1() -> None:
-    ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], unhealthy=[0]))
-    decision = PlacementEngine(ledger).decide(request_of(pod(asks={"nvidia.com/gpu": 2})), "n", 0)
-    assert isinstance(decision, Decision)
-    assert decision.allocation is not None
-    assert decision.allocation.whole
-    assert [(s.index, s.mib, s.percent) for s in decision.allocation.gpus] == [(1, 8192, 100), (2, 4096, 100)]
-    assert decision.text() == "GPU 1, GPU 2"
-
-
 @pytest.mark.requirement("G6")
 def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
     node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
@@ -269,17 +258,3 @@ def test_a_node_of_many_gpus_widens_the_arrays_of_no_other() -> None:
     assert (few.gpus, ledger.node_arrays.gpus) == (FEW_GPUS, 64)
     assert ledger.node_arrays.many[[ledger.row_of["n"], ledger.row_of["wide"]]].tolist() == [False, True]
     assert few.used.base is not None, "it is no copy: what is booked counts"
-
-
-@pytest.mark.requirement("M9")
-def test_the_clusters_policy_decides_between_nodes_m9() -> None:
-    for placement, best in (("binpack", "full"), ("spread", "bare")):
-        ledger = ledger_of(
-            *(gpu_node(name, mode="cgpu") for name in ("bare", "full")),
-            configuration=Configuration(placement=placement),  # type: ignore[arg-type]
-        )
-        book(ledger, "h", "full", share("GPU-full-0", 4096))
-        ranks = dict(
-            zip(("bare", "full"), PlacementEngine(ledger).rank(request_of(pod(mem=1)), ("bare", "full")), strict=True)
-        )
-        assert max(ranks, key=lambda name: ranks[name]) == best

@@ -11,14 +11,11 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, RESERVATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import (
     Reservation,
-    ReservationError,
-    decode_reservation,
     encode_reservation,
     reservation_of,
 )
 from gputile.core.ledger.events import (
     Assumed,
-    Confirmed,
     Forgotten,
     NodeApplied,
     PodApplied,
@@ -33,7 +30,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal
 from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
-from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
+from tests.corebuilders import GIB15, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
@@ -89,20 +86,6 @@ def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     assert isinstance(claimed(ledger, pod("alone", mem=1)), Decision)
 
 
-def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
-    """All or nothing, whatever the controller had written when it died."""
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first)
-    assert problem(ledger, first, 0) == "gang g: 1 of the 2 places of its plan are kept so far"
-    ledger.apply(PodApplied(second))
-    decision = claimed(ledger, first)
-    assert isinstance(decision, Decision)
-    assert [each.gpu.index for each in decision.gpus] == [0]
-    assert decision.allocation is not None
-    assert decision.allocation.assumed_ns == 5
-    assert isinstance(claimed(ledger, second, "other"), ReservationRefusal)
-
-
 @pytest.mark.parametrize(("replicas", "starts"), [(4, True), (2, True), (0, False)])
 def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool) -> None:
     """A whole GPU that pods have in turns has room for as many of them as there are turns."""
@@ -156,36 +139,6 @@ def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
     assert ledger.booking("a") is None
     ledger.apply(TimePassed(LATER - 1))
     assert ledger.booking("a") == kept
-
-
-@pytest.mark.parametrize("loser", ["a", "b"])
-def test_a_plan_that_lost_a_gpu_to_somebody_else_starts_nobody(loser: str) -> None:
-    """The controller planned on an older view: the extender had given the GPU away meanwhile."""
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first, second)
-    book(ledger, "thief", "n", share(f"GPU-n-{'ab'.index(loser)}", 6 * 1024))
-    for each in (first, second):
-        assert "was taken by others" in problem(ledger, each, 0)
-        assert isinstance(claimed(ledger, each), ReservationRefusal)
-
-
-def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -> None:
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first, second)
-    decision = claimed(ledger, first)
-    assert isinstance(decision, Decision)
-    booking = decision.booking(first, request_of(first), 1.0)
-    assert booking is not None
-    ledger.apply(Assumed(booking))
-    assert problem(ledger, second, 0) == "", "it may be offered its node"
-    refused = claimed(ledger, second)
-    assert isinstance(refused, ReservationRefusal), "the API server may refuse the first one yet"
-    assert refused.text == "pod default/a of its gang is bound first, and is not yet"
-    ledger.apply(Confirmed("a"))
-    assert isinstance(claimed(ledger, second), Decision)
-    ledger.apply(PodApplied(bound(first, decision)))
-    assert isinstance(claimed(ledger, second), Decision)
-    assert ledger.node_arrays.used[0, :2].tolist() == [10240, 10240]
 
 
 def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
@@ -277,21 +230,3 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     assert reserved_node(ledger, held, 0) == "foreign"
     assert problem(ledger, held, 0) == ""
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version":9}', '{"version":1,"plan":"","size":1,"node":"n","expires_ns":1}', "\ud800"]
-)
-def test_a_hold_that_cannot_be_read_is_none(text: str) -> None:
-    with pytest.raises(ReservationError):
-        decode_reservation(text)
-    asking = pod("a", mem=1, annotations={RESERVATION_ANNOTATION: text})
-    assert reservation_of(asking) is None
-    assert ledger_with(asking).booking("a") is None
-
-
-def test_a_hold_is_read_as_it_was_written() -> None:
-    shares = (share("GPU-n-0", 1024, 5),)
-    allocation = Allocation(shares, {"main": shares}, 1024, mode="core_mem")
-    hold = Reservation("g/1", 3, 4, "n", 7, allocation)
-    assert decode_reservation(encode_reservation(hold)) == hold

@@ -1,7 +1,6 @@
 """Victims: enough, of lower priority, and no more than need to leave."""
 
 import sys
-from itertools import combinations
 from types import FrameType
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of
 from tests.examples import examples
 
 GIB = 1024
-held_pods = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 3)), max_size=6)
 
 
 def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
@@ -33,44 +31,6 @@ def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
         allocation = Allocation((share(f"GPU-n-{gpu}", gib * GIB),), {}, 1024)
         ledger.apply(Assumed(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority, assumed_at=0.0)))
     return PlacementEngine(ledger)
-
-
-@pytest.mark.requirement("B5")
-@given(held_pods, st.integers(1, 15), st.sets(st.integers(0, 5).map(str), max_size=2))
-def test_victims_are_enough_lower_and_none_to_spare_b5(
-    pods: list[tuple[int, int, int]], units: int, proposed: set[str]
-) -> None:
-    engine, request = placer_with(pods), request_of(pod(mem=units))
-
-    def fits(gone: frozenset[str]) -> bool:
-        return isinstance(engine.decide(request, "n", 0, gone), Decision)
-
-    before = [booking.uid for booking in engine.ledger.bookings()]
-    leaving = victims(engine, request, "n", proposed, 2)
-    lower = {str(i) for i, (_, _, priority) in enumerate(pods) if priority < 2}
-    if leaving is None:
-        assert not any(
-            fits(frozenset(some) | proposed) for n in range(len(lower) + 1) for some in combinations(sorted(lower), n)
-        )
-    else:
-        assert proposed <= leaving
-        assert leaving - proposed <= lower
-        assert fits(leaving)
-        assert not any(fits(leaving - {uid}) for uid in leaving - proposed)
-    assert [booking.uid for booking in engine.ledger.bookings()] == before
-
-
-@pytest.mark.requirement("B5")
-def test_a_gpu_that_others_leave_is_emptied_before_another_b5() -> None:
-    """kube-scheduler counts units of the node: what it proposes may be on two GPUs, and then one more is enough."""
-    engine = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
-    assert victims(engine, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
-
-
-def test_the_lowest_priorities_leave_first() -> None:
-    engine = placer_with([(0, 15, 1), (1, 15, 0)])
-    assert victims(engine, request_of(pod(mem=8)), "n", [], 5) == frozenset({"1"})
-    assert victims(engine, request_of(pod(mem=8)), "n", [], 0) is None
 
 
 def by_looking_at_the_node_each_time(

@@ -51,16 +51,6 @@ def test_it_waits_and_is_told_what_to_ask_for_instead() -> None:
     assert [share.mib for share in anew.allocation.gpus] == [4096]
 
 
-def test_a_node_that_has_not_taken_over_the_unit_yet_says_so() -> None:
-    """Until then it serves the pods from before."""
-    node = gpu_node(mode="cgpu", unit_mib=1024)
-    assert placed(stamped(32, 128), 128, node) == (
-        "n: its memory unit is still 1024 MiB; the pod counts in the 128 MiB that are configured, which the node's "
-        "agent has to take over"
-    )
-    assert isinstance(placed(stamped(4, 1024), 128, node), Decision)
-
-
 @given(units=st.integers(1, 12), gpus=st.integers(1, 3), before=UNITS, after=UNITS)
 def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, before: int, after: int) -> None:
     node = gpu_node(mode="cgpu", sizes=[2**20] * 3, unit_mib=after)
