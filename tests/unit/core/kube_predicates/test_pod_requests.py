@@ -15,7 +15,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from tests.calls import calls
 from tests.corebuilders import gpu_node, ledger_of
-from tests.unit.core.kube_predicates.words import all_said
+from tests.unit.core.kube_predicates.builders import all_said
 
 GIB = 2**30
 
