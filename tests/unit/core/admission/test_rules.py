@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.wording import LONGEST_REFUSAL
-from gputile.core.admission.isolation_bypass import plain_path
 from gputile.core.admission.review import UnreadableReview, mutate, validate
 from gputile.core.admission.verdict import MOST_FOUND, MOST_SHOWN, AdmissionRefusal, AdmissionRule, message
 
@@ -313,15 +311,6 @@ def test_where_gangs_are_off_anybody_may_remove_a_gate_that_was_left() -> None:
     assert broken_change(member(GANG), member(GANG, "gputile.io/gang")) == []
 
 
-def test_the_refusal_of_a_gate_names_field_rule_and_remedy() -> None:
-    question = request(member(GANG), member(GANG, "gputile.io/gang"))
-    text = message(validate(question, replace(POLICY, gangs=True)).refusals)
-    assert text == (
-        "gputile: spec.schedulingGates[gputile.io/gang]: gputile removes it when all pods of the gang have their places"
-        ": leave it; to start the pod alone, delete it and create it without the labels of a gang [gang-gate]"
-    )
-
-
 @pytest.mark.requirement("B2")
 @pytest.mark.parametrize(
     "key", [ALLOCATION, "gputile.io/memory-unit-mib", "ALIYUN_COM_GPU_MEM_IDX", "kubernetes.io/config.mirror"]
@@ -424,12 +413,6 @@ def test_a_change_that_adds_very_many_annotations_is_refused() -> None:
     assert "17000 annotations, and 16384 are the most" in refusal.text
 
 
-def test_names_of_absurd_length_make_no_long_refusal() -> None:
-    body = pod(GPU, container={"name": "n" * 1_000_000, **env("NVIDIA_VISIBLE_DEVICES", value="all")})
-    (refusal,) = mutate(request(body), POLICY).refusals
-    assert len(refusal.text) <= LONGEST_REFUSAL
-
-
 def test_debug_containers_that_were_there_before_count_for_nothing() -> None:
     before = [{"name": f"d{i}"} for i in range(256)]
     old, new = pod(GPU, ephemeralContainers=before), pod(GPU, ephemeralContainers=[*before, {"name": "one-more"}])
@@ -517,20 +500,6 @@ def test_what_is_no_pod_cannot_be_read(body: Any) -> None:
         mutate(request(body), POLICY)
     with pytest.raises(UnreadableReview):
         validate(request(body), POLICY)
-
-
-@pytest.mark.parametrize(
-    ("path", "plain"),
-    [
-        ("/", "/"),
-        ("//dev/./nvidia0/", "/dev/nvidia0"),
-        ("/var/run/x", "/run/x"),
-        ("/var/running", "/var/running"),
-        ("", "/"),
-    ],
-)
-def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
-    assert plain_path(path) == plain
 
 
 @pytest.mark.requirement("G4", "M7")
