@@ -368,8 +368,8 @@ class ListMeta(WireObject):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class ObjectReference(WireObject):
-    """core/v1 ObjectReference."""
+class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True):
+    """core/v1 ObjectReference. It can be part of a key."""
 
     api_version: str = ""
     kind: str = ""
