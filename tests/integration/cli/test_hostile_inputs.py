@@ -366,7 +366,6 @@ LIES: Final[dict[str, tuple[Answer, int, str]]] = {
     "json": (flood(OK + b"\r\n" + LIST, b'{"metadata":{"name":"n"}},' * 40_000), 2, TOO_LONG),
     "headers": (flood(OK, b"X-A: b\r\n" * 10_000), 1, NO_HTTP),
     "header": (flood(OK + b"X-A: ", b"b" * (1 << 20)), 1, NO_HTTP),
-    "continue": (flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000), 1, NO_HTTP),
     "many fields": (plain(200, LIST + b"{}," * 5_000_000 + b"{}]}"), 2, "more than 5,000,000 fields and entries"),
     "empty pages": (pages([]), 2, "the list goes on after 100 pages with 0 objects, 100 of them not full"),
     "gzip": (plain(200, gzip.compress(LIST + b"]}"), **{"Content-Encoding": "gzip"}), 2, "is compressed ('gzip')"),
