@@ -10,8 +10,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from gputile.api.conversion import ConversionError, convert
-from gputile.api.names import broken_label_name
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
+from gputile.api.wording import broken_label_name
 from gputile.kube.credentials import (
     PLUGIN_S,
     Credentials,

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.kube.errors import ConfigError, PluginTimeout
 from gputile.support.bounded_files import read_bounded
 

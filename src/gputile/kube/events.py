@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
+from gputile.api.conversion import timestamp_of
 from gputile.api.core import ObjectReference
-from gputile.api.timestamps import timestamp_of
 from gputile.kube.client import Connection
 from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
 from gputile.kube.timing import SYSTEM_CLOCK, Backoff, Clock

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.support.bounded_files import read_bounded
 from gputile.support.files import read_whole
 

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.well_known import Mode
 from gputile.core.devices.inventory import Inventory

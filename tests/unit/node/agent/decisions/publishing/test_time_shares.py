@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, GpuTime, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, GpuTime, load_configuration
 from gputile.api.gpu_time import (
     POLICIES,
     GpuTimePolicy,
