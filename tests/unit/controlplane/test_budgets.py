@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock

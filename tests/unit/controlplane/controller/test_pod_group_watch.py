@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.objects import Replaced, WatchEvent
