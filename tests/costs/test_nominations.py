@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.nominations.nomination_planner import MOST_A_ROUND, Nominations
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Replaced
+from gputile.kube.objects import Replaced
 from tests.calls import calls
 from tests.costs.test_loop_holds import largest_step
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND

@@ -12,7 +12,7 @@ from gputile.api.core import Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.victim_groups import EvictionBudget
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 _Key = tuple[str, str]  # namespace and name
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})

@@ -38,7 +38,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 @dataclass(slots=True)

@@ -33,13 +33,12 @@ from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Applied, Deleted, Reflector, Replaced, WatchEvent
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.metrics import MetricsRegistry

@@ -32,7 +32,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.assume import BindTime, assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import allocation_text, gpu_node, ledger_of, pod, share
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND
 

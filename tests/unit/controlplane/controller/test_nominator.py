@@ -14,10 +14,9 @@ from gputile.controlplane.controller.nominations.nomination_planner import LASTS
 from gputile.controlplane.controller.nominations.nominator import Nominator
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.placement.steps import at_once
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
 from tests.unit.controlplane.controller.test_nominations import node, waiting

@@ -18,7 +18,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 MOST_CANDIDATES: Final = 32  # nodes that kube-scheduler's own checks are made of, for one pod
 

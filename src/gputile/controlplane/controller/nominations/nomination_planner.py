@@ -21,10 +21,10 @@ from gputile.controlplane.controller.nominations.nominable_pods import (
 )
 from gputile.controlplane.controller.nominations.nominated_cluster import NominatedCluster
 from gputile.controlplane.controller.nominations.nomination_limit import NominationLimit
-from gputile.core.devices.own_nomination import own_nomination
+from gputile.core.devices.reservation import own_nomination
 from gputile.core.placement.steps import Steps
-from gputile.kube.backoff import Backoff
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.timing import Backoff
 
 _SECOND: Final = 10**9
 # kube-scheduler binds hundreds of pods a second, and 500 are under way at most: a pod that is not bound by then waits

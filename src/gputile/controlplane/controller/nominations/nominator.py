@@ -14,8 +14,8 @@ from gputile.controlplane.controller.nominations.nomination_planner import Nomin
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.controlplane.parallel_requests import for_each
-from gputile.kube.backoff import Backoff
 from gputile.kube.errors import ApiError, Conflict, Invalid, KubeError, NotFound
+from gputile.kube.timing import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import allocation_text, pod, share
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
