@@ -76,7 +76,7 @@ REPOSITORY_OPTION = $(if $(REPOSITORY), '--repository=$(REPOSITORY)')
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; REPOSITORY=... is its name
 	@$(BIN)/python -m release image$(REPOSITORY_OPTION)
 
-release: $(STAMP) ## all that people take in dist/, each file tried; from URL=https://..., the image by REPOSITORY=...
+release: $(STAMP) ## all that people take in dist/; from URL=https://..., the image by REPOSITORY=...
 	@$(BIN)/python -m release all$(if $(URL), '--url=$(URL)')$(REPOSITORY_OPTION)
 
 version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: changes/ into CHANGELOG.md, the number wherever it stands
