@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("U2", "U9", "U11")
 
 VALUES: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 CONFIGURATION = schema_of("configuration")
-SECTIONS = ("autoscaling", "controller", "gangs", "gpuTime", "nominations", "preemption", "trust", "features")
+SECTIONS = ("autoscaling", "controller", "gangs", "gpuTime", "preemption", "trust", "features")
 # Of names of properties the schema's error does not say whose they are: the chart's templates check them.
 UNSAID = ("description", "title", "default", "required", "propertyNames")
 

@@ -13,7 +13,6 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.wire_object import WireObject
 
 POD_SCHEDULED = "PodScheduled"
-SCHEDULING_GATED = "SchedulingGated"  # the reason of POD_SCHEDULED while a gate holds a pod; it stays for a while after
 POD_RESIZE_PENDING = "PodResizePending"
 POD_READY = "Ready"
 

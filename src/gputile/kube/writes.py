@@ -11,12 +11,10 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import POD_SCHEDULED, Binding, Node, ObjectReference, Pod, encode_binding
-from gputile.api.well_known import NOMINATED_ANNOTATION
 from gputile.kube.client import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, NotFound
 
 _POD = msgspec.json.Decoder(Pod)
-_NOMINATE_SECONDS = 5.0  # a hint that comes later is of no use
 
 
 async def read_pod(connection: Connection, namespace: str, name: str, *, within: float | None = None) -> Pod | None:
@@ -81,15 +79,6 @@ async def write_reservation(
     body = {"metadata": {**known, "annotations": dict(annotations)}, "status": {"nominatedNodeName": node or None}}
     path = f"{_pod_path(meta.namespace, meta.name)}/status"
     return _decoded(await connection.patch(path, msgspec.json.encode(body), within=within))
-
-
-async def nominate_node(connection: Connection, pod: Pod, node: str) -> Pod:
-    """Write ``nominatedNodeName`` of this very version of the pod, and whose it is; return the pod as stored.
-
-    An empty ``node`` clears both.
-    """
-    mark = {NOMINATED_ANNOTATION: node or None}
-    return await write_reservation(connection, pod, mark, node, within=_NOMINATE_SECONDS)
 
 
 async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:

@@ -99,18 +99,6 @@ class PreemptionConfiguration(Section, frozen=True):
     ] = 120
 
 
-class NominationsConfiguration(Section, frozen=True):
-    """Nodes that the controller nominates for waiting GPU pods, so that more of them are bound a second."""
-
-    enabled: Annotated[
-        bool,
-        described(
-            "Whether the controller writes `status.nominatedNodeName` of waiting GPU pods: kube-scheduler then tries "
-            "that node first. It needs Kubernetes 1.35."
-        ),
-    ] = False
-
-
 # Kubernetes, "Labels and Selectors"
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}"
@@ -278,9 +266,6 @@ class Configuration(Section, frozen=True):
     gangs: Annotated[GangConfiguration, described("How gangs are planned.")] = GangConfiguration()
     preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
-    )
-    nominations: Annotated[NominationsConfiguration, described("Nodes that are nominated for waiting GPU pods.")] = (
-        NominationsConfiguration()
     )
     autoscaling: Annotated[AutoscalingConfiguration, described("What the cluster's autoscaler is told.")] = (
         AutoscalingConfiguration()

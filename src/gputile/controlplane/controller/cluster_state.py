@@ -86,15 +86,6 @@ class ClusterState:
         """Return whether there is a pod of that UID."""
         return uid in self._versions
 
-    def is_old(self, pod: Pod) -> bool:
-        """Return whether a newer version of a pod is known."""
-        return version_of(pod) < self._versions.get(pod.metadata.uid, 0)
-
-    def is_news(self, pod: Pod) -> bool:
-        """Return whether there is a pod of that UID, and it is known in older versions only."""
-        known = self._versions.get(pod.metadata.uid)
-        return known is not None and version_of(pod) > known
-
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""
         reservation = reservation_of(pod)

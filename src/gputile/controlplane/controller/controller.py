@@ -25,8 +25,6 @@ from gputile.controlplane.controller.gangs.starvation import AccountError
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.nominations.nomination_planner import Nominations
-from gputile.controlplane.controller.nominations.nominator import Nominator
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.silent_nodes import SilentNodes
 from gputile.controlplane.controller.update_queue import UpdateQueue
@@ -84,9 +82,6 @@ class Controller:
         self._waiting = WaitingPods(configuration, settings.namespace)
         self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
         self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
-        self._nominates = configuration.nominations.enabled
-        self._nominations = Nominations(configuration)
-        self._nominator = Nominator(self._nominations, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         # It is no condition of being ready: gangs preempt nobody before it has listed.
@@ -97,7 +92,7 @@ class Controller:
         self._scales = configuration.autoscaling.enabled
         if self._scales:
             self.gangs.make_way = self._requester.make_way
-        if configuration.admission.gangs or self._scales or self._nominates:
+        if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = monitoring_app(self._registry(), self.not_ready)
 
@@ -120,8 +115,6 @@ class Controller:
             work.append(self._pod_watch.run())
         if self._scales:
             work.append(self._requester.run())
-        if self._nominates:
-            work.append(self._nominator.run())
         if self._configuration.admission.gangs:
             work += [
                 watch_pod_groups(
@@ -152,7 +145,6 @@ class Controller:
             self._failed_writes,
         )
         self._export_gangs(registry)
-        self._export_nominations(registry)
         self._export_nodes(registry)
         return registry
 
@@ -194,18 +186,6 @@ class Controller:
             self._reserved,
         )
 
-    def _export_nominations(self, registry: MetricsRegistry) -> None:
-        registry.counter(
-            "gputile_controller_nominations",
-            "Nodes that were nominated for waiting pods, since the start.",
-            lambda: self._nominator.nominated,
-        )
-        registry.counter(
-            "gputile_controller_nominations_cleared",
-            "Nominations that were cleared again as their pods were not bound, since the start.",
-            lambda: self._nominator.cleared,
-        )
-
     def _export_nodes(self, registry: MetricsRegistry) -> None:
         gauge, silent, units = registry.gauge, self._silent_nodes, self.cluster_state.units
         registry.counter(
@@ -237,7 +217,7 @@ class Controller:
         )
 
     def _failed_writes(self) -> int:
-        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures + self._nominator.failures
+        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures
 
     def _reserved(self) -> int:
         return sum(booking.reserved for booking in self.cluster_state.ledger.bookings())
@@ -257,17 +237,12 @@ class Controller:
             yield from self._waiting.pod_event(event)
             if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
                 self._requester.wake()
-        if self._nominates:
-            yield from self._nominations.pod_event(event)
-            self._nominator.wake()
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
     def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
         yield from self.cluster_state.node_event(event)
-        if self._nominates:
-            yield from self._nominations.cluster.state.node_event(event)
         self._silent_nodes.node_event(event)
         if joins:
             self._requester.wake()
