@@ -99,9 +99,8 @@ soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PAR
 bench: $(STAMP) ## the benchmarks, as ratios within one run
 	@$(BIN)/python -m benchmarks
 
-growth: $(STAMP) ## measure how costs grow with the cluster, and draw it in the documentation
+growth: $(STAMP) ## measure how costs grow with the cluster, and print the tables of docs/reference/benchmarks.md
 	@$(BIN)/python -m benchmarks.growth
-	@$(BIN)/python -m docs.generator
 
 cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 	@$(BIN)/python -m tests.localcluster
