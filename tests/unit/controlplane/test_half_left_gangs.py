@@ -122,14 +122,6 @@ def test_a_pod_group_says_how_many_make_it_whole(size: int, rest: list[str]) -> 
     assert sorted(clock.due()) == rest
 
 
-def test_what_is_left_of_a_broken_gang_need_not_be_more_than_it_was() -> None:
-    clock = Clock("a", "b", size=3)
-    clock.begin("a", "b")
-    clock.half_left.was_refused("a", perhaps_evicted=False)
-    assert clock.due(after=RETRY_S) == []
-    assert len(clock.half_left) == 0
-
-
 def test_the_size_stands_when_the_rest_is_chosen_anew() -> None:
     clock = Clock("a", "b", "c", size=3)
     clock.begin("a", "b", "c")
@@ -203,13 +195,3 @@ def test_it_ends() -> None:
     assert clock.due(after=LASTS_S) == ["b"]
     assert clock.due(after=1) == []
     assert len(clock.half_left) == 0
-
-
-def test_a_clock_that_is_set_back_keeps_nobody() -> None:
-    clock = Clock("a", "b", size=2)
-    clock.begin("a", "b")
-    clock.half_left.was_evicted("a")
-    clock.goes("a")
-    clock.half_left.was_refused("b", perhaps_evicted=False)
-    assert clock.due(after=-500) == ["b"]
-    assert clock.due(after=LASTS_S + 1) == []

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gputile.api.well_known import LEADER_NOTE_ANNOTATION
-from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
 from gputile.kube.clock import Clock
 from gputile.kube.errors import KubeError
@@ -103,26 +102,6 @@ async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
         assert scene.election.leads()
         assert scene.lease.term[1] == before[1], "the same number of another Lease"
         assert scene.story == ["lists", "leads", "lists", "leads"]
-
-
-@pytest.mark.anyio
-async def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of a large cluster may take longer than the Lease lasts."""
-    monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
-
-    async with on_stage() as scene:
-
-        async def list_for_long() -> None:
-            for _ in range(3):
-                scene.time += LEASE_S - MARGIN_S - 1
-                written = scene.server.count("patch")
-                # The second one was sent after the clock had moved.
-                await until(lambda: scene.server.count("patch") >= written + 2, 60)  # noqa: B023 - awaited here
-                assert scene.lease.valid()
-
-        scene.catch_up = list_for_long
-        await scene.election.lead()
-        assert scene.election.leads()
 
 
 @pytest.mark.anyio

@@ -272,24 +272,6 @@ def timers_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.anyio
-async def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waiting = timers_of(asyncio.get_running_loop(), monkeypatch)
-    now, configuration = (
-        [0.0],
-        Configuration(controller=ControllerConfiguration(taint_nodes=False, agent_silent_seconds=30)),
-    )
-    before = asyncio.all_tasks()
-    keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
-    for i in range(1000):
-        now[0] = i / 100
-        await keeper.work("n")
-    assert waiting() == 1
-    assert asyncio.all_tasks() == before
-
-
-@pytest.mark.anyio
 async def test_the_earlier_of_two_times_counts_and_the_timer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> list[str]:
         waiting = timers_of(asyncio.get_running_loop(), monkeypatch)

@@ -1,6 +1,5 @@
 """Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides."""
 
-import copy
 from dataclasses import dataclass
 
 import pytest
@@ -59,14 +58,6 @@ async def test_the_pods_that_a_binding_may_be_under_way_for() -> None:
 
 
 @pytest.mark.anyio
-async def test_more_pods_than_are_written_to_at_once() -> None:
-    cluster = ModelCluster(lambda: Fate.OK)
-    for i in range(100):
-        cluster.add(gpu_pod(f"p{i}"))
-    assert len(await fenced(cluster, Time())) == 100
-
-
-@pytest.mark.anyio
 async def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has_had_its_time() -> None:
     cluster, time = ModelCluster(lambda: Fate.OK), Time()
     for name in ("p", "q"):
@@ -119,12 +110,3 @@ async def test_an_api_server_that_is_slow_is_waited_for() -> None:
 
     cluster.fence = slow  # type: ignore[method-assign]
     assert len(await fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"
-
-
-@pytest.mark.anyio
-async def test_nothing_to_do() -> None:
-    cluster = ModelCluster(lambda: Fate.OK)
-    cluster.add(copy.deepcopy(pods()["plain"]))
-    time = Time()
-    assert await fenced(cluster, time) == set()
-    assert time.now == 0.0

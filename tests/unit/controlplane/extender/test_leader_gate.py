@@ -97,17 +97,6 @@ async def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None
 
 
 @pytest.mark.anyio
-async def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
-    async with on_stage() as scene:
-        only = Replica(scene, "only")
-        assert await only.admitted()
-        scene.time += 10 * LEASE_S
-        assert not only.election.leads()
-        assert await only.admitted()
-        assert only.listed == 1, "nobody else can have decided anything"
-
-
-@pytest.mark.anyio
 async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
     async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
@@ -124,19 +113,6 @@ async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> N
         assert not await first.admitted()
         assert await first.admitted()
         assert first.listed == 1, "and that one was begun after the other's last decision"
-
-
-@pytest.mark.anyio
-async def test_who_gets_it_back_lists_what_the_other_did() -> None:
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        assert not await second.admitted()
-        scene.time += LEASE_S
-        assert await second.admitted()
-        await second.election.resign(release=True)
-        assert await first.admitted()
-        assert (first.listed, second.listed) == (2, 1)
 
 
 @pytest.mark.anyio
@@ -202,44 +178,6 @@ async def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
         scene.time += LEASE_S
         assert await second.admitted()
         assert second.fenced == [True]
-
-
-@pytest.mark.anyio
-async def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
-    """The holder does not know yet that its Lease is gone: it may act until the end of what it had."""
-
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        scene.server.delete(LEASES, "extender")
-        for _ in range(LEASE_S - 1):
-            assert not await second.admitted()
-            assert not (first.election.leads() and second.election.leads())
-            scene.time += 1
-        assert not first.election.leads()
-        scene.time += 1
-        assert await second.admitted()
-        assert second.fenced == [True]
-
-
-@pytest.mark.anyio
-async def test_a_lease_of_the_same_name_is_another_one() -> None:
-    """Its count of holders begins anew, and comes to what a replica had seen of the one before."""
-
-    async with on_stage() as scene:
-        first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert await first.admitted()
-        scene.server.delete(LEASES, "extender")
-        assert not await second.admitted()
-        scene.time += LEASE_S
-        assert await second.admitted()
-        scene.time += LEASE_S
-        scene.server.put(LEASES, {"metadata": {"name": "extender", "uid": "by-hand"}, "spec": {}})
-        assert not await first.admitted(), "the second may act still"
-        scene.time += LEASE_S
-        assert await first.admitted()
-        assert first.listed == 2, "the second has decided meanwhile"
-        assert first.fenced == [False, True], "and may have left Bindings under way"
 
 
 @pytest.mark.anyio

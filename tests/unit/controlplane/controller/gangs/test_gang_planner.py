@@ -92,17 +92,6 @@ def said(result: GangRound) -> dict[str, str]:
     return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.events}
 
 
-def test_gates_go_only_after_all_places_are_written() -> None:
-    bench = Bench()
-    bench.gang("g", 2)
-    first = bench.round()
-    assert placed(first) == ["g-0", "g-1"]
-    assert not first.gates
-    second = bench.round()
-    assert not second.reservations
-    assert sorted(each.metadata.name for each in second.gates) == ["g-0", "g-1"]
-
-
 def test_what_a_round_that_was_given_up_would_have_told_is_told_by_the_next() -> None:
     bench = Bench(gpus=1)
     bench.gang("g", 3)
@@ -344,13 +333,6 @@ def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
         assert bench.planner.waiting_since() == NOW - 1000, "the clock had been ahead"
 
 
-def test_what_was_said_is_not_said_again() -> None:
-    bench = Bench(gpus=1)
-    bench.gang("g", 2)
-    assert said(bench.round()) == {"g": "GangTooLarge"}
-    assert not bench.round().events
-
-
 @pytest.mark.parametrize("by_object", [False, True])
 def test_a_gang_of_which_a_quota_lets_in_some_pods_keeps_nothing_and_says_so(by_object: bool) -> None:
     """Pods are created one by one, and a ResourceQuota refuses the last ones: for how long, nobody knows."""
@@ -402,28 +384,6 @@ def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     result = bench.round(6)
     assert not result.reservations
     assert said(result) == {"g": "GangIncomplete"}
-
-
-def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
-    """A job is started anew while its old pods still end: the new ones start together."""
-    bench = Bench(gpus=2)
-    for i in range(2):
-        at_once(
-            bench.view.pod_event(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
-        )
-    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
-    assert not bench.round().reservations
-    at_once(bench.view.pod_event(Applied(member("new", 1, 2, labels=_labels("g", 2)))))
-    assert placed(bench.round()) == ["new-0", "new-1"]
-
-
-def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
-    bench = Bench()
-    for i in range(2):
-        done = member("old", i, 2, node="n", phase="Succeeded", labels=_labels("g", 2))
-        at_once(bench.view.pod_event(Applied(done)))
-    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
-    assert not bench.round().reservations
 
 
 def test_a_pod_group_says_the_size() -> None:
@@ -565,13 +525,6 @@ def test_a_plan_that_has_not_begun_ends_when_its_gang_has_become_larger() -> Non
     assert len(placed(bench.round(2))) == 5
 
 
-def test_old_news_of_a_pod_is_no_news() -> None:
-    bench = Bench()
-    bench.gang("g", 1, version="5")
-    at_once(bench.view.pod_event(Applied(member("g", 0, 1, version="4", node="n"))))
-    assert placed(bench.round()) == ["g-0"]
-
-
 def test_a_request_that_breaks_a_rule_is_named() -> None:
     bench = Bench()
     asking = pod("odd", mem=3, count=2)
@@ -604,16 +557,3 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0
-
-
-def test_refusals_are_far_between_after_a_clock_was_ahead_too() -> None:
-    """The API server refuses what is reserved; otherwise it would be asked in every round until the clock is there."""
-    bench = Bench()
-    bench.gang("a", 4)
-    for after in (86_400, 0):
-        (writes,) = bench.round(after).reservations
-        for write in writes:
-            bench.view.not_written(write.pod)
-            bench.planner.refused(write.pod, "too large")
-        assert not bench.round(after + 0.5).reservations
-    assert placed(bench.round(2.5)) == ["a-0", "a-1", "a-2", "a-3"]
