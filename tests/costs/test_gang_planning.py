@@ -12,8 +12,8 @@ from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
-from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import in_slices
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
 from gputile.core.placement.steps import Steps, at_once

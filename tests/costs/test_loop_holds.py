@@ -13,10 +13,10 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane import event_loop_slices
+from gputile.controlplane import event_loop
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
@@ -28,7 +28,7 @@ from tests.calls import calls
 from tests.corebuilders import allocation_text, gpu_node, share
 from tests.corebuilders import pod as low_pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member
-from tests.unit.controlplane.test_budgets import budget
+from tests.unit.controlplane.test_evictable_pods import budget
 from tests.unit.tools.simulator.builders import node, pod
 
 
@@ -188,7 +188,7 @@ class Conflicting(Server):
 @pytest.mark.anyio
 @pytest.mark.parametrize("lost", ["the first pod", "the Lease"])
 async def test_what_is_not_written_is_not_taken_back_in_one_go(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    monkeypatch.setattr(event_loop_slices, "SLICE_SECONDS", 0.0)  # others get their turn after each step
+    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 0.0)  # others get their turn after each step
     bench, most, reserved = Bench(*nodes(40)), Counter[int](), 0
     bench.gang("g", 200)
 

@@ -11,7 +11,7 @@ from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND

@@ -24,7 +24,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import encode_reservation, reservation_of
@@ -328,9 +328,6 @@ def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
         at_once(bench.view.pod_event(Deleted(member("one", i, 5))))
     bench.round(510)
     assert bench.planner.waiting_since() == NOW + 500
-    for after in (-1000, 0):
-        bench.round(after)
-        assert bench.planner.waiting_since() == NOW - 1000, "the clock had been ahead"
 
 
 @pytest.mark.parametrize("by_object", [False, True])

@@ -13,7 +13,7 @@ from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
-from tests.unit.controlplane.test_budgets import budget
+from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 
