@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from changes.news import collect, notes_of
 
 from gputile.version import VERSION
 from release.archives import pack
@@ -38,6 +37,10 @@ _CAVEATS: Final = (
 )
 
 
+class NotAsPromised(RuntimeError):
+    """A file of a release does not do what it is for; the message says which, and what it did."""
+
+
 @dataclass(frozen=True)
 class Release:
     """What a release is built from: its sources, ``machine`` the processor as ``uname -m`` says it, ``repository`` the
@@ -59,7 +62,7 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
     """Write each artefact into ``output``, and at last their checksums; yield their paths as they are written.
 
     Raises:
-        NewsError: the changelog says nothing of this version.
+        NotAsPromised: the changelog says nothing of this version.
         ToolMissing: mmdebstrap, strip or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
@@ -74,11 +77,15 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_notes(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the notes: what the changelog says of this version, and the news since."""
-    project = release.sources.project
-    path = output / f"gputile-{VERSION}.md"
-    path.write_text(notes_of(VERSION, project / "CHANGELOG.md", collect(project / "changes")), encoding="utf-8")
-    yield path
+    """Yield the notes: what the changelog says of this version."""
+    changelog = (release.sources.project / "CHANGELOG.md").read_text(encoding="utf-8")
+    for section in changelog.split("\n## ")[1:]:
+        if section.startswith(f"{VERSION} ("):
+            path = output / f"gputile-{VERSION}.md"
+            path.write_text(f"# gputile {section.strip()}\n", encoding="utf-8")
+            yield path
+            return
+    raise NotAsPromised(f"CHANGELOG.md says nothing of {VERSION}: make version VERSION={VERSION} writes it")
 
 
 def build_python(release: Release, output: Path) -> Iterator[Path]:

@@ -13,15 +13,11 @@ from typing import Final
 import yaml
 
 from gputile.version import VERSION
-from release.artefacts import PLUGINS, SUMS, Release
+from release.artefacts import PLUGINS, SUMS, NotAsPromised, Release
 from release.oci_check import DamagedImage, checked_image
 from release.python_packages import build_distribution, environment, own_tool
 
 _FITS_NOT: Final = 3  # exit code of a simulation in which a pod has no place
-
-
-class NotAsPromised(RuntimeError):
-    """A file of a release does not do what it is for; the message says which, and what it did."""
 
 
 def verify_release(release: Release, output: Path) -> Iterator[str]:

@@ -5,35 +5,6 @@ from docs.generator.growth import growth
 from docs.generator.screenshot import screenshot
 
 
-def packages() -> str:
-    """Draw the packages: each may use those below it."""
-    drawing = Drawing(860, 452, "The packages of gputile, from the commands above to the shared names below")
-    drawing.box(10, 10, 640, 40, "cli", "grey")
-    drawing.frame(10, 62, 208, 128, "controlplane")
-    for number, name in enumerate(("extender", "controller", "webhook")):
-        drawing.box(20, 90 + 32 * number, 188, 26, name, "blue")
-    drawing.frame(226, 62, 208, 128, "node")
-    drawing.box(236, 90, 188, 26, "agent", "blue")
-    for number, name in enumerate(("gateway", "arbiter", "isolation", "nvml")):
-        drawing.box(236 + 96 * (number % 2), 122 + 32 * (number // 2), 92, 26, name, "blue")
-    drawing.frame(442, 62, 208, 128, "tools")
-    drawing.box(452, 90, 188, 26, "web", "blue")
-    for number, name in enumerate(("simulator", "replay", "nodepool", "views")):
-        drawing.box(452 + 96 * (number % 2), 122 + 32 * (number // 2), 92, 26, name, "blue")
-    drawing.box(10, 202, 640, 34, "kube", "violet")
-    drawing.box(10, 246, 640, 34, "support", "violet")
-    drawing.frame(10, 290, 640, 104, "core: pure, no I/O and no clock")
-    for number, name in enumerate(("scheduling", "placement", "ledger", "admission", "devices", "kube_predicates")):
-        drawing.box(20 + 208 * (number % 3), 318 + 36 * (number // 3), 200, 28, name, "teal")
-    drawing.box(10, 404, 640, 34, "api", "grey")
-    drawing.frame(670, 62, 180, 232, "native: C")
-    for number, name in enumerate(("hooks", "accounting", "timeslice", "base", "simulated")):
-        drawing.box(680, 92 + 40 * number, 160, 30, name, "amber")
-    drawing.words(760, 316, "in containers, mounted", at="middle")
-    drawing.words(760, 332, "there by the agent", at="middle")
-    return drawing.svg()
-
-
 def pod() -> str:
     """Draw a pod's way from its manifest to its GPU."""
     drawing = Drawing(860, 376, "A pod's way: admission, scheduling, binding, allocation, start")
@@ -144,4 +115,4 @@ def gang() -> str:
     return drawing.svg()
 
 
-PICTURES = {"cluster": screenshot, "packages": packages, "pod": pod, "sharing": sharing, "gang": gang, "growth": growth}
+PICTURES = {"cluster": screenshot, "pod": pod, "sharing": sharing, "gang": gang, "growth": growth}

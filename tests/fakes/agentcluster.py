@@ -16,7 +16,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import Conflict, ConnectionFailed
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 NODE = "n"
 

@@ -13,11 +13,19 @@ from shutil import copy, copytree
 
 import pytest
 import yaml
-from changes.news import assemble, collect
 from release.archives import pack
-from release.artefacts import SUMS, Release, build_chart, build_krew_manifests, build_notes, build_plugins, build_python
+from release.artefacts import (
+    SUMS,
+    NotAsPromised,
+    Release,
+    build_chart,
+    build_krew_manifests,
+    build_notes,
+    build_plugins,
+    build_python,
+)
 from release.sources import Sources
-from release.verification import NotAsPromised, verify_release
+from release.verification import verify_release
 
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, helm
@@ -80,10 +88,8 @@ def test_the_notes_are_what_the_changelog_says_of_this_version(built: Path) -> N
     notes = (built / f"gputile-{VERSION}.md").read_text("utf-8")
     heading, _, said = notes.partition("\n\n")
     assert re.fullmatch(rf"# gputile {re.escape(VERSION)} \(\d{{4}}-\d\d-\d\d\)", heading)
-    of_version, _, since = said.partition("\n## Since then, in no version yet\n\n")
-    assert of_version in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    assert "\n## " not in of_version + since
-    assert since.strip() == assemble(collect(ROOT / "changes")).strip()
+    assert said in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert "\n## " not in said
 
 
 def test_the_same_sources_give_the_same_files(built: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
 from gputile.core.scheduling.victim_groups import EvictionBudget
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 class BoundPods:

@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 from docs.generator.pages import DOCS
-from docs.generator.pictures import PICTURES, packages
-from docs.generator.source import SOURCE
+from docs.generator.pictures import PICTURES
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -15,15 +14,6 @@ def test_a_picture_is_what_its_script_draws(name: str) -> None:
     drawn = PICTURES[name]()
     assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == drawn
     ElementTree.fromstring(drawn)
-
-
-def test_every_package_is_in_the_picture_of_the_packages() -> None:
-    words = {text for text in ElementTree.fromstring(packages()).itertext() if text}
-    shown = {word for text in words for word in re.findall(r"\w+", text)}
-    packages_of = [path for path in SOURCE.glob("*/") if (path / "__init__.py").is_file()]
-    inside = [path for parent in ("core", "controlplane", "node", "tools") for path in (SOURCE / parent).glob("*/")]
-    named = {path.name for path in [*packages_of, *inside] if (path / "__init__.py").is_file()}
-    assert sorted(named - shown) == []
 
 
 def test_the_glossary_has_at_most_40_words_of_one_sentence_each() -> None:

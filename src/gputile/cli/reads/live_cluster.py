@@ -13,8 +13,7 @@ from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
 from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.watching.decoding import ObjectDecoder
-from gputile.kube.watching.listing import Reading, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder, Reading, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission.priority_classes import PriorityClasses

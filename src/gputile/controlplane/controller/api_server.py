@@ -7,10 +7,10 @@ from typing import Any
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_GATE, RESERVATION_ANNOTATION
 from gputile.controlplane.controller.node_reconciler import JsonPatch
+from gputile.kube import writes
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.writing import writes
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.events import EventRecorder
 
 _EVICT_SECONDS = 5.0
 

@@ -37,7 +37,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after it has joined
 

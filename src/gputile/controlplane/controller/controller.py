@@ -31,14 +31,13 @@ from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
-from gputile.kube.access.kubeconfig import Access
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.kube.errors import KubeError, NotFound
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Applied, Deleted, Reflector, Replaced, WatchEvent
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.metrics import MetricsRegistry
@@ -178,7 +177,6 @@ class Controller:
         )
         self._export_gangs(registry)
         self._export_nodes(registry)
-        self._export_former_names(registry)
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
@@ -247,25 +245,6 @@ class Controller:
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
             lambda: [(str(unit), number) for unit, number in units.counts.items()],
-        )
-
-    def _export_former_names(self, registry: MetricsRegistry) -> None:
-        """Export the names that metrics had in 0.1; docs/reference/versions.md says until when."""
-        gauge = registry.gauge
-        gauge(
-            "gputile_controller_gangs_planned",
-            "The former name of gputile_controller_gang_plans_total.",
-            lambda: self.gangs.planned,
-        )
-        gauge(
-            "gputile_controller_taints_written",
-            "The former name of gputile_controller_taint_writes_total.",
-            lambda: self.nodes.tainted,
-        )
-        gauge(
-            "gputile_controller_write_failures",
-            "The former name of gputile_controller_failed_writes_total.",
-            self._failed_writes,
         )
 
     def _failed_writes(self) -> int:

@@ -18,9 +18,8 @@ from gputile.api.quantity import count_of
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 
 @dataclass(frozen=True, slots=True)

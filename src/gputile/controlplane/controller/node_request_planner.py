@@ -24,8 +24,7 @@ from gputile.controlplane.controller.node_request_events import NodeRequestEvent
 from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
 from gputile.controlplane.controller.waiting_pods import WaitingLine, WaitingPods, first_pods
 from gputile.core.devices.gang_membership import GangName, gang_of
-from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate

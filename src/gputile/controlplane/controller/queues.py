@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from gputile.controlplane.event_loop import in_slices
 from gputile.core.placement.steps import Steps
-from gputile.kube.backoff import Backoff
 from gputile.kube.errors import KubeError
+from gputile.kube.timing import Backoff
 
 
 class UpdateQueue:

@@ -36,15 +36,13 @@ from gputile.controlplane.leader_election import Election, LeaderElection, Leade
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.clock import SYSTEM_CLOCK, Clock
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
-from gputile.kube.writing.writes import reference_to
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.reflector import Reflector, export_reflectors
+from gputile.kube.timing import SYSTEM_CLOCK, Clock
+from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.tls_files import TlsFiles, TlsReloader

@@ -20,8 +20,8 @@ from gputile.controlplane.webhook.certificate_rotation import CertificateRotatio
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.core.devices.node_type import node_types_of
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import Server, closing, holding
 from gputile.support.loop_lag import LoopLag

@@ -11,7 +11,7 @@ import uvloop
 
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.config import load_access
 from gputile.kube.errors import ConfigError
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.serve import GatewayLink, serve

@@ -10,11 +10,10 @@ from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings, watch_pod_groups
-from gputile.kube.access.credentials import FixedCredentials
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Replaced, WatchEvent
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials
+from gputile.kube.objects import Replaced, WatchEvent
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 

@@ -13,7 +13,7 @@ from gputile.api.well_known import WHOLE_GPU
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods, PendingReason
 from gputile.core.devices.request import by_namespace
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from gputile.support.metrics import MetricsRegistry
 from tests.corebuilders import book, gpu_node, ledger_of, pod, share
 

@@ -14,7 +14,7 @@ from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
-from gputile.kube.watching.decoding import Applied
+from gputile.kube.objects import Applied
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 

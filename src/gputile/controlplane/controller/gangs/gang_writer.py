@@ -30,7 +30,7 @@ from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
-from gputile.kube.watching.reflector import Deleted
+from gputile.kube.objects import Deleted
 
 log = logging.getLogger(__name__)
 

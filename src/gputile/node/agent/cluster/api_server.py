@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from gputile.api.core import ObjectReference, Pod
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.listing import list_all
-from gputile.kube.writing.events import EventRecorder
-from gputile.kube.writing.writes import annotate_pod, patch_node_status, read_pod
+from gputile.kube.client import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.objects import list_all
+from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
 
 
 class NodeApi(Protocol):

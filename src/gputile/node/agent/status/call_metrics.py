@@ -76,11 +76,6 @@ class AgentMetrics:
             "Agents that the gateway has started, including this one",
             lambda: self.agents_started,
         )
-        self.registry.gauge(
-            "gputile_agent_starts",
-            "The former name of gputile_agent_agents_started_total",
-            lambda: self.agents_started,
-        )
         self.gpu_times = GpuTimes()
         self.registry.register(self.gpu_times)
         self.pods_with_devices = Gauge(
