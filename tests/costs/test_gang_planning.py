@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs.gang_round import GangRound
@@ -66,21 +65,6 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     assert placed(first) == ["alone-0"], "no GPU is kept for a gang that can never start"
     assert steps < 40 * size
     assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
-
-
-@pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
-def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size: int) -> None:
-    bench = Bench(*nodes(machines, 8))
-    for i in range(size):
-        asking = numbered("huge", i, size, born=OLD)
-        term = {
-            "topologyKey": "zone",
-            "labelSelector": {"matchExpressions": [{"key": INDEX, "operator": "In", "values": [f"x{i}"]}]},
-        }
-        rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        spec = msgspec.structs.replace(asking.spec, affinity=msgspec.convert(rules, Affinity))
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
-    assert said(bench.round(7200)) == {"huge": "GangTooLarge"}
 
 
 @pytest.mark.parametrize(("machines", "size"), [(4, 33), (16, 129)])

@@ -1,10 +1,7 @@
 """What keeps the controller's event loop free at size: steps that do not grow, and objects that nobody has to walk."""
 
-import asyncio
-import contextlib
 import gc
-from collections import Counter
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
@@ -15,14 +12,11 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane import event_loop
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import reserved_place
-from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Replaced
 from tests.calls import calls
 from tests.corebuilders import allocation_text, gpu_node, share
@@ -122,95 +116,6 @@ def test_the_collector_walks_no_pod_of_the_cluster() -> None:
     assert len(list(view.ledger.bookings())) == 1000
     gc.collect()
     assert len(gc.get_objects()) - before < 100
-
-
-class Server:
-    """The API server: it stores everything, each write after a moment. It counts the tasks that there are."""
-
-    def __init__(self) -> None:
-        self.written: Counter[str] = Counter()
-        self.most_tasks = 0
-
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
-        return await self._store(pod, "hold")
-
-    async def ungate(self, pod: Pod) -> Pod:
-        return await self._store(pod, "ungate")
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        raise AssertionError(f"no write of {namespace}/{name} has failed")
-
-    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        raise AssertionError(f"{namespace}/{name} is in nobody's way")
-
-    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
-        pass
-
-    async def _store(self, pod: Pod, what: str) -> Pod:
-        self.most_tasks = max(self.most_tasks, len(asyncio.all_tasks()))
-        await asyncio.sleep(0)
-        self.written[what] += 1
-        return pod
-
-
-class Turns:
-    """How often others have had their turn on the event loop."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    async def count(self) -> None:
-        while True:
-            self.taken += 1
-            await asyncio.sleep(0)
-
-
-@contextlib.asynccontextmanager
-async def counting_turns() -> AsyncIterator[Turns]:
-    turns = Turns()
-    task = asyncio.create_task(turns.count())
-    try:
-        yield turns
-    finally:
-        task.cancel()
-
-
-class Conflicting(Server):
-    """Somebody else has written to each pod that the controller writes to."""
-
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
-        raise Conflict(409, "Conflict", f"{pod.key} has changed")
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return member("g", int(name[2:]), 200, version="2")
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("lost", ["the first pod", "the Lease"])
-async def test_what_is_not_written_is_not_taken_back_in_one_go(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 0.0)  # others get their turn after each step
-    bench, most, reserved = Bench(*nodes(40)), Counter[int](), 0
-    bench.gang("g", 200)
-
-    def may_act() -> bool:
-        nonlocal reserved
-        reserved = max(reserved, sum(booking.reserved for booking in bench.view.ledger.bookings()))
-        return lost != "the Lease" or reserved < 200
-
-    keeper = GangWriter(bench.view, bench.planner, Conflicting(), may_act, lambda: NOW * SECOND, UpdateQueue())
-    async with counting_turns() as turns:
-        plain = bench.view.not_written
-
-        def counted(pod: Pod) -> None:
-            most[turns.taken] += 1
-            plain(pod)
-
-        monkeypatch.setattr(bench.view, "not_written", counted)
-        await keeper.run_round()
-    assert reserved == 200
-    assert most.total() >= 200
-    assert max(most.values()) <= 2
-    assert not list(bench.view.ledger.bookings())
 
 
 def test_bookings_that_differ_in_their_version_only_are_equal() -> None:

@@ -345,32 +345,6 @@ async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_relea
 
 
 @pytest.mark.anyio
-async def test_who_stops_before_it_has_fenced_leaves_that_to_the_next() -> None:
-    """The first died with a Binding under way, and the second stops while it takes over."""
-    async with on_stage() as scene:
-        first, second, third = (Replica(scene, name) for name in ("first", "second", "third"))
-        assert await first.admitted()
-        assert not await second.admitted()
-        scene.time += LEASE_S
-        fencing, over = asyncio.Event(), asyncio.Event()
-
-        async def fence(_: bool) -> None:
-            fencing.set()
-            await over.wait()
-
-        second.catch_up = fence
-        asked = asyncio.create_task(second.admitted())
-        await fencing.wait()
-        await second.election.resign(release=True)
-        await third.admitted()
-        scene.time += LEASE_S
-        assert await third.admitted()
-        assert third.fenced == [True]
-        over.set()
-        assert not await asked
-
-
-@pytest.mark.anyio
 async def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
     async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")

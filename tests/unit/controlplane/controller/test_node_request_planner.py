@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -335,54 +335,6 @@ def test_a_node_without_gpus_is_no_reason_for_ever() -> None:
     assert len(bench.round(10 * WAIT).created) == 1, "at once"
 
 
-@pytest.mark.parametrize(
-    ("labels", "placeholders"),
-    [
-        ({}, 1),
-        ({"karpenter.sh/nodepool": "gpu", "karpenter.sh/initialized": "true"}, 1),
-        ({"karpenter.sh/nodepool": "gpu"}, 2),
-    ],
-)
-def test_a_node_that_was_given_up_has_a_placeholder_where_karpenter_would_put_one(
-    labels: dict[str, str], placeholders: int
-) -> None:
-    """Karpenter takes a node that offers less than it should for one that is still starting, for ever."""
-    bench, bare = fragmented(), node("bare", type_=TYPE, gpus=0)
-    bench.put(waits("p", mem=10))
-    bench.round()
-    bare.metadata.labels.update(labels)
-    bench.join(bare)
-    bench.round(60)
-    bench.round(60 + WAIT)
-    assert bench.waiting.placeholders == {}
-    assert len(bench.round(60 + 2 * WAIT + 1).created) == placeholders
-    assert asked(bench) == 1
-    bench.join(node("new", type_=TYPE))
-    bench.round(60 + 2 * WAIT + 60)
-    assert bench.waiting.placeholders == {}
-
-
-@pytest.mark.parametrize(
-    ("labels", "placeholders"), [({}, 0), ({KARPENTER_POOL_LABEL: "gpu"}, 1)], ids=["counts-what-is-there", "karpenter"]
-)
-def test_a_pod_whose_own_node_stays_bare_is_asked_for_where_karpenter_adds_no_other(
-    labels: dict[str, str], placeholders: int
-) -> None:
-    """The autoscaler adds the first node by itself. Karpenter takes the pod for one that will run there, for ever."""
-    bench, bare = Bench(), node("bare", type_=TYPE, gpus=0)
-    bench.put(waits("p", mem=10))
-    bench.round()
-    bare.metadata.labels.update(labels)
-    bench.join(bare)
-    results = [bench.round(after) for after in range(60, 60 + 2 * WAIT, 60)]
-    assert not any(result.created for result in results)
-    bench.round(60 + 2 * WAIT + 1)
-    assert (asked(bench), len(bench.waiting.placeholders)) == (placeholders, placeholders), "the pod has the bare node"
-    bench.join(node("new", type_=TYPE))
-    bench.round(60 + 2 * WAIT + 60)
-    assert bench.waiting.placeholders == {}
-
-
 def test_a_node_with_a_broken_gpu_is_not_what_its_type_is_like() -> None:
     bench = Bench(node("n", gpus=1))
     broken = gpu_node("broken", mode="cgpu", sizes=[GIB15] * 2, unhealthy=[1], allocatable={"cpu": "99", "pods": "99"})
@@ -536,121 +488,6 @@ def arrived(name: str, *, units: int | None, unhealthy: tuple[int, ...] = ()) ->
     labels = found.metadata.labels | {"pool": "gpu"}
     meta = msgspec.structs.replace(found.metadata, uid=f"uid-{name}", labels=labels, creation_timestamp=BORN)
     return msgspec.structs.replace(found, metadata=meta)
-
-
-class Autoscaler:
-    """Answers each request for a node, however often; ``come`` is what becomes of the node."""
-
-    def __init__(self, bench: Bench, come: Callable[["Autoscaler", str], None]) -> None:
-        self.bench, self._come = bench, come
-        self.bought: list[float] = []
-        self.texts: list[str] = []
-        self.now = 0.0
-
-    def run(self, hours: int) -> None:
-        for after in range(10, hours * 3600, 20):
-            if self.round(after).created:
-                self.bought.append(after)
-                self._come(self, f"new-{after}")
-
-    def joins(self, name: str) -> None:
-        self.bench.join(node(name, type_=TYPE, gpus=0))
-        self.round(self.now + 3)
-
-    def vanish(self, name: str) -> None:
-        at_once(self.bench.state.node_event(Deleted(node(name, type_=TYPE))))
-
-    def round(self, after: float) -> NodeRequestRound:
-        self.now = after
-        result = self.bench.round(after)
-        self.texts += [f"{event.reason}: {event.message}" for event in result.events]
-        return result
-
-
-def never(_autoscaler: Autoscaler, _name: str) -> None:
-    return
-
-
-def bare(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-
-
-def bare_for_a_moment(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-    autoscaler.vanish(name)
-
-
-def without_units(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-    autoscaler.bench.join(arrived(name, units=None))
-
-
-def without_healthy_gpus(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-    autoscaler.bench.join(arrived(name, units=0, unhealthy=(0, 1)))
-
-
-def there_for_a_moment(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-    autoscaler.bench.join(node(name, type_=TYPE))
-    autoscaler.round(autoscaler.now + 1)
-    autoscaler.vanish(name)
-
-
-def taken_by_others(autoscaler: Autoscaler, name: str) -> None:
-    autoscaler.joins(name)
-    autoscaler.bench.join(node(name, type_=TYPE))
-    autoscaler.bench.put(*(runs(f"{name}-{gpu}", name, gpu, 7) for gpu in range(2)))
-
-
-@pytest.mark.parametrize(
-    ("come", "most", "reason"),
-    [
-        (never, 5, "no node"),
-        (bare, 5, "its agent has reported no GPU"),
-        (bare_for_a_moment, 7, "went away"),
-        (without_units, 5, "cannot all be used"),
-        (without_healthy_gpus, 5, "cannot all be used"),
-        (there_for_a_moment, 7, "went away before a pod had got its GPUs"),
-        (taken_by_others, 12, "the pod has no place"),
-    ],
-)
-def test_one_waiting_pod_does_not_buy_nodes_without_end(
-    come: Callable[[Autoscaler, str], None], most: int, reason: str
-) -> None:
-    """Four hours; the first node is bought at once, and the pauses grow until they are an hour long."""
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    autoscaler = Autoscaler(bench, come)
-    autoscaler.run(hours=4)
-    assert 2 <= len(autoscaler.bought) <= most
-    pauses = [later - earlier for earlier, later in pairwise(autoscaler.bought)]
-    assert all(later >= earlier - 20 for earlier, later in pairwise(pauses))
-    told = [text for text in autoscaler.texts if text.startswith("NodeNotAdded") and reason in text]
-    assert len(told) >= len(autoscaler.bought) - 2, autoscaler.texts
-
-
-def test_a_type_that_has_failed_is_whole_again_once_a_pod_got_the_place_it_was_asked_for() -> None:
-    bench = fragmented()
-    bench.put(waits("p", mem=10))
-    autoscaler = Autoscaler(bench, there_for_a_moment)
-    autoscaler.run(hours=1)
-    failed = len(autoscaler.bought)
-    bench.round(10**5)
-    assert asked(bench) == 1
-    bench.join(node("good", type_=TYPE))
-    placed = runs("p", "good", 0, 10)
-    meta = msgspec.structs.replace(placed.metadata, resource_version="2")
-    bench.put(msgspec.structs.replace(placed, metadata=meta), runs("full", "good", 1, 8))
-    bench.round(10**5 + 10)
-    bench.put(waits("q", mem=10))
-    bench.round(10**5 + 20)
-    assert (failed >= 2, asked(bench)) == (True, 1), "at once"
-    bench.join(node("bad", type_=TYPE, gpus=0))
-    bench.round(10**5 + 25)
-    autoscaler.vanish("bad")
-    bench.round(10**5 + 30)
-    assert (asked(bench), len(bench.round(10**5 + 30 + WAIT).created)) == (0, 1), "the pause is the first one again"
 
 
 @pytest.mark.parametrize(("looked_at", "most_nodes"), [(MOST_PODS, 1), (3, 3)])

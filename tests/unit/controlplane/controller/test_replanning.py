@@ -175,19 +175,6 @@ def test_a_node_that_is_closed_for_a_moment_keeps_the_places_of_a_plan_that_has_
     machine.teardown()
 
 
-def test_a_node_that_is_closed_for_a_moment_is_left_by_a_plan_that_has_not_begun() -> None:
-    machine = planned(units=2)
-    taken = {hold.node for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
-    opened = machine.server.nodes[taken.pop()]
-    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
-    closed = replace(opened, metadata=replace(opened.metadata, annotations=annotations))
-    machine.extender.apply(NodeApplied(closed))
-    at_once(machine.view.node_event(Applied(closed)))
-    machine.everything_settles()
-    places = {machine.server.pods[uid].spec.node_name for uid in FOUR}
-    assert places == set(NAMES) - {opened.metadata.name}
-
-
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("error", [Invalid, Forbidden])
 def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(

@@ -15,7 +15,6 @@ from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from gputile.kube.objects import Applied
-from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -68,25 +67,6 @@ async def test_kube_scheduler_evicts_nobody_else_for_a_pod_that_has_a_place() ->
     other = {"a": MetaVictims(pods=[MetaPod(uid="uid-x")], num_pdb_violations=0)}
     asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=other)
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims == {}
-
-
-async def test_of_two_that_kube_scheduler_proposes_on_two_gpus_one_stays() -> None:
-    """Four of 7 GiB, two on each GPU, and 15 wanted: two leave, as many as kube-scheduler proposes."""
-    world = PreemptingWorld()
-    for i in range(4):
-        await world.run(f"low{i}", 7)
-    pods = {pod.metadata.uid: pod for i in range(4) if (pod := world.pod(f"low{i}")) is not None}
-    on_gpu: dict[str, list[str]] = {}
-    for booking in world.extender.ledger.bookings():
-        on_gpu.setdefault(booking.gpus[0].uuid, []).append(booking.uid)
-    first, second = on_gpu.values()
-    proposed = {"a": MetaVictims(pods=[MetaPod(uid=first[0]), MetaPod(uid=second[0])], num_pdb_violations=0)}
-    asked = ExtenderPreemptionArgs(pod=world.add("high", 15, 10), node_name_to_meta_victims=proposed)
-    answer = (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
-    assert answer is not None
-    leaving = {pod.uid for pod in answer["a"].pods or []}
-    assert leaving in ({*first}, {*second})
-    assert leaving < pods.keys()
 
 
 @pytest.mark.parametrize("policy", ["Never", ""])
@@ -521,29 +501,6 @@ async def preempting_on(world: PreemptingWorld, node: str) -> None:
     assert high is not None
     assert high.status.nominated_node_name == node
     assert world.has_reservation("high")
-
-
-async def test_nobody_else_leaves_a_node_while_its_kubelet_offers_no_gpus() -> None:
-    """Two have to leave, and one has. The reservation stays: the node may be back in a moment."""
-    world = PreemptingWorld()
-    await world.run("full", 15, 100)
-    await world.run("low0", 7)
-    await world.run("low1", 7)
-    world.cluster.refused_evictions = {"low1"}
-    await preempting(world, 15)
-    assert world.cluster.evicted == ["low0"]
-    world.cluster.refused_evictions = set()
-    node = gpu_node("a", mode="cgpu")
-    node.status.allocatable = {"cpu": "8", "aliyun.com/gpu-mem": "0"}
-    world.extender.informer.nodes(Applied(node))
-    for _ in range(5):
-        world.watch_all()
-        await world.round(10)
-    assert world.cluster.evicted == ["low0"]
-    assert world.has_reservation("high")
-    world.change_node("a")
-    await world.round()
-    assert world.cluster.evicted == ["low0", "low1"]
 
 
 async def test_a_pod_that_tolerates_a_taint_preempts_where_it_is() -> None:
