@@ -130,7 +130,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _yaml(file: "File") -> str:
-    from gputile.support.yaml_writer import yaml_text
+    from gputile.cli.output.yaml_text import yaml_text
 
     return yaml_text(file.documents, width=80)
 
@@ -138,7 +138,7 @@ def _yaml(file: "File") -> str:
 def _read(options: NodepoolOptions) -> dict[str, Any]:
     from gputile.api.units import MIB
     from gputile.api.wording import kind_of
-    from gputile.support.bounded_files import read_bounded
+    from gputile.support.files import read_bounded
     from gputile.support.yaml_loader import DocumentError, load_document
 
     path = options.file

@@ -56,8 +56,8 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
     if path is None:
         return None
     from gputile.api.config.section import ConfigurationError
-    from gputile.support.bounded_files import read_bounded
     from gputile.support.config_file import MOST_BYTES
+    from gputile.support.files import read_bounded
 
     try:
         return _given(read_bounded(path, MOST_BYTES))

@@ -138,8 +138,7 @@ def write_yaml(value: Any) -> None:
     import msgspec
 
     from gputile.api.old_json_keys import with_old_keys
-    from gputile.support.yaml_writer import yaml_text
+    from gputile.cli.output.yaml_text import yaml_text
 
     plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))
-    text = yaml_text([plain])
-    write(text if _takes(text) else yaml_text([plain], ascii_only=True))
+    write(yaml_text([plain]))

@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 
 from gputile.api.units import MIB
 from gputile.kube.errors import ConfigError
-from gputile.support.bounded_files import read_bounded
+from gputile.support.files import read_bounded
 
-_SILENT_S = 0.5  # of a pipe in its place; several requests read it
 TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
 
 
@@ -110,7 +109,7 @@ def read_token(path: Path) -> str:
         OSError: the file cannot be read.
         ConfigError: it holds none.
     """
-    token = read_bounded(path, MIB, _SILENT_S).strip()
+    token = read_bounded(path, MIB).strip()
     if not token:
         raise ConfigError(f"the token file {path} is empty")
     try:
