@@ -15,7 +15,7 @@ from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.kube_predicates import predicates
-from gputile.core.ledger.changes import Changes
+from gputile.core.ledger.node_arrays import Changes
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced
 from tests.calls import calls

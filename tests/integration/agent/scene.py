@@ -18,9 +18,9 @@ from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
 from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
-from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.parts import Host, assemble
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock

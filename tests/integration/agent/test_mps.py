@@ -17,11 +17,11 @@ from gputile.api.well_known import (
     MPS_THREADS_ANNOTATION,
 )
 from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent import mps
 from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
-from gputile.node.agent.decisions.answers.mps_clients import daemon_name
+from gputile.node.agent.decisions.answers.allocate import daemon_name
 from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
-from gputile.node.agent.processes import mps
-from gputile.node.agent.processes.mps import LOGS
+from gputile.node.agent.mps import LOGS
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene

@@ -19,7 +19,7 @@ from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.decisions.reconciliation import rounds
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.connection import MOST_READ, ContainerConnection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until

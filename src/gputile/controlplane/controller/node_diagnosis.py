@@ -17,8 +17,7 @@ from gputile.api.quantity import count_of
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from gputile.controlplane.controller.type_failures import TypeFailures
 from gputile.controlplane.controller.waiting_line import WaitingLine, first_pods
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.core.devices.gang_membership import GangName, gang_of
-from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate

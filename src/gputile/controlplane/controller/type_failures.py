@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal
+from gputile.core.devices.node_type import NodeTypeRefusal
 
 _SECOND: Final = 10**9
 _LONGEST_PAUSE_SECONDS: Final = 3600

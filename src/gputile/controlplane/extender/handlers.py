@@ -28,11 +28,9 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.core.scheduling.interchange import Interchange
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod, tries_nomination
-from gputile.core.scheduling.pod_rank import rank_pod, rank_pod_without_gpus
-from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus, tries_nomination
+from gputile.core.scheduling.scheduler_victims import Interchange, judge_preemption, victims
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.units import MIB
-from gputile.node.arbiter.assignment_message import AssignmentError, decode_assignment
+from gputile.node.arbiter.agent_messages import AssignmentError, Used, decode_assignment, encode_usage
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
-from gputile.node.arbiter.usage_message import Used, encode_usage
 
 log = logging.getLogger("gputile.node.arbiter")
 

@@ -4,9 +4,9 @@ import asyncio
 import select
 from typing import Final, Protocol
 
+from gputile.node.arbiter.accounts import Grant, TimesliceMessage
 from gputile.node.arbiter.protocol import SIZE, Message, MessageKind, ProtocolError, agree, decode
 from gputile.node.arbiter.rate_limit import ConnectionQueue
-from gputile.node.arbiter.turn_messages import Grant, TimesliceMessage
 
 HELLO_WITHIN_S: Final = 5.0
 MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
 from gputile.node.arbiter.connection import ContainerConnection
 from gputile.node.arbiter.listener import (
     CONNECTIONS_AT_ONCE,
@@ -34,7 +34,6 @@ from gputile.node.arbiter.rate_limit import (
     PoolShare,
 )
 from gputile.node.arbiter.timeslice_scheduler import MS
-from gputile.node.arbiter.usage_message import Spent, Used
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,18 @@ account, and all its members may hold it together. See docs/concepts/arbiter.md 
 from collections.abc import Hashable
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, change_quantum, change_share, open_account, virtual_time
+from gputile.node.arbiter.accounts import (
+    Account,
+    Grant,
+    Limit,
+    TimesliceMessage,
+    Turn,
+    change_quantum,
+    change_share,
+    open_account,
+    virtual_time,
+)
 from gputile.node.arbiter.shares import Share
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage, Turn
 
 MS: Final = 1_000_000
 IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again

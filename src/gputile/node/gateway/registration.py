@@ -13,11 +13,10 @@ from pathlib import Path
 
 import grpc
 
-from gputile.node.gateway.directory_watch import DirectoryWatch
 from gputile.node.gateway.plugin import OPTIONS, SOCKET_PREFIX, Carry, Plugin
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.sockets import answers
+from gputile.node.gateway.sockets import DirectoryWatch, answers
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,41 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from gputile.api.reasons import ConditionReason
 from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
-from gputile.node.nvml.null_probe import NullProbe
 from gputile.node.nvml.probe import GpuReading, Probe, ProbedGpu, ProbedMachine
+
+
+class NullProbe:
+    """No GPUs, and the problem that explains it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._machine = ProbedMachine(down=problem)
+
+    def inventory(self) -> ProbedMachine:
+        """Return a machine without GPUs."""
+        return self._machine
+
+    def watch_health(self, seconds: float) -> tuple[Sign, ...]:
+        """Wait: nothing happens to no GPUs."""
+        time.sleep(seconds)
+        return ()
+
+    def examine(self) -> tuple[Sign, ...]:
+        """Return no signs."""
+        return ()
+
+    def readings(self) -> tuple[GpuReading, ...]:
+        """Return nothing."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing."""
+
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
@@ -34,6 +61,20 @@ class Observation:
 
     machine: ProbedMachine
     health: Health
+
+
+class GpuMonitor(Protocol):
+    """What watches the machine's GPUs: ``Monitor``, or a test's own."""
+
+    seen: Observation
+    readings: tuple[GpuReading, ...]
+    xids: Mapping[tuple[str, int], int]
+
+    def step(self, seconds: float) -> bool:
+        """Watch for so many seconds, in a thread; return whether anything changed."""
+
+    def close(self) -> None:
+        """Stop watching."""
 
 
 class Monitor:

@@ -12,9 +12,8 @@ from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
 from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
 from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
-from gputile.node.nvml.gpus import UnusableGpuError, read_gpu, read_wiring, trouble_of
+from gputile.node.nvml.gpus import UnusableGpuError, read_all, read_gpu, read_wiring, trouble_of
 from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine
-from gputile.node.nvml.readings import read_all
 
 _XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance

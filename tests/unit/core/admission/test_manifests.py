@@ -23,7 +23,7 @@ from gputile.api.well_known import (
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
-from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
+from gputile.core.admission import isolation_bypass, protected_annotations
 from gputile.core.admission.pod_view import ContainerView, PodSpecView, PodView, VolumeMount
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
@@ -190,7 +190,7 @@ def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
 def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
     (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "gangs.gputile.io"]
     assert conditions(webhook)["waits-for-its-gang"] == {GANG_GATE}
-    assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *gate_protection.FIXED}
+    assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *protected_annotations.FIXED}
     assert judged_by(webhook["rules"]) == {("pods", "UPDATE"), ("pods/status", "UPDATE")}, "both take labels"
 
 

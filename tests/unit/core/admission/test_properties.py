@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_RESOURCES
-from gputile.core.admission.json_patch import Operation, apply_patch, encode_patch
-from gputile.core.admission.refusal import message
 from gputile.core.admission.review import UnreadableReview, mutate, validate
+from gputile.core.admission.verdict import Operation, apply_patch, encode_patch, message
 from gputile.core.devices.request import parse_request
 from tests.examples import examples
 

@@ -8,8 +8,8 @@ import pytest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.wording import LONGEST_REFUSAL
 from gputile.core.admission.isolation_bypass import plain_path
-from gputile.core.admission.refusal import MOST_FOUND, MOST_SHOWN, AdmissionRefusal, AdmissionRule, message
 from gputile.core.admission.review import UnreadableReview, mutate, validate
+from gputile.core.admission.verdict import MOST_FOUND, MOST_SHOWN, AdmissionRefusal, AdmissionRule, message
 
 from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, request
 

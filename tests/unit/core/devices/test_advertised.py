@@ -3,8 +3,7 @@
 import pytest
 
 from gputile.api.well_known import Mode
-from gputile.core.devices.advertised import model_label_value, model_labels, resources_for_mode
-from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.inventory import Gpu, model_label_value, model_labels, resources_for_mode
 
 GPUS = [
     Gpu(0, "a", 15360, "Tesla T4"),

@@ -9,8 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import MOST_GPUS
-from gputile.core.devices.node_type import NodeType, is_placeholder, node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule, is_placeholder, node_types_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import ledger_of, pod, request_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.core.kube_predicates.node_refusals import node_refusals
+from gputile.core.kube_predicates.node_answers import node_refusals
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 
 pytestmark = pytest.mark.requirement("C2")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gputile.core.kube_predicates.node_answers import MOST_RESOURCES, SpareAmounts
 from gputile.core.kube_predicates.pod_requests import PODS, TOO_MANY_PODS, insufficient, lacks
-from gputile.core.kube_predicates.spare_amounts import MOST_RESOURCES, SpareAmounts
 
 pytestmark = pytest.mark.requirement("C2")
 

@@ -31,7 +31,7 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import MOST_CPU, MOST_HOST_MIB
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.watching.decoding import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent

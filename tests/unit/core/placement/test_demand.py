@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.placement.packing import demand as learning
-from gputile.core.placement.packing.demand import DemandEstimator, generic
-from gputile.core.placement.packing.prices import Demand, prices
+from gputile.core.placement.prices import Demand, prices
+from gputile.core.scheduling import demand as learning
+from gputile.core.scheduling.demand import DemandEstimator, generic
 from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.core.placement.node_reasons import grouped
+from gputile.core.placement.fit_refusal import grouped
 
 pytestmark = pytest.mark.requirement("B4")
 SAID = [("a", "full"), ("b", "small"), ("c", "full"), ("d", "full"), ("e", "full")]

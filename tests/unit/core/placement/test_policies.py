@@ -7,8 +7,8 @@ import pytest
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import node_state
+from gputile.core.placement import choose
 from gputile.core.placement.choose import choose_gpus, node_score
-from gputile.core.placement.policies import binpack
 from gputile.core.placement.vectorized import UNFIT
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
@@ -90,7 +90,7 @@ def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
 def test_a_lie_about_one_gpu_leaves_scores_in_range(placement: str, policy: str) -> None:
     score = scores(ledger_with(placement, [(2**24, 100)], V100), policy, mem=1)["n"]
     assert score is not None
-    assert UNFIT < score <= binpack.HIGHEST
+    assert UNFIT < score <= choose.HIGHEST_BINPACK
 
 
 @pytest.mark.parametrize("limits", [{"mem": 2}, {"nvidia.com/gpu": 1}])

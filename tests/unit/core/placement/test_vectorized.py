@@ -9,10 +9,9 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_gpus, node_score
+from gputile.core.placement.choose import HIGHEST_BINPACK, choose_gpus, node_score
 from gputile.core.placement.fit import fits, gpu_fits, refusal
 from gputile.core.placement.fit_refusal import FitRule
-from gputile.core.placement.policies import binpack
 from tests.examples import examples
 from tests.unit.core.placement.strategies import ledgers, requests
 
@@ -35,7 +34,7 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
     scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected
-    assert all(-1 <= score <= binpack.HIGHEST for score in everywhere.tolist())
+    assert all(-1 <= score <= HIGHEST_BINPACK for score in everywhere.tolist())
 
 
 @settings(max_examples=examples(400))

@@ -13,9 +13,9 @@ from gputile.api.well_known import LEGACY_MODEL_LABEL, MODEL_LABEL
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.demand_tracker import FIRST_DUE, DemandTracker, wanted_models
+from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker, wanted_models
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, pod
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodDeleted
 from gputile.core.placement.vectorized import fullness
-from gputile.core.scheduling import kept_fullness
-from gputile.core.scheduling.kept_fullness import KeptFullness
+from gputile.core.scheduling import placement_engine
+from gputile.core.scheduling.placement_engine import KeptFullness
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
 ASKS = ({"mem": 3}, {"mem": 9}, {"mem": 6, "count": 2}, {"nvidia.com/gpu": 1}, {"mem": 2, "core": 20})
@@ -46,7 +46,7 @@ def test_kept_fullness_is_that_of_the_nodes_now(told: list[tuple[tuple[str, int,
 def test_few_shapes_are_kept() -> None:
     """Each has three numbers for each node."""
     kept = KeptFullness(ledger_of(gpu_node("n")))
-    asked = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in range(kept_fullness.MOST_SHAPES + 1)]
+    asked = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in range(placement_engine.MOST_SHAPES + 1)]
     again = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in reversed(range(len(asked)))]
     assert [one is other for one, other in zip(asked, reversed(again), strict=True)] == [False] + [True] * (
         len(asked) - 1

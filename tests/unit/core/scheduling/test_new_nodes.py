@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
-from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
+from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate

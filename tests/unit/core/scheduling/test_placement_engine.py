@@ -13,9 +13,8 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import FEW_GPUS
-from gputile.core.placement import vectorized
+from gputile.core.placement import packing_scores, vectorized
 from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
-from gputile.core.placement.packing import array_scores
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
@@ -256,7 +255,7 @@ def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
         arrays, group = ledger.node_arrays, ledger.group_number(request.shape.trust_group)
         rows = slice(0, arrays.rows)
         if engine.packing_state is not None:
-            wanted = array_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
+            wanted = packing_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
         else:
             full = vectorized.fullness(arrays, request.shape, group, rows)
             wanted = vectorized.scores(arrays, full, rows, request.host, emptier=False)

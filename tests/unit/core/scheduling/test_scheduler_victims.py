@@ -17,9 +17,8 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
-from gputile.core.scheduling.interchange import Interchange
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.scheduler_victims import victims
+from gputile.core.scheduling.scheduler_victims import Interchange, victims
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
 from tests.examples import examples
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.node.agent.wakeup import Wakeup
+from gputile.node.agent.cluster.informer import Wakeup
 
 
 @pytest.mark.anyio

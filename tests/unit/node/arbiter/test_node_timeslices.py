@@ -5,12 +5,11 @@ from random import Random
 
 import pytest
 
-from gputile.node.arbiter.backfill import Begin, TurnCandidate, turns_to_begin
-from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
+from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
+from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage
 from tests.unit.node.arbiter.collective import Job, Node
 
 Q = 30 * MS

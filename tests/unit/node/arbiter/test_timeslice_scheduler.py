@@ -2,9 +2,9 @@
 
 import pytest
 
+from gputile.node.arbiter.accounts import Grant, Limit
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_OVERRUN, MS, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import Grant, Limit
 from tests.unit.node.arbiter.machine import Client, Machine
 
 Q = 30 * MS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.gateway.directory_watch import DirectoryWatch
+from gputile.node.gateway.sockets import DirectoryWatch
 
 FOREVER_S = 3600.0
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.gateway.hardware import gpu_evidence
+from gputile.node.gateway.idle import gpu_evidence
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
 
 

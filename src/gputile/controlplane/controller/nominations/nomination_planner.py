@@ -21,7 +21,7 @@ from gputile.controlplane.controller.nominations.nominable_pods import (
 )
 from gputile.controlplane.controller.nominations.nominated_cluster import NominatedCluster
 from gputile.controlplane.controller.nominations.nomination_limit import NominationLimit
-from gputile.core.devices.own_nomination import own_nomination
+from gputile.core.devices.reservation import own_nomination
 from gputile.core.placement.steps import Steps
 from gputile.kube.backoff import Backoff
 from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent

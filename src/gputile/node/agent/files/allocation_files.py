@@ -24,7 +24,7 @@ from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
+from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from gputile.node.isolation.library import (
     CONTAINER_NIX_PRELOAD,
     CONTAINER_PRELOAD,
     CONTAINER_USAGE,
+    USAGE,
     Installed,
     LibraryMissing,
     LibraryNotLoadable,
@@ -32,7 +33,6 @@ from gputile.node.isolation.library import (
     place_in,
     place_named,
 )
-from gputile.node.isolation.limits_format import USAGE
 
 log = logging.getLogger(__name__)
 

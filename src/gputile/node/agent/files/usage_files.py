@@ -5,7 +5,7 @@ for every user of the node. So the files are on a file system that is mounted ``
 that are closed to the node's other users. They are in memory and full from the start: making one longer takes room of
 that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
 
-Where the node has places (``usage_mount``), each file is in one of its own, and the directory has a link to it.
+Where the node has places (``node_mounts``), each file is in one of its own, and the directory has a link to it.
 """
 
 import contextlib
@@ -17,16 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.files.nosuid import is_nosuid, mount_points
-from gputile.node.agent.files.usage_mount import PLACES
-from gputile.node.isolation.library import remove_placeholder
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.agent.files.mounts import is_nosuid, mount_points
+from gputile.node.isolation.library import USAGE, remove_placeholder
 from gputile.node.isolation.usage_file_reader import TO_THE_END, slots_listed, slots_locked
 from gputile.node.native_layouts import USAGE_BYTES
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
+PLACES: Final = "containers"  # the directory of the places, beside that of the files
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
 _OPEN: Final = 0o666  # the container's user can be anybody
 

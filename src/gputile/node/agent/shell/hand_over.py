@@ -20,7 +20,7 @@ from gputile.api.quantity import count_of
 from gputile.api.well_known import HANDOVER_ANNOTATION
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import Listing

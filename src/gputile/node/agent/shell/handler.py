@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from gputile.node.agent.cluster.informer import Wakeup
 from gputile.node.agent.decisions.advertising.advertise import allocated
 from gputile.node.agent.decisions.answers.allocate import AllocateAnswer
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, answered
@@ -11,7 +12,7 @@ from gputile.node.agent.decisions.calls.container_start import NotYet, Start, on
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.files.isolation_mounts import NotIsolated
 from gputile.node.agent.files.kubelet_checkpoint import mounts_of
-from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
+from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.lookup import NEEDED_WITHIN_S, Lookup
@@ -19,7 +20,6 @@ from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.wakeup import Wakeup
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ are reassigned from their former owner, and answered for the right one; its dire
 from collections.abc import Callable, Iterable, Iterator
 
 from gputile.core.devices.request import Phase
-from gputile.node.agent.state.allocation_directory import directory_name
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
-from gputile.node.agent.state.pod_devices import EMPTY, ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import EMPTY, ContainerDevices, PodDevices, directory_name
 
 
 class DeviceTable:

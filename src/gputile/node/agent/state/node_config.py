@@ -11,8 +11,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory, resources_for_mode
 from gputile.node.agent.state.device_ids import encode
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)

@@ -13,12 +13,9 @@ from prometheus_client.registry import Collector
 
 from gputile.api.units import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.host import GpuMonitor
-from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuHoldings
-from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.process_owners import PROC
-from gputile.node.nvml.gpu_monitor import Observation
+from gputile.node.agent.status.container_use import PROC, ContainerUse
+from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 

@@ -16,8 +16,8 @@ from gputile.node.agent.decisions.events import (
     PodsRelisted,
     PodWatched,
     TakenOver,
+    take_in,
 )
-from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.files.nosuid import is_nosuid, is_ours
+from gputile.node.agent.files.mounts import is_nosuid, is_ours
+from gputile.node.agent.files.node_mounts import mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.files.usage_mount import mount_usage
 
 MS_REMOUNT, MS_BIND, MNT_DETACH = 32, 4096, 2  # linux/mount.h
 libc = ctypes.CDLL(None, use_errno=True)

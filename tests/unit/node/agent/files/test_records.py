@@ -19,14 +19,13 @@ from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.allocation_directory import DeviceOwner
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, pod_devices_for, with_devices
+from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, pod_devices_for, with_devices
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.corebuilders import container

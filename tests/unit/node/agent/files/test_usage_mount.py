@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gputile.node.agent.files.node_mounts import PLACE_BYTES, mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.files.usage_mount import PLACE_BYTES, mount_usage
-from gputile.node.isolation.limits_format import USAGE, USAGE_BYTES
+from gputile.node.isolation.library import USAGE, USAGE_BYTES
 
 MNT_DETACH = 2  # linux/mount.h
 MOST_BYTES = 16 << 20  # that a test takes of its machine

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.processes.daemon_process import DaemonProcess
+from gputile.node.agent.mps import DaemonProcess
 from tests.oddfiles import ODD
 
 

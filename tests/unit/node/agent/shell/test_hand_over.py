@@ -10,13 +10,13 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.kube.watching.decoding import Applied, WatchEvent
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.known_pods import remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_cache import remove_pod
 from gputile.node.gateway.messages import State
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod

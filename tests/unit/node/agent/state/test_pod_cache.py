@@ -5,7 +5,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.node.agent.state.pod_cache import (
+from gputile.node.agent.state.known_pods import (
     PodCache,
     answered_pod,
     apply_pod,

@@ -20,8 +20,7 @@ from gputile.node.agent.decisions.devices.id_sets import (
     replicas,
     spread_evenly,
 )
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.node.agent.state.allocation_state import AllocationState, ContainerCandidate
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.pod_devices import PodDevices
 

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
-from gputile.core.devices.advertised import CORE_PERCENT
+from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.decisions.devices.device_lists import displaced
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.state.stand_in_uids import stand_in
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, stand_in
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 SlotsByGpu = Mapping[int, frozenset[int]]
@@ -94,7 +93,7 @@ class AllocationRules:
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too, None where it may.
 
-        The kubelet can give the same IDs to two pods; see ``losses.release``. An ID of memory or compute is a
+        The kubelet can give the same IDs to two pods; see ``ownership.release``. An ID of memory or compute is a
         name, and each of the pods has its own limits: there it is enough that the GPU has room for both.
         """
         others = [

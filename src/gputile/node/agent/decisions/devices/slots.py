@@ -12,7 +12,7 @@ is worth what it was worth when it was given, and the number of IDs listed has t
   the GPU hold, each ID at the unit of its own pod. Free IDs times the unit is then never more than the MiB left over:
   ``held + free * u <= M``.
 * What is booked for pods of other units that the kubelet has yet to admit counts as held, in MiB and in the number of
-  IDs (``expected_memory``): as many more are listed, and the kubelet chooses which.
+  IDs (``device_lists.expected_memory``): as many more are listed, and the kubelet chooses which.
 * The node's allocatable is held IDs + free IDs, and kube-scheduler subtracts the requests of the pods, which are the
   held IDs: what it sees as free is exactly the free IDs.
 * Which slots are free is arbitrary, an ID's slot being a name. The lowest that nobody holds are taken: with one unit

@@ -1,4 +1,8 @@
-"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration."""
+"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration.
+
+While no arbiter runs, a container keeps to a share by the weights of those that run on its GPU at one time: the init
+containers of a pod run one after the other, and before its other containers; sidecars run beside both.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +15,50 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import shares_of
-from gputile.node.agent.decisions.publishing.running_weights import RunningWeights
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import LIBRARY_MODES
-from gputile.node.agent.state.pod_container import PodContainer
-from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.agent.state.pod_devices import PodContainer, PodDevices, gpus_of
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
-from gputile.node.arbiter.usage_message import Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
+
+
+@dataclass(slots=True)
+class _PodWeights:
+    init: int = 0  # the greatest
+    sidecars: int = 0
+    apps: int = 0
+
+    @property
+    def most(self) -> int:
+        return self.sidecars + max(self.init, self.apps)
+
+
+class RunningWeights:
+    """The weights of containers by the UUID of the GPU and the UID of the pod."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, _PodWeights]] = {}
+
+    def add(self, uuid: str, uid: str, phase: Phase, weight: int) -> None:
+        """Take in a container."""
+        pod = self._pods.setdefault(uuid, {}).setdefault(uid, _PodWeights())
+        match phase:
+            case Phase.INIT:
+                pod.init = max(pod.init, weight)
+            case Phase.SIDECAR:
+                pod.sidecars += weight
+            case Phase.APP:
+                pod.apps += weight
+
+    def while_it_runs(self, uuid: str, uid: str, phase: Phase, weight: int) -> int:
+        """Return the most that the weights add up to while a container runs that was taken in, its own too."""
+        pods = self._pods[uuid]
+        pod = pods[uid]
+        own = {Phase.INIT: pod.sidecars + weight, Phase.SIDECAR: pod.most, Phase.APP: pod.sidecars + pod.apps}
+        return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
+
 
 TIME_POLICY_REFUSED: Final = ConditionType.TIME_POLICY_REFUSED
 MOST_PRIORITY: Final = 2**31 - 1

@@ -14,7 +14,7 @@ from gputile.node.agent.decisions.advertising.mode_and_unit import (
     decide_mode,
     placement_condition,
 )
-from gputile.node.agent.state.advertised import ModeDecision
+from gputile.node.agent.state.allocation_state import ModeDecision
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
 
 GPUS = (Gpu(0, "GPU-0", 15360),)

@@ -14,7 +14,7 @@ from gputile.core.devices.request import parse_request
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.devices.device_lists import devices
-from gputile.node.agent.decisions.ownership.listing_sync import settle
+from gputile.node.agent.decisions.ownership import settle
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable

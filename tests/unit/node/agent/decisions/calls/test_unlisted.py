@@ -9,7 +9,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.ownership.checkpoint_sync import sync_with_checkpoint
+from gputile.node.agent.decisions.ownership import sync_with_checkpoint
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod

@@ -20,7 +20,7 @@ from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.devices.device_lists import devices
-from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
+from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.state.allocation_state import AllocationState

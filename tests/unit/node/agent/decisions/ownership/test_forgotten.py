@@ -15,19 +15,17 @@ from gputile.node.agent.decisions.answers.allocate import Limits
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, unclear
 from gputile.node.agent.decisions.calls.container_start import prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.ownership.listing_sync import settle
-from gputile.node.agent.decisions.ownership.losses import release
+from gputile.node.agent.decisions.ownership import release, settle
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.allocation_directory import DeviceOwner
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod

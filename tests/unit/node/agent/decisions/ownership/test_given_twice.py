@@ -17,7 +17,7 @@ from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, limits_of_started, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied
 from gputile.node.agent.decisions.devices.device_lists import devices
-from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
+from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
@@ -25,10 +25,9 @@ from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import KnownPod, known_pod
+from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.state.pod_cache import remove_pod
 from gputile.node.agent.state.pod_devices import ContainerDevices
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container

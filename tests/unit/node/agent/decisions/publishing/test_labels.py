@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import MODEL_COUNT_PREFIX
 from gputile.core.devices.inventory import Gpu
-from gputile.node.agent.decisions.publishing.labels import is_ours, node_labels
+from gputile.node.agent.decisions.publishing.published import is_ours, node_labels
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")  # Kubernetes' own rule
 

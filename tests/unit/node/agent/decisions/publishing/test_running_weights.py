@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.publishing.running_weights import RunningWeights
+from gputile.node.agent.decisions.publishing.time_shares import RunningWeights
 
 pytestmark = pytest.mark.requirement("G4")
 

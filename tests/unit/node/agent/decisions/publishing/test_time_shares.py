@@ -32,9 +32,8 @@ from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.arbiter.assignment_message import decode_assignment, encode_assignment
+from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
-from gputile.node.arbiter.usage_message import Spent
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 

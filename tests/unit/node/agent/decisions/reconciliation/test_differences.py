@@ -15,7 +15,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
+from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import (
     Complain,
     Confirm,
@@ -29,8 +29,7 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.state.stand_in_uids import static_uid
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, static_uid
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 

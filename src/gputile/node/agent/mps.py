@@ -4,8 +4,11 @@ There is one for each GPU, and one for each set of GPUs in use.
 
 A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a GPU, a failing
 client takes down those of its own GPU only. A client has one daemon, so a pod on several GPUs gets one that serves
-them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment (``mps_clients``).
-A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
+them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment (``allocate``).
+
+The agent's process may die and be started anew while its container goes on; a daemon then goes on too, and with it the
+pods that use it. The process is written down, and the next agent finds it. A process ID alone could be another
+process's by now, so the time of its start is written with it.
 
 Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
 ``nosuid``: see ``usage_files``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
@@ -17,19 +20,101 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from gputile.api.units import MIB
-from gputile.node.agent.decisions.answers.mps_clients import PIPE_ENV, GpuUuids, daemon_name
-from gputile.node.agent.files.nosuid import is_nosuid
-from gputile.node.agent.processes.daemon_process import DaemonProcess
+from gputile.node.agent.decisions.answers.allocate import PIPE_ENV, GpuUuids, daemon_name
+from gputile.node.agent.files.mounts import is_nosuid
+from gputile.support.files import read_whole
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
+
+_STOPPED, _ZOMBIE = 0, "Z"
+_ALIVE_EVERY_S = 1.0
+_MOST_BYTES = 4096
+
+
+class DaemonProcess:
+    """One running daemon, our child or one that an earlier agent has left. ``pid`` is its process ID."""
+
+    def __init__(self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None) -> None:
+        self.pid = pid
+        self._file = file
+        self._child = child
+        self._start = _start_of(pid)
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str], file: Path) -> "DaemonProcess":
+        """Start a daemon, and write it down in ``file``.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        child = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
+        daemon = cls(child.pid, file, child)
+        daemon._write()
+        return daemon
+
+    @classmethod
+    def left(cls, file: Path) -> "DaemonProcess | None":
+        """Return the daemon that an earlier agent has written down, None where it does not run any more."""
+        try:
+            pid, start = map(int, read_whole(file, _MOST_BYTES).split())
+        except (OSError, ValueError):
+            return None
+        found = cls(pid, file)
+        return found if start and found._start == start and found.alive else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        if self._child is not None:
+            return self._child.returncode is None
+        return self._start != _STOPPED and _start_of(self.pid) == self._start
+
+    async def wait(self) -> str:
+        """Return when it has ended, and how."""
+        if self._child is not None:
+            code = await self._child.wait()
+            self._file.unlink(missing_ok=True)
+            return f"it ended with status {code}"
+        while self.alive:  # noqa: ASYNC110 - nobody else tells when a process ends that is not a child
+            await asyncio.sleep(_ALIVE_EVERY_S)
+        self._file.unlink(missing_ok=True)
+        return "it ended"
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self._signal(signal.SIGKILL)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write_text(f"{self.pid} {self._start}\n")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def _start_of(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot (proc_pid_stat(5)); 0 where none runs."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return _STOPPED
+    return _STOPPED if fields[0] == _ZOMBIE else int(fields[19])
+
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0

@@ -9,8 +9,7 @@ from typing import Final
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.arbiter.assignment_message import Assignment, encode_assignment
-from gputile.node.arbiter.usage_message import Spent, Totals, decode_usage
+from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, decode_usage, encode_assignment
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)

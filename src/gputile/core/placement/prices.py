@@ -33,6 +33,16 @@ _ROUNDS = 60
 _EPSILON = 1e-9
 
 
+def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
+    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of GPUs of these sizes, in MiB.
+
+    The larger of memory and compute counts, rounded up; above ``WHOLE_GPU`` it does not fit. Shape of ``sizes``.
+    """
+    memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
+    result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
+    return result
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What pods ask for: one entry a kind of request, arrays of shape [kinds]."""
