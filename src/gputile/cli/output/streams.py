@@ -125,9 +125,7 @@ def write_json(value: Any) -> None:
 
     import msgspec
 
-    from gputile.api.old_json_keys import with_old_keys
-
-    text = msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
     if not _takes(text):  # characters beyond ASCII are in texts only
         text = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
     write(text)
@@ -137,8 +135,7 @@ def write_yaml(value: Any) -> None:
     """Print a result as YAML, with the keys that its JSON has."""
     import msgspec
 
-    from gputile.api.old_json_keys import with_old_keys
     from gputile.cli.output.yaml_text import yaml_text
 
-    plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))
+    plain = msgspec.json.decode(msgspec.json.encode(value))
     write(yaml_text([plain]))

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
-from gputile.cli.parsing.old_options import CommandWithOldOptions
 from gputile.cli.parsing.usage import PlainUsage
 
 
-class Command(PlainUsage, CommandWithOldOptions):
+class Command(PlainUsage, TyperCommand):
     """A command as people meet it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
