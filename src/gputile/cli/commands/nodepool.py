@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli.options import candidates
-from gputile.cli.options.option import option
+from gputile.cli.options.common import option, takes
 from gputile.cli.output.streams import NOT_PLACED, fail, note, write
-from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool
@@ -130,7 +129,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _yaml(file: "File") -> str:
-    from gputile.cli.output.yaml_text import yaml_text
+    from gputile.cli.output.streams import yaml_text
 
     return yaml_text(file.documents, width=80)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.option import option
+from gputile.cli.options import candidates
+from gputile.cli.options.common import namespace, option
 from gputile.cli.output.streams import fail, note
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ InstalledIn = Annotated[
         "NAMESPACE",
         "Where gputile is installed; a live cluster's configuration is there.",
         autocompletion=candidates.namespaces,
-        callback=namespaces.namespace,
+        callback=namespace,
     ),
 ]
 

@@ -102,7 +102,6 @@ def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubecon
     assert shown("-n", "team", "-A") == (["two", "one"], 8 * GIB)
 
 
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_watching_shows_what_has_changed_until_an_interrupt(
     server: FakeApiServer, kubeconfig: str, terminal: bool

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.cli.output.yaml_text import yaml_text
+from gputile.cli.output.streams import yaml_text
 from gputile.support.yaml_loader import load_document
 
 ODD = ["1e5", "0e0", "0o17", "08", "1_000", "0b1", "0x1F", "+1", "y", "N", "on", "~", "null", "", ".inf", "1:30"]
