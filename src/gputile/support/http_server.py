@@ -20,7 +20,7 @@ from typing import Final, cast
 from aiohttp import StreamReader, web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.support.listening import bind_port
 
 log = logging.getLogger(__name__)

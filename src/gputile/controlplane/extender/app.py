@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gputile.api.conversion import ConversionError, decode
+from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.extender import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -17,8 +17,7 @@ from gputile.api.extender import (
     ExtenderPreemptionArgs,
     FilterResult,
 )
-from gputile.api.json_size import has_more_items
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady

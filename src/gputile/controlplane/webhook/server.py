@@ -13,14 +13,14 @@ from pathlib import Path
 from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.webhook.app import review_app
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.core.devices.node_type import node_types_of
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import BodyReader, Server, ServerLimits, holding, monitoring_routes, routed
 from gputile.support.metrics import LoopLag

@@ -15,9 +15,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MIG_PREFIX, UNSAFE_ACCESS_LABEL
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import asks_for_gpu
-from gputile.core.admission.json_patch import apply_patch
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, apply_patch
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.admission.defaults import with_defaults
 from gputile.tools.simulator.admission.limit_ranges import (

@@ -12,7 +12,7 @@ import msgspec
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Toleration
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
-from gputile.core.placement.node_reasons import told_of
+from gputile.core.placement.fit_refusal import told_of
 
 _UNTOLERATED = "node(s) had untolerated taint"
 _UNSELECTED = "node(s) didn't match the template's node affinity/selector"

@@ -21,7 +21,6 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import unsupported
-from gputile.core.devices.advertised import model_labels, resources_for_mode
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -31,6 +30,8 @@ from gputile.core.devices.inventory import (
     InventoryError,
     check_inventory,
     encode_inventory,
+    model_labels,
+    resources_for_mode,
 )
 from gputile.tools.simulator.documents.cluster_description import (
     API_VERSION,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.kube_predicates.node_refusals import NodeRefusals
-from gputile.core.placement.node_reasons import NAMES_SHOWN, some, told_of_first
+from gputile.core.kube_predicates.node_answers import NodeRefusals
+from gputile.core.placement.fit_refusal import NAMES_SHOWN, some, told_of_first
 from gputile.tools.simulator.scheduling.refusals import ToldRefusal
 
 _SHOWN = 10

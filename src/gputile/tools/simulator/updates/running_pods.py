@@ -18,10 +18,9 @@ import msgspec
 from gputile.api.core import Container, Pod, Toleration
 from gputile.api.quantity import parse_quantity
 from gputile.api.well_known import GANG_GATE, GPU_COUNT_LABEL, GPU_RESOURCES
-from gputile.core.kube_predicates.disks import disks
-from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.inter_pod import hard_spread
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
 from gputile.tools.simulator.cluster.autoscaled import targets
 from gputile.tools.simulator.cluster.intake import MAKERS
 from gputile.tools.simulator.cluster.owners import Owner, owner_in, owner_of

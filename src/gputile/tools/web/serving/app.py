@@ -15,9 +15,9 @@ from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
+from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.listing import list_all
+from gputile.kube.objects import list_all
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.tools.simulator.explanation.answer import ExplainAnswer, whereabouts
 from gputile.tools.web.access.login import RIGHTS, SECRET

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.metrics import MetricsRegistry
