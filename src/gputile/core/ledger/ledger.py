@@ -140,7 +140,6 @@ class Ledger:
             self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
-        """Take CPU and memory from nodes, or give them back."""
         for node, host in changes:
             row = self.row_of.get(node)
             if row is not None:
@@ -296,6 +295,11 @@ class Ledger:
     def node_info(self, row: int) -> NodeInfo | None:
         """Return what the node in a row says of itself, None for an empty row."""
         return self._table.node_info(row)
+
+    def info_of(self, name: str) -> NodeInfo | None:
+        """Return what a node says of itself, None for one that is not known."""
+        row = self.row_of.get(name)
+        return self._table.node_info(row) if row is not None else None
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         """Yield the rows in use, by the nodes' names."""

@@ -277,6 +277,5 @@ def _wanted(shape: Shape) -> ServingMode:
 
 
 def _count(gpus: Bool) -> Int64:
-    """Return how many GPUs of each row are true."""
     counts: Int64 = gpus.sum(axis=1, dtype=np.int64)
     return counts

@@ -191,11 +191,12 @@ class EvictionLosses:
         """Return how many MiB each GPU of a node has, and how many pods have each whole GPU in turns."""
         known = self._totals.get(node)
         if known is None:
-            row = self._ledger.row_of.get(node)
-            info = self._ledger.node_info(row) if row is not None else None
-            gpus = info.inventory.gpus if info is not None else ()
-            totals = {gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(gpus)} if info is not None else {}
-            known = self._totals[node] = totals, info.replicas if info is not None else 0
+            info = self._ledger.info_of(node)
+            known = self._totals[node] = (
+                ({gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(info.inventory.gpus)}, info.replicas)
+                if info is not None
+                else ({}, 0)
+            )
         return known
 
 
