@@ -198,18 +198,6 @@ def test_whole_cards_are_planned_over_nodes() -> None:
     assert found.loss.pods == 4
 
 
-def test_a_gang_leaves_whole_or_down_to_what_it_needs() -> None:
-    cluster = Cluster(node("a"), node("b"))
-    for i in range(4):
-        cluster.add(f"v{i}", "ab"[i // 2], [i % 2], 10, gang="victims", size="3")
-    one = cluster.choose(*gang(1, 12))
-    assert one is not None
-    assert len(one.evicted) == 1, "the gang goes on with three"
-    two = cluster.choose(*gang(2, 12))
-    assert two is not None
-    assert set(two.evicted) == set(cluster.pods), "with two it could not"
-
-
 @pytest.mark.parametrize("leaves", ["", "2027-01-15T07:00:00Z", "2027-01-15T23:00:00Z"])
 def test_a_gang_leaves_whole_though_one_of_its_pods_never_goes(leaves: str) -> None:
     """That pod should be gone for an hour (its node is lost, say), or has many hours left."""

@@ -324,19 +324,6 @@ def test_a_gang_leaves_whole_and_counts_so(by_object: bool) -> None:
     assert cluster.choose(pod("high", mem=15), forbidden=("s0",)) is None, "one of the gang may not be made to leave"
 
 
-def test_a_gang_lets_go_whom_it_does_not_need() -> None:
-    cluster = Cluster([two_gpus("a"), two_gpus("b")])
-    for i, node in enumerate(("a", "a", "b", "b")):
-        labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"}
-        cluster.add(f"g{i}", node, [i % 2], 10, age_s=1000 - i, labels=labels)
-    choice = cluster.choose(pod("high", mem=15))
-    assert choice is not None
-    assert choice.evicted == ("g3",)
-    after = cluster.choose(pod("higher", mem=15), evicted=["g3"], forbidden=["g0"])
-    assert after is not None
-    assert after.evicted == (), "the GPU of the one that leaves is there"
-
-
 def gang_of_four(labels: dict[str, str]) -> Cluster:
     """Four pods of a gang, the shortest and the longest running on GPU 0, the others on GPU 1."""
     cluster = Cluster([two_gpus()])
@@ -372,20 +359,6 @@ def test_a_gang_by_pod_group_lets_go_whom_its_group_does_not_need() -> None:
         choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
         assert choice is not None
         assert len(choice.evicted) == len({*choice.evicted}) == evicted
-
-
-def test_the_one_pod_that_a_gang_lets_go_leaves_the_gpu_that_needs_it() -> None:
-    """On GPU 0 another one could leave, at a higher cost; GPU after GPU the gang's would leave there."""
-    cluster, labels = Cluster([two_gpus(), two_gpus("b")]), {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}
-    cluster.add("v0", "n", [0], 8, labels=labels)
-    cluster.add("s0", "n", [0], 7, cost=5)
-    cluster.add("v1", "n", [1], 8, age_s=9, labels=labels)
-    cluster.add("t1", "n", [1], 7, priority=10)
-    cluster.add("v2", "b", [0], 15, priority=10, labels=labels)
-    cluster.add("t2", "b", [1], 15, priority=10)
-    choice = cluster.choose(pod("high", mem=14, count=2))
-    assert choice is not None
-    assert sorted(choice.evicted) == ["s0", "v1"]
 
 
 gang_pods = st.lists(
