@@ -5,7 +5,7 @@ is the ledger"). Whatever order events come in, the state depends only on the la
 is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Set
 from typing import assert_never
 
 import msgspec
@@ -77,7 +77,10 @@ class Ledger:
                 self._release(uid)
                 self._charge(self._non_gpu_pods.drop(uid))
             case PodsReplaced(pods, unreadable):
-                self._pods_replaced(pods, unreadable)
+                for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
+                    pass
+                for pod in pods:
+                    self._pod_applied(pod)
             case NodeApplied(node):
                 self._node_applied(node)
             case NodeDeleted(name):
@@ -166,12 +169,6 @@ class Ledger:
         if held is not None and held.reserved:
             self._release(uid)
 
-    def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
-        for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
-            pass
-        for pod in pods:
-            self._pod_applied(pod)
-
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, what pods have that a list no longer names; ``there`` are the UIDs of those that it names.
 
@@ -252,17 +249,13 @@ class Ledger:
             if not self._table.take(row, booking):
                 self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
-        if self._table.groups > self._most_groups:
-            self._forget_groups()
+        if self._table.groups > self._most_groups:  # namespaces come and go
+            self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
+            self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _restate(self, booking: Booking) -> None:
         """Replace a booking by one that differs only in how certain it is."""
         self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
-
-    def _forget_groups(self) -> None:
-        """Forget trust groups that hold nothing any more: namespaces come and go."""
-        self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
-        self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)

@@ -29,7 +29,6 @@ from gputile.core.scheduling.victim_cover import NodeCovering
 from gputile.core.scheduling.victim_groups import (
     LEAVING,
     NOTHING,
-    Cover,
     EvictionBudget,
     FreedAmounts,
     GpuCovering,
@@ -153,15 +152,10 @@ def choose_victims(
             break
         cover = node.best(min(left, _SEARCHED_PER_NODE))
         left -= node.searched
-        choice = _choice(name, cover) if cover is not None else None
-        if choice is not None and (best is None or choice.loss < best.loss):
-            best = choice
+        if cover is not None and (best is None or cover.loss < best.loss):
+            best = VictimChoice(name, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
         yield
     return best
-
-
-def _choice(node: str, cover: Cover) -> VictimChoice:
-    return VictimChoice(node, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
 
 
 class EvictionLosses:
