@@ -9,8 +9,6 @@ affinity is a rule that it understands.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from gputile.api.affinity import Affinity, NodeSelectorRequirement
 from gputile.api.core import Pod
 from gputile.core.admission.legacy_forms import Rewriting
@@ -41,7 +39,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 
 def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]) -> Iterator[Operation]:
     """Yield what adds the requirements to each of the terms, of which a node has to meet one."""
-    required: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": msgspec.to_builtins(wanted)}]}
+    required: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]}
     if affinity is None:
         yield Operation("add", _NODE_AFFINITY[:2], {"nodeAffinity": {_REQUIRED: required}})
     elif affinity.node_affinity is None:
@@ -51,8 +49,12 @@ def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirem
     else:
         for i, term in enumerate(affinity.node_affinity.required.node_selector_terms):
             path = (*_NODE_AFFINITY, _REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
-            missing = msgspec.to_builtins([each for each in wanted if each not in term.match_expressions])
+            missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
             if term.match_expressions:
                 yield from (Operation("add", (*path, "-"), each) for each in missing)
             elif term.match_fields and missing:  # a term without any requirement holds for no node
                 yield Operation("add", path, missing)
+
+
+def _as_json(requirement: NodeSelectorRequirement) -> dict[str, Any]:
+    return {"key": requirement.key, "operator": requirement.operator, "values": list(requirement.values)}
