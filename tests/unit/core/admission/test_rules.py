@@ -123,7 +123,7 @@ REFUSED = {
     ),
     "mps pipe": (pod(GPU, container=env("CUDA_MPS_PIPE_DIRECTORY", value="/x")), ["environment"]),
     "mps limit": (pod(GPU, container=env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", value="0=80G")), ["environment"]),
-    "limits": (pod(GPU, container=env("GPUTILE_LIMITS", value="/x")), ["environment"]),
+    "limits": (pod(GPU, container=env("GPUTILE_LIMITS", value="none")), ["environment"]),
     "privileged": (pod(GPU, container=secure(privileged=True)), ["privileged"]),
     "sys_admin": (pod(GPU, container=secure(capabilities={"add": ["SYS_ADMIN"]})), ["privileged"]),
     "open by handle": (pod(GPU, container=secure(capabilities={"add": ["DAC_READ_SEARCH"]})), ["privileged"]),

@@ -100,6 +100,17 @@ def test_compute_decides_between_gpus_of_equal_memory_m9(placement: str, gpu: in
     assert chosen(ledger, 1, core=5) == [gpu]
 
 
+@pytest.mark.requirement("G3")
+def test_of_gpus_in_turns_a_pod_gets_the_one_that_the_fewest_share() -> None:
+    ledger = ledger_of(gpu_node(sizes=V100, replicas=3))
+    for uid, gpu in (("a", 0), ("b", 1), ("c", 1)):
+        book(ledger, uid, "n", share(f"GPU-n-{gpu}", V100[gpu], 100), whole=True)
+    (state,) = [state for _, state in states(ledger)]
+    shape = request_of(pod(asks={"nvidia.com/gpu": 2})).shape
+    group = ledger.group_number(shape.trust_group)
+    assert [gpu.gpu.index for gpu in choose_gpus(state, shape, group) or ()] == [0, 2]
+
+
 def scores_of(ledger: Ledger, policy: str, **limits: int) -> dict[str, int]:
     shape, every = request_of(pod(asks=limits)).shape, slice(0, ledger.node_arrays.rows)
     full = vectorized.fullness(ledger.node_arrays, shape, 1, every)
