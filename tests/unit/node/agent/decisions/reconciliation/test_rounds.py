@@ -10,7 +10,6 @@ from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.events import EventTime, PodsListed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
-    CorrectLimits,
     Instruction,
     RemoveOthers,
     SaveCheckpoint,
@@ -21,7 +20,6 @@ from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, Reconcil
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import Listing
-from tests.fakes.devicetable import let_start
 from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
 
 pytestmark = pytest.mark.requirement("B1")
@@ -100,18 +98,6 @@ def test_files_of_a_pod_that_is_admitted_while_corrections_are_written_stay() ->
     assert isinstance(done, RemoveOthers)
     assert done.directories == state.device_table.directories()
     assert len(done.directories) == 2
-
-
-def test_limits_of_what_was_let_start_are_looked_at() -> None:
-    state, started = admitted(), frozenset({"uid-a-main"})
-    comparison = Reconciliation(state)
-    let_start(state.device_table, "uid-a-main")
-    comparison.listed(event(listed(GPU_MEMORY, a=IDS), started=started))
-    (limits, _) = comparison.tidied(synced=True)
-    assert isinstance(limits, CorrectLimits)
-    assert (limits.directory, limits.limits.pod) == ("uid-a-main", "a")
-    comparison.listed(event(listed(GPU_MEMORY, a=IDS)))
-    assert kinds(comparison.tidied(synced=True)) == [RemoveOthers], "the machine has started anew"
 
 
 def test_a_complaint_is_told_once_it_lasts() -> None:
