@@ -66,7 +66,7 @@ async def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path)
 async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withdrawn(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        here.agent.parts.steps.mode.closed_for = 3600.0
+        here.agent.mode.closed_for = 3600.0
         here.cluster.relabel({MODE_LABEL: "topology"})
         await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
         here.cluster.create(simple_pod("a", container(mem=4)))
@@ -114,7 +114,7 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
         here.cluster.create(simple_pod("first", container(asks={WHOLE_GPU: 1})))
         await here.until_running(1)
         here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"), node=NODE)
-        await here.until(lambda: len(here.agent.parts.allocation_state.device_table) == 2)
+        await here.until(lambda: len(here.agent.allocation_state.device_table) == 2)
         await asyncio.sleep(1.0)
         assert here.pod("other/stranger").status.phase in ("", "Pending")
         assert here.failed == {}

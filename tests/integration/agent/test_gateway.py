@@ -112,7 +112,7 @@ async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
         await here.until_offered(GPU_MEMORY, 60)
         older = here.running()
         await here.start_younger_agent()
-        await here.until(here.agent.parts.links.kubelet.registered.is_set)
+        await here.until(here.agent.kubelet.registered.is_set)
         await here.stop_agent()
         with pytest.raises(gateway.AbandonedError):
             async with asyncio.timeout(20):

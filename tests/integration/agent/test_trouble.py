@@ -40,7 +40,7 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         await here.until(lambda: here.disagreements() == [])
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
-        registry = here.agent.parts.monitoring.metrics.registry
+        registry = here.agent.metrics.registry
         assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
         assert here.failed == {}
 
@@ -70,7 +70,7 @@ async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -
         await here.stop_agent()
         (here.host_paths.state / "checkpoint.json").unlink()
         await here.start_agent()
-        await here.until(here.agent.parts.links.kubelet.registered.is_set)
+        await here.until(here.agent.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.5)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -104,15 +104,15 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.parts.allocation_state.device_table
-        prefer = here.agent.parts.steps.handler.preferred
+        (stale,) = here.agent.allocation_state.device_table
+        prefer = here.agent.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.parts.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
+            here.agent.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
             return ids
 
-        monkeypatch.setattr(here.agent.parts.steps.handler, "preferred", prefer_and_forget)
+        monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
         here.kubelet.finish(here.pod("default/ended").metadata.uid)
         both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
         here.cluster.create(both)

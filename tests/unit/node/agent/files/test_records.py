@@ -28,7 +28,7 @@ from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
 from tests.oddfiles import ODD
-from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
+from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 
 def records_in(directory: Path) -> Records:

@@ -54,10 +54,10 @@ class Reconciliation:
             return None
         self._before = tuple(state.device_table)
         if event.synced:
-            sync_with_listing(state, event.listing, event.at.unix_ns)
-        found = differences(state, event.listing, event.at.unix_ns, synced=event.synced)
+            sync_with_listing(state, event.listing, event.now_ns)
+        found = differences(state, event.listing, event.now_ns, synced=event.synced)
         self._differs = bool(found)
-        return self._lasting(found, event.at.monotonic)
+        return self._lasting(found, event.now)
 
     def corrected(self, *, mine: bool) -> list[Instruction]:
         """Return what follows on corrections: new devices get their time, are written down, and are told."""

@@ -7,7 +7,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.events import EventTime, PodsListed
+from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -20,7 +20,7 @@ from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, Reconcil
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import Listing
-from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
+from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 pytestmark = pytest.mark.requirement("B1")
 
@@ -28,7 +28,7 @@ IDS = ("g0-00000", "g0-00001")
 
 
 def event(listing: Listing, *, now: float = 0.0, started: frozenset[str] = frozenset()) -> PodsListed:
-    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, at=EventTime(now, 9))
+    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, now=now, now_ns=9)
 
 
 def admitted() -> AllocationState:
