@@ -217,6 +217,24 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
         prestart(here, GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
 
 
+@pytest.mark.requirement("M4")
+def test_who_was_only_guessed_does_not_start() -> None:
+    """PodResources was silent, so the IDs went to the one known pod that asks for so many; another one has them."""
+    ids = tuple(encode(0, slot) for slot in range(2))
+    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
+    grant, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
+    with pytest.raises(NotYet, match="the kubelet does not list its pods"):
+        prestart(here, GPU_MEMORY, ids, None, 2)
+    of_another = listed(GPU_MEMORY, b=ids)
+    with pytest.raises(NotYet, match="for pod default/b, which is not known yet"):
+        prestart(here, GPU_MEMORY, ids, of_another, 3)
+    late = known("b", GPU_MEMORY, 2)
+    here.pods[late.key] = late
+    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, of_another, 4)] == ["b"]
+    let_start(here.device_table, grant.directory)
+    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, None, 5)] == ["b"], "it has been started"
+
+
 @pytest.mark.requirement("M4", "U3")
 def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount() -> None:
     """The API server does not say what the pod is, and says later that its unit is another one."""
