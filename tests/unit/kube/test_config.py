@@ -4,8 +4,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import signal
 import stat
 import sys
 from datetime import UTC, datetime
@@ -22,7 +20,6 @@ from gputile.kube.config import Access, load_access
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.proxies import Proxy
-from gputile.support import bounded_files
 from tests.localcluster.certificates import Authority
 from tests.oddfiles import ODD
 
@@ -207,6 +204,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
                 "https://a:99999",
                 "https://a:0",
                 "https://a:b",
+                "https://a..b",
                 "ftp://a",
                 "a:6443",
                 "//a",
@@ -286,11 +284,8 @@ ODD_FILES = [("device", "larger than"), ("directory", "directory"), ("pipe", "pi
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize(("kind", "why"), ODD_FILES)
 @pytest.mark.parametrize("field", ["tokenFile", "client-certificate", "client-key", "certificate-authority", "config"])
-async def test_whatever_stands_in_a_files_place_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, kind: str, why: str
-) -> None:
+async def test_whatever_stands_in_a_files_place_is_said(tmp_path: Path, field: str, kind: str, why: str) -> None:
     """A device has no end, and nobody writes to the pipe."""
-    monkeypatch.setattr(bounded_files.read_bounded, "__defaults__", (0.05,))
     pair = Authority(tmp_path).client("client", "gputile")
     ODD[kind](tmp_path / "odd")
     user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)} if "client" in field else {}
@@ -420,7 +415,6 @@ HOSTILE = {
     "child": ("sleep 100 & sleep 100", "no credential within 0.5 s"),
     "killed": ("kill -9 $$", "was ended by signal 9"),
     "empty": ("exit 0", "no ExecCredential"),
-    "garbage": ("head -c 5000 /dev/zero", "no ExecCredential"),
 }
 
 
@@ -462,14 +456,6 @@ async def test_a_hostile_exec_plugin_ends_in_time_with_its_children(tmp_path: Pa
     with pytest.raises(ConfigError, match=f"exec plugin {tmp_path}/plugin .*{why}"):
         await access.credentials.current()
     await gone(tmp_path)
-
-
-@pytest.mark.anyio
-async def test_a_child_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
-    section = script(tmp_path, f"sleep 100 &\necho $! > {tmp_path}/child\necho '{json.dumps(answer(token='t'))}'")
-    found = await credential(load(tmp_path, document({"exec": section})))
-    assert found.authorization == "Bearer t"
-    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # a process that keeps logins is left alone
 
 
 @pytest.mark.anyio

@@ -9,8 +9,7 @@ import sys
 
 import uvloop
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.config import load_access
 from gputile.kube.errors import ConfigError
 from gputile.node.agent.files.allocation_files import StateError

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.decisions.answers.allocate import PIPE_ENV, GpuUuids, daemon_name
 from gputile.node.agent.files.mounts import is_nosuid
 from gputile.support.files import read_whole

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.arbiter.agent_messages import AssignmentError, Used, decode_assignment, encode_usage
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
 

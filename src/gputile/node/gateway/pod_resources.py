@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 
 log = logging.getLogger(__name__)
 

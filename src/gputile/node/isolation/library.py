@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node import native_layouts
 from gputile.support.files import UnusableFileError, read_whole, write_whole
 

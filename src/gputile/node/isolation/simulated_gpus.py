@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.native_layouts import (
     SIMULATED_GPU,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.decisions.answers.cdi import (
     FILE_NAME,
     LIBRARIES,

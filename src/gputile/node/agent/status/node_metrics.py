@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.status.container_use import PROC, ContainerUse
 from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots

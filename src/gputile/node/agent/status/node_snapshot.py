@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gputile.api.core import container_ids, ended_containers
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase

@@ -25,7 +25,7 @@ not names. The number of listed IDs never exceeds that of the smallest unit in u
 from collections.abc import Iterable, Set
 from itertools import count, islice
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, advertised_units
 from gputile.node.agent.state.device_ids import encode

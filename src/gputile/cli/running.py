@@ -1,0 +1,86 @@
+"""Runs what does not end by itself: services, views that are watched, and work that has to put things away."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from gputile.cli.output.streams import fail, note, write
+from gputile.cli.output.terminal import note_line, redraws
+
+LOOK_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it again whenever it has changed; an interrupt ends it.")
+]
+T = TypeVar("T")
+
+
+def watched(first: T, look: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
+    """Show ``first``, then what ``look`` returns as often as it differs. It does not return: an interrupt ends it.
+
+    ``redraw`` has a terminal show the latest alone; what is no terminal gets one after the other. While the cluster
+    cannot be read, one line below says so.
+    """
+    found, why, clear = first, "", redraw and redraws()
+    is_new = True
+    while True:
+        if clear:
+            write(_CLEAR)
+        if clear or is_new:
+            show(found)
+        if why:
+            (note_line if clear else note)(why)
+        before = found, why
+        while (found, why) == before:
+            time.sleep(LOOK_EVERY_S)
+            found, why = _looked(look, found)
+        is_new = found != before[0]
+        if before[1] and not why and not clear:
+            note("the cluster can be read again")
+
+
+def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
+    """Return what there is now and "", or what is known and why that is all."""
+    from gputile.cli.reads.bounded_reads import Unreadable, looking_again
+
+    try:
+        with looking_again():
+            return look(), ""
+    except Unreadable as error:
+        return known, str(error)
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it ends; leave with an error where it cannot have its ports."""
+    import uvloop
+
+    from gputile.support.ports import PortError
+
+    try:
+        uvloop.run(service)
+    except PortError as error:
+        fail(str(error))
+
+
+def unwind_on_signals(stop: Callable[[], None]) -> None:
+    """Have a signal that ends programs call ``stop``, which ends child processes, and unwind: what is open is closed.
+
+    A second signal does not disturb that. One that the parent has ignored stays so.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        stop()
+        sys.exit(128 + number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    handled = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, end)

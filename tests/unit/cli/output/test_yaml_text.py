@@ -1,0 +1,38 @@
+"""What is written as YAML reads back as what it was, for readers in Go too."""
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.cli.output.streams import yaml_text
+from gputile.support.yaml_loader import load_document
+
+ODD = ["1e5", "0e0", "0o17", "08", "1_000", "0b1", "0x1F", "+1", "y", "N", "on", "~", "null", "", ".inf", "1:30"]
+ODD += ["2026-01-31", "<<", "=", "-", "---", "a: b", "# a", " a", "a\nb", "a\x85b", "a\u2028b", "é", "\x1b[0m", "*a"]
+ODD += ["&a", "!a", "%a", "@a", "`a", "a" * 200 + " b"]
+TEXTS = (st.sampled_from(ODD) | st.text()).filter(lambda text: "\ufeff" not in text)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_what_is_written_is_read(value: Any) -> None:
+    assert load_document(yaml_text([value])) == value
+    assert yaml.safe_load(yaml_text([value])) == value
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_texts_stay_texts_also_as_keys_and_in_folded_lines(text: str) -> None:
+    assert load_document(yaml_text([{text: [text]}], width=80)) == {text: [text]}
+
+
+def test_plain_words_have_no_quotes() -> None:
+    assert yaml_text([{"name": "node-1", "mib": 15360, "when": "no more than 1e5 fit"}, "é"]) == (
+        "name: node-1\nmib: 15360\nwhen: no more than 1e5 fit\n--- é\n...\n"
+    )
