@@ -18,6 +18,7 @@ from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
@@ -284,3 +285,17 @@ def test_both_resources_of_a_container_come_from_one_gpu_or_it_does_not_start() 
     for resource, given in ((GPU_CORE, core), (GPU_MEMORY, memory)):
         with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
             prestart(here, resource, given, listing, 3)
+
+
+@pytest.mark.requirement("B6", "G5")
+def test_ids_of_a_sick_gpu_are_refused_and_those_beside_a_stranger_are_waited_for() -> None:
+    here = node(Mode.SHARE, known("a", GPU_MEMORY, 1), known("b", GPU_MEMORY, 1))
+    DeviceAllocator(here, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ("g0-00000",))
+    (held,) = here.device_table
+    here.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(held, trust_group="strangers"))
+    with pytest.raises(Occupied, match="GPU 0 is used by pod default/a of another trust group"):
+        DeviceAllocator(here, listed(GPU_MEMORY, b=()), 100.0, 2).allocate(GPU_MEMORY, ("g0-00001",))
+    sick = tuple(msgspec.structs.replace(gpu, healthy=gpu.index == 0) for gpu in GPUS)
+    here.node_config = NodeConfig(Inventory(sick, mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024))
+    with pytest.raises(AllocationConflict, match="GPU 1 is unhealthy"):
+        DeviceAllocator(here, listed(GPU_MEMORY, b=()), 200.0, 3).allocate(GPU_MEMORY, ("g1-00000",), may_wait=True)
