@@ -23,7 +23,6 @@ from gputile.support.ports import PortError
 
 
 def main() -> None:
-    """Run the agent."""
     settings, token = decode_settings(sys.argv[1]), sys.argv[2]
     link = socket.socket(fileno=int(os.environ.pop(LINK)))
     link.set_inheritable(False)

@@ -97,7 +97,6 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def main() -> None:
-    """Run the arbiter."""
     parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Hand out time on this node's GPUs.")
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node holds")
     parser.add_argument(

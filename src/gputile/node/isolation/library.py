@@ -71,7 +71,6 @@ def place_in(directory: Path, content: bytes) -> Installed:
 
 
 def place_named(directory: Path, version: str) -> Installed:
-    """Return the place of a version of the library under ``directory``."""
     return Installed(directory / version / NAME, directory / version / _PRELOAD)
 
 

@@ -45,7 +45,6 @@ def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
 
 
 def free_slots(held: Set[int], free: int) -> tuple[int, ...]:
-    """Return the ``free`` lowest slots that are not ``held``."""
     return tuple(islice((slot for slot in count() if slot not in held), free))
 
 
