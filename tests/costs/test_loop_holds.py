@@ -10,7 +10,6 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controlplane import event_loop
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.pod_requests import HostResources

@@ -214,10 +214,12 @@ async def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only()
 
 
 @pytest.mark.anyio
-async def test_two_binds_of_one_pod_at_once_are_one() -> None:
-    bench = Bench(Fate.OK, Fate.OK)
+@pytest.mark.parametrize("fate", [Fate.OK, Fate.REFUSED])
+async def test_of_two_binds_of_one_pod_at_once_the_second_waits_for_the_first(fate: Fate) -> None:
+    bench = Bench(fate, Fate.OK)
     pod = bench.create("p")
-    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [True, True]
+    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [fate is Fate.OK, True]
+    assert bench.cluster.pods["default", "p"].spec.node_name == "a"
     assert bench.used() == {"a": 5, "b": 0}
 
 
