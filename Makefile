@@ -76,7 +76,7 @@ REPOSITORY_OPTION = $(if $(REPOSITORY), '--repository=$(REPOSITORY)')
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; REPOSITORY=... is its name
 	@$(BIN)/python -m release image$(REPOSITORY_OPTION)
 
-release: $(STAMP) ## all that people take in dist/, each file tried; from URL=https://..., the image by REPOSITORY=...
+release: $(STAMP) ## all that people take in dist/; from URL=https://..., the image by REPOSITORY=...
 	@$(BIN)/python -m release all$(if $(URL), '--url=$(URL)')$(REPOSITORY_OPTION)
 
 version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: changes/ into CHANGELOG.md, the number wherever it stands
@@ -99,9 +99,8 @@ soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PAR
 bench: $(STAMP) ## the benchmarks, as ratios within one run
 	@$(BIN)/python -m benchmarks
 
-growth: $(STAMP) ## measure how costs grow with the cluster, and draw it in the documentation
+growth: $(STAMP) ## measure how costs grow with the cluster, and print the tables of docs/reference/benchmarks.md
 	@$(BIN)/python -m benchmarks.growth
-	@$(BIN)/python -m docs.generator
 
 cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 	@$(BIN)/python -m tests.localcluster

@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, told in (
-        ("all", "every artefact, their checksums, and a trial of each"),
+        ("all", "every artefact, their checksums, and a trial of the plugins and the wheel"),
         ("image", "the container image as an OCI archive, and its bill of materials"),
     ):
         command = commands.add_parser(name, help=told)

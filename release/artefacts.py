@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,6 @@ from release.image import build_image
 from release.python_packages import build_distribution, console_scripts, environment, install, slim
 from release.sources import Sources
 
-SUMS: Final = "SHA256SUMS"
 # kubectl finds plugins by their file's name; krew's names have no "kubectl-".
 PLUGINS: Final = {
     "gputile": ("kubectl-gputile", "Share GPUs: why pods wait, what fits where, what the nodes do"),
@@ -71,9 +70,14 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
         for path in build(release, output):
             written.append(path)
             yield path
-    sums = output / SUMS
-    sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(written)))
-    yield sums
+    yield write_sums(output, written)
+
+
+def write_sums(output: Path, files: Iterable[Path]) -> Path:
+    """Write the checksums of ``files`` as sha256sum(1) reads them; return their path."""
+    sums = output / "SHA256SUMS"
+    sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(files)))
+    return sums
 
 
 def build_notes(release: Release, output: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, growth, metrics, names, reasons, requirements, schemas
+from docs.generator import commands, configuration, metrics, names, reasons, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
@@ -17,7 +17,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "configuration": configuration.render,
     "events": reasons.events,
     "exit-codes": reasons.exit_codes,
-    "growth": growth.render,
     "metrics": metrics.render,
     "requirements": requirements.render,
     "schemas": schemas.render,

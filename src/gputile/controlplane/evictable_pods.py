@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.well_known import POD_GROUP_LABEL
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState

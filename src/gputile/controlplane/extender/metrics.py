@@ -13,8 +13,8 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from gputile.api.core import Pod
+from gputile.api.quantity import MIB
 from gputile.api.reasons import EventReason
-from gputile.api.units import MIB
 from gputile.controlplane.event_loop import in_slices
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.request import RequestError, parse_request

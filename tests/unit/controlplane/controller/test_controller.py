@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings, watch_pod_groups

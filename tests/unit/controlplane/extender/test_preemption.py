@@ -8,7 +8,7 @@ import pytest
 from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.extender import preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.placement.steps import Steps

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,

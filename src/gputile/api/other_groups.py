@@ -1,9 +1,44 @@
-"""Defines the part of policy/v1 that gputile reads."""
+"""Defines the slim objects of other API groups than core: Leases, PodGroups and PodDisruptionBudgets."""
+
+from typing import Final
 
 import msgspec
 
 from gputile.api.affinity import LabelSelector
+from gputile.api.conversion import WireObject
 from gputile.api.core import ObjectMeta
+
+POD_GROUP_API: Final = "scheduling.x-k8s.io"
+POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"  # 404 where no kind of the group is installed
+POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
+
+
+class LeaseSpec(WireObject):
+    """coordination.k8s.io/v1 LeaseSpec: who holds it, None or "" for nobody, and how often it has changed hands."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(WireObject):
+    """coordination.k8s.io/v1 Lease."""
+
+    metadata: ObjectMeta
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class PodGroupSpec(msgspec.Struct, rename="camel", gc=False):
+    """The part of a PodGroup's spec that says how many pods start together."""
+
+    min_member: int = 0
+
+
+class PodGroup(msgspec.Struct, rename="camel", gc=False):
+    """scheduling.x-k8s.io/v1alpha1 PodGroup."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
 
 
 class _BudgetSpec(msgspec.Struct, rename="camel"):

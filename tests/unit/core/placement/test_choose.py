@@ -1,18 +1,25 @@
-"""Which GPU a pod gets: binpack fills one GPU before the next, spread takes the less used."""
+"""Which GPUs a pod gets and how good nodes are; the array kernels say the same as the scalar rules."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement import choose
-from gputile.core.placement.choose import choose_gpus, node_score
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.ledger.snapshot import NodeState, node_state
+from gputile.core.placement import choose, vectorized
+from gputile.core.placement.choose import HIGHEST_BINPACK, choose_gpus, node_score
+from gputile.core.placement.fit import fits, gpu_fits, refusal
+from gputile.core.placement.fit_refusal import FitRule
 from gputile.core.placement.vectorized import UNFIT
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
-
-pytestmark = pytest.mark.requirement("M9")
+from tests.examples import examples
+from tests.unit.core.placement.strategies import ledgers, requests
 
 GIB = 1024
 
@@ -67,17 +74,7 @@ def test_compute_decides_between_gpus_of_equal_memory_m9(placement: str, gpu: in
     assert chosen(ledger, 1, core=5) == [gpu]
 
 
-@pytest.mark.requirement("U3", "M9")
-def test_four_pods_of_one_gpu_each_fill_it_before_the_next_u3_m9() -> None:
-    ledger, order = ledger_with("binpack", [], V100), []
-    for i in range(6):
-        (gpu,) = chosen(ledger, 5)
-        order.append(gpu)
-        book(ledger, f"p{i}", "n", share(f"GPU-n-{gpu}", 5 * GIB))
-    assert order == [0, 0, 0, 1, 1, 1]
-
-
-def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
+def scores_of(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
     shape = request_of(pod(asks=limits)).shape
     return {
         node_info.name: node_score(node_state(ledger, row, node_info), shape, 1, policy, NO_HOST_RESOURCES)
@@ -85,31 +82,83 @@ def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
     }
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 @pytest.mark.parametrize("placement", ["binpack", "spread"])
 def test_a_lie_about_one_gpu_leaves_scores_in_range(placement: str, policy: str) -> None:
-    score = scores(ledger_with(placement, [(2**24, 100)], V100), policy, mem=1)["n"]
+    score = scores_of(ledger_with(placement, [(2**24, 100)], V100), policy, mem=1)["n"]
     assert score is not None
     assert UNFIT < score <= choose.HIGHEST_BINPACK
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize("limits", [{"mem": 2}, {"nvidia.com/gpu": 1}])
 @pytest.mark.parametrize("placement", ["binpack", "spread"])
 def test_the_clusters_policy_tells_full_nodes_from_empty_ones(placement: str, limits: dict[str, int]) -> None:
     mode = "cgpu" if "mem" in limits else ""
     ledger = ledger_of(*(gpu_node(name, mode=mode, placement=placement) for name in ("bare", "full")))
     book(ledger, "h", "full", share("GPU-full-0", 8 * GIB))
-    packed, spread = scores(ledger, "binpack", **limits), scores(ledger, "spread", **limits)
+    packed, spread = scores_of(ledger, "binpack", **limits), scores_of(ledger, "spread", **limits)
     if placement == "binpack" or "mem" not in limits:
         assert (packed["full"] or 0) > (packed["bare"] or 0)
         assert (spread["full"] or 0) < (spread["bare"] or 0)
 
 
+@pytest.mark.requirement("M9")
 def test_a_node_that_no_pod_fits_has_no_score() -> None:
-    assert scores(ledger_with("", [], V100), "binpack", mem=16) == {"n": None}
+    assert scores_of(ledger_with("", [], V100), "binpack", mem=16) == {"n": None}
 
 
 @pytest.mark.requirement("G6")
 def test_gpus_of_another_device_plugin_are_the_last_resort_g6() -> None:
     ledger = ledger_of(gpu_node(inventory="", allocatable={"nvidia.com/gpu": "8"}))
-    assert scores(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}
+    assert scores_of(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}
+
+
+def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
+    return [(row, node_state(ledger, row, node_info)) for row, node_info in ledger.nodes()]
+
+
+@settings(max_examples=examples(400))
+@given(ledgers(), requests(), st.sampled_from(["binpack", "spread"]))
+def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    emptier = policy == "spread"
+    arrays, host = ledger.node_arrays, request.host
+    everything, rows = slice(0, arrays.rows), np.arange(arrays.rows)
+    full = vectorized.fullness(arrays, request.shape, group, everything)
+    everywhere = vectorized.scores(arrays, full, everything, host, emptier=emptier)
+    copied = vectorized.fullness(arrays, request.shape, group, rows)
+    assert (vectorized.scores(arrays, copied, rows, host, emptier=emptier) == everywhere).all()
+    scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
+    expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
+    assert everywhere.tolist() == expected
+    assert all(-1 <= score <= HIGHEST_BINPACK for score in everywhere.tolist())
+
+
+@settings(max_examples=examples(400))
+@given(ledgers(), requests())
+def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: Request) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    broken = vectorized.rules(ledger.node_arrays, request.shape, slice(0, ledger.node_arrays.rows))
+    for row, node in states(ledger):
+        why = refusal(node, request, group)
+        assert (
+            (why is None) == fits(node, request.shape, group) == (choose_gpus(node, request.shape, group) is not None)
+        )
+        if why is not None:
+            assert why.text
+            assert broken[row] == (FitRule.NO_GPUS if why.rule is FitRule.BROKEN else why.rule)
+
+
+@given(ledgers(), requests())
+def test_chosen_gpus_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    for _, node in states(ledger):
+        chosen = choose_gpus(node, request.shape, group)
+        if chosen is None or node.serving_mode is ServingMode.OTHER_PLUGIN:
+            continue
+        assert len(chosen) == request.shape.gpus
+        assert all(gpu_fits(gpu, request.shape, node.info, group) for gpu in chosen)
+        indices = [gpu.gpu.index for gpu in chosen]
+        assert indices == sorted(set(indices))

@@ -1,10 +1,15 @@
-"""The pods of the node: what is news of them, and what only has another version."""
+"""The pods of the node, and the node: what is news of them, and what only has another version."""
 
 import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.api.core import Node, ObjectMeta, Pod
+from gputile.api.well_known import Mode
+from gputile.core.devices.inventory import Inventory
+from gputile.node.agent.decisions.events import NodeWatched, take_in
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import (
     PodCache,
     answered_pod,
@@ -13,6 +18,7 @@ from gputile.node.agent.state.known_pods import (
     remove_pod,
     replace_pods,
 )
+from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
@@ -110,3 +116,16 @@ def test_a_list_that_is_older_than_a_reading_says_nothing_of_what_was_read(book:
     assert apply_pod(book, version(young, 21, labels={"a": "b"}), CONFIGURATION)
     replace_pods(book, [POD], CONFIGURATION)
     assert not answered_pod(book, young, CONFIGURATION), "the watch had told of it, and a list is never older than that"
+
+
+def test_a_node_is_news_once() -> None:
+    config = NodeConfig(Inventory(()), EffectiveMode(Mode.SHARE, 1024))
+    here, node = (
+        AllocationState(Configuration(), config, DeviceTable()),
+        Node(metadata=ObjectMeta(name="n", resource_version="1")),
+    )
+    later = Node(metadata=ObjectMeta(name="n", resource_version="2"))
+    assert take_in(here, NodeWatched(node))
+    assert not take_in(here, NodeWatched(later))
+    assert here.node is later
+    assert take_in(here, NodeWatched(None))
