@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.admission import AdmissionReview
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod, PodCondition, SchedulingGate
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,

@@ -19,9 +19,8 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.conversion import ConversionError, decode
-from gputile.api.lease import Lease
-from gputile.api.timestamps import micro_timestamp_of
+from gputile.api.conversion import ConversionError, decode, micro_timestamp_of
+from gputile.api.other_groups import Lease
 from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound

@@ -20,14 +20,6 @@ class Proxy(NamedTuple):
     named_by: str
 
 
-class _ServerAddress(NamedTuple):
-    """Where an API server is; ``address`` is None where it has a name."""
-
-    host: str
-    port: int
-    address: _Address | None
-
-
 def environment_proxy(server: str, environ: Mapping[str, str]) -> Proxy | None:
     """Return the proxy for the URL ``server``, None where requests go directly."""
     url = urlsplit(server)
@@ -35,11 +27,12 @@ def environment_proxy(server: str, environ: Mapping[str, str]) -> Proxy | None:
     if variable is None:
         return None
     host = (url.hostname or "").lower()
-    place = _ServerAddress(host, url.port or _PORTS[url.scheme], _address(host))
-    if host == "localhost" or (place.address is not None and place.address.is_loopback):
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
         return None
     excepted = next((environ[name] for name in _spellings("no_proxy") if environ.get(name)), "")
-    if any(_names(rule.strip().lower(), place) for rule in excepted.split(",")):
+    port = str(url.port or _PORTS[url.scheme])
+    if any(_is_excepted(rule.strip().lower(), host, port, address) for rule in excepted.split(",")):
         return None
     proxy = environ[variable]
     return Proxy(proxy if "://" in proxy else f"http://{proxy}", variable)
@@ -49,19 +42,19 @@ def _spellings(variable: str) -> tuple[str, str]:
     return variable.upper(), variable
 
 
-def _names(rule: str, place: _ServerAddress) -> bool:
-    """Return whether an entry of NO_PROXY names a place: "*", a range, an address or a domain, these with a port."""
+def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
+    """Return whether an entry of NO_PROXY names a server: "*", a range, an address or a domain, these with a port."""
     if rule == "*":
         return True
     if "/" in rule:
-        return _is_within(rule, place.address)
+        return _is_within(rule, server_address)
     host, port = _with_port(rule)
-    if not host or port not in ("", str(place.port)):
+    if not host or port not in ("", server_port):
         return False
     if (address := _address(host)) is not None:
-        return address == place.address
+        return address == server_address
     domain = host.removeprefix("*") if host.startswith("*.") else host
-    return place.host.endswith(domain if domain.startswith(".") else f".{domain}") or place.host == domain
+    return server.endswith(domain if domain.startswith(".") else f".{domain}") or server == domain
 
 
 def _is_within(network: str, address: _Address | None) -> bool:

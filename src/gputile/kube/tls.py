@@ -1,4 +1,7 @@
-"""Defines the sections of a kubeconfig that a connection needs (``client-go``'s clientcmd/api/v1)."""
+"""Builds TLS settings towards one API server: whom to trust, and which client certificate to show.
+
+Where a certificate or key cannot be used, a ValueError says which field of the kubeconfig has it.
+"""
 
 import base64
 import ssl
@@ -6,53 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-import msgspec
-
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.support.bounded_files import read_bounded
 from gputile.support.files import read_whole
-
-
-class ClientConfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """Where an API server is, and whom to trust there. ``certificate_authority_data`` is PEM in base64."""
-
-    server: str
-    certificate_authority: str | None = None
-    certificate_authority_data: str | None = None
-    insecure_skip_tls_verify: bool = False
-    tls_server_name: str | None = None
-    proxy_url: str | None = None
-    extensions: list[dict[str, Any]] | None = None
-
-
-class ClientConfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """How to get in. The ``_data`` fields are PEM in base64; those that begin with ``as`` say as whom to act."""
-
-    client_certificate: str | None = None
-    client_certificate_data: str | None = None
-    client_key: str | None = None
-    client_key_data: str | None = None
-    token: str | None = None
-    token_file: str | None = msgspec.field(name="tokenFile", default=None)
-    username: str | None = None
-    password: str | None = None
-    as_: str | None = msgspec.field(name="as", default=None)
-    as_uid: str | None = None
-    as_groups: list[str] | None = None
-    as_user_extra: dict[str, list[str] | None] | None = None
-    exec: dict[str, Any] | None = None
-    auth_provider: dict[str, Any] | None = None
-
-
-class ClientConfigContext(msgspec.Struct, kw_only=True):
-    """A user at a cluster."""
-
-    cluster: str
-    user: str | None = None
-    namespace: str | None = None
-
 
 _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 
@@ -60,34 +21,32 @@ _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 M
 class ClusterTls:
     """Makes the TLS settings of one cluster; None throughout where the API server is reached by plain HTTP.
 
-    Where a certificate or key cannot be used, a ValueError says which field of the kubeconfig has it.
+    ``authority`` is a file, ``authority_data`` its content in base64, which counts where both are there.
     """
 
-    def __init__(self, cluster: ClientConfigCluster) -> None:
-        self._encrypted = cluster.server.startswith("https:")
-        self._insecure = cluster.insecure_skip_tls_verify
-        self.authority_data = cluster.certificate_authority_data or ""  # PEM in base64, as kubeconfigs hold it
-        if not self.authority_data and cluster.certificate_authority:
-            with _of("certificate-authority", cluster.certificate_authority):
-                self.authority_data = base64.b64encode(
-                    read_bounded(cluster.certificate_authority, _MOST_BYTES)
-                ).decode()
+    def __init__(self, server: str, authority: str | None, authority_data: str | None, *, insecure: bool) -> None:
+        self._encrypted = server.startswith("https:")
+        self._insecure = insecure
+        self.authority_data = authority_data or ""
+        if not self.authority_data and authority:
+            with _named("certificate-authority", authority):
+                self.authority_data = base64.b64encode(read_bounded(authority, _MOST_BYTES)).decode()
 
-    def of_user(self, user: ClientConfigUser) -> ssl.SSLContext | None:
-        """Return the settings with the client certificate of ``user``, if it has one."""
-        if user.client_certificate_data or user.client_key_data:
-            certificate = _decoded(user.client_certificate_data, "client-certificate-data")
-            with _of("client-certificate-data, client-key-data"):
-                return self.with_pem(certificate, _decoded(user.client_key_data, "client-key-data"))
-        if user.client_certificate:
-            context = self._context()
-            if context:
-                with _of("client-certificate, client-key", user.client_certificate, user.client_key or ""):
-                    for file in filter(None, (user.client_certificate, user.client_key)):
-                        read_whole(Path(file), _MOST_BYTES)  # OpenSSL would read a device for ever
-                    context.load_cert_chain(user.client_certificate, user.client_key, _no_pass_phrase)
-            return context
-        return self._context()
+    def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
+        """Return the settings with a client certificate and its key from files; both may be in one."""
+        context = self.without_certificate()
+        if context is not None:
+            with _named("client-certificate, client-key", certificate, key or ""):
+                for file in filter(None, (certificate, key)):
+                    read_whole(Path(file), _MOST_BYTES)  # OpenSSL would read a device for ever
+                context.load_cert_chain(certificate, key, _no_pass_phrase)
+        return context
+
+    def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+        """Return the settings with a client certificate and its key, which are in base64."""
+        certificate_pem = _decoded(certificate, "client-certificate-data")
+        with _named("client-certificate-data, client-key-data"):
+            return self.with_pem(certificate_pem, _decoded(key, "client-key-data"))
 
     def with_pem(self, certificate: str, key: str) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key in PEM, or without where they are empty.
@@ -95,7 +54,7 @@ class ClusterTls:
         Raises:
             ssl.SSLError: they are no certificate and key that belong together.
         """
-        context = self._context()
+        context = self.without_certificate()
         if context and certificate:
             # ssl reads a certificate from files only
             with tempfile.TemporaryDirectory() as directory:
@@ -106,10 +65,11 @@ class ClusterTls:
                 context.load_cert_chain(*files, _no_pass_phrase)
         return context
 
-    def _context(self) -> ssl.SSLContext | None:
+    def without_certificate(self) -> ssl.SSLContext | None:
+        """Return the settings of a client that shows no certificate."""
         if not self._encrypted:
             return None
-        with _of("certificate-authority"):
+        with _named("certificate-authority"):
             authority = _decoded(self.authority_data, "certificate-authority-data")
             context = ssl.create_default_context(cadata=authority or None)
         if self._insecure:
@@ -128,12 +88,8 @@ def _no_pass_phrase() -> NoReturn:
 
 
 @contextmanager
-def _of(fields: str, *files: str) -> Iterator[None]:
-    """Say of which fields of a kubeconfig it is that a certificate, key or file cannot be used.
-
-    Raises:
-        ValueError: it cannot.
-    """
+def _named(fields: str, *files: str) -> Iterator[None]:
+    """Raise a ValueError that names the fields of the kubeconfig whose certificate, key or file cannot be used."""
     named = f"{fields} ({', '.join(filter(None, files))})" if any(files) else fields
     try:
         yield

@@ -1,5 +1,7 @@
 """Requests to the API server: what is sent again, what may have been executed, and what an error says."""
 
+import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -233,4 +235,31 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
         async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
             server.fault("any", "answer", status=407)
             with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
+                await connection.get(PODS)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("said", "body", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end", ""),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"", "it ended before the answer was complete"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"", "what came is no answer of HTTP: is the server an API server?"),
+        (b"", b"", "it ended before the answer was complete"),
+    ],
+)
+async def test_answers_of_every_form(said: bytes, body: bytes, error: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        access = Access(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/prefix", FixedCredentials(None, None))
+        async with Connection(access, attempts=Attempts(1)) as connection:
+            if not error:
+                assert await connection.get(PODS) == body
+                return
+            with pytest.raises(errors.AnswerLost, match=re.escape(error)):
                 await connection.get(PODS)

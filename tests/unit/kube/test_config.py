@@ -4,8 +4,6 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import signal
 import stat
 import sys
 from datetime import UTC, datetime
@@ -207,6 +205,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
                 "https://a:99999",
                 "https://a:0",
                 "https://a:b",
+                "https://a..b",
                 "ftp://a",
                 "a:6443",
                 "//a",
@@ -420,7 +419,6 @@ HOSTILE = {
     "child": ("sleep 100 & sleep 100", "no credential within 0.5 s"),
     "killed": ("kill -9 $$", "was ended by signal 9"),
     "empty": ("exit 0", "no ExecCredential"),
-    "garbage": ("head -c 5000 /dev/zero", "no ExecCredential"),
 }
 
 
@@ -462,14 +460,6 @@ async def test_a_hostile_exec_plugin_ends_in_time_with_its_children(tmp_path: Pa
     with pytest.raises(ConfigError, match=f"exec plugin {tmp_path}/plugin .*{why}"):
         await access.credentials.current()
     await gone(tmp_path)
-
-
-@pytest.mark.anyio
-async def test_a_child_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
-    section = script(tmp_path, f"sleep 100 &\necho $! > {tmp_path}/child\necho '{json.dumps(answer(token='t'))}'")
-    found = await credential(load(tmp_path, document({"exec": section})))
-    assert found.authorization == "Bearer t"
-    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # a process that keeps logins is left alone
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""Events are recorded, counted up and bounded, and never hold up who records them."""
+"""Events are recorded, counted up and bounded; no namespace takes the turns or the places of others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import ObjectReference
 from gputile.kube.client import Attempts, Connection
-from gputile.kube.events import EventLimits, EventRecorder, shortened
+from gputile.kube.events import EventBuffer, EventKey, EventRecorder, shortened
 from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.kube.views import QUICK
@@ -48,7 +48,9 @@ async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Scene, EventRec
         recorder = EventRecorder(
             connection,
             "gputile-0",
-            limits=EventLimits(capacity=capacity, burst=5, backoff=QUICK),
+            capacity=capacity,
+            burst=5,
+            backoff=QUICK,
             clock=Clock(lambda: START + timedelta(seconds=scene.time), lambda: scene.time, scene.sleep),
         )
         task = asyncio.create_task(recorder.run())
@@ -82,14 +84,16 @@ async def test_the_same_again_counts_up_for_ten_minutes() -> None:
     async with recording() as (scene, recorder):
         for _ in range(3):
             recorder.record(POD, "Shared", "on GPU 3")
-        await until(lambda: scene.server.count("post") == 1 and not recorder.waiting)
+        await until(lambda: scene.server.count("post") == 1 and not recorder.buffer)
         assert scene.events()[0]["count"] == 3
         scene.time = 500.0
         recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: scene.server.count("patch") == 1)
         assert scene.events()[0]["count"] == 4
         assert scene.events()[0]["lastTimestamp"] == "2030-01-02T03:12:25Z"
-        await until(lambda: recorder.remembered == 1)  # the answer has come: what does not wait may be on its way
+        await until(
+            lambda: len(recorder.buffer.recent) == 1
+        )  # the answer has come: what does not wait may be on its way
         scene.time = 1200.0
         recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: len(scene.events()) == 2)
@@ -112,7 +116,7 @@ async def test_the_oldest_is_dropped_when_too_many_wait() -> None:
     async with recording(capacity=4) as (scene, recorder):
         for i in range(7):
             recorder.record(POD, "Shared", f"on GPU {i}")
-        assert (recorder.waiting, recorder.dropped) == (4, 3)
+        assert (len(recorder.buffer), recorder.buffer.dropped) == (4, 3)
         await until(lambda: len(scene.events()) == 4)
         assert [event["message"] for event in scene.events()] == [f"on GPU {i}" for i in (3, 4, 5, 6)]
 
@@ -137,7 +141,7 @@ async def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> N
         recorder.record(POD, "Shared", "refused")
         recorder.record(POD, "Shared", "second")
         await until(lambda: len(scene.events()) == 2)
-        assert recorder.failed == 1
+        assert [event["message"] for event in scene.events()] == ["first", "second"]
 
 
 @pytest.mark.anyio
@@ -172,3 +176,72 @@ async def test_with_amounts_that_change_it_is_one_event_that_says_the_latest() -
         assert event["message"] == "1 unit is free"
         recorder.record(POD, "Other", "1 unit is free", "Warning", latest=True)
         await until(lambda: len(scene.events()) == 2)
+
+
+def key(namespace: str, number: int) -> EventKey:
+    about = ObjectReference(kind="Pod", namespace=namespace, name=f"p{number}", uid=f"{namespace}-{number}")
+    return EventKey(about, "Warning", "NoGPUFits", "none fits")
+
+
+def put(buffer: EventBuffer, namespace: str, number: int) -> None:
+    buffer.put(key(namespace, number), START, 0.0, "none fits")
+
+
+def taken(buffer: EventBuffer, count: int) -> list[tuple[str, str]]:
+    found = [buffer.take()[0] for _ in range(count)]
+    return [(each.about.namespace, each.about.name) for each in found]
+
+
+def test_a_flood_of_one_namespace_neither_drops_nor_delays_what_others_say() -> None:
+    buffer = EventBuffer(100)
+    put(buffer, "other", 1)
+    for number in range(1000):
+        put(buffer, "flood", number)
+    put(buffer, "other", 2)
+    assert (len(buffer), buffer.dropped) == (100, 902)
+    assert taken(buffer, 4) == [("other", "p1"), ("flood", "p902"), ("other", "p2"), ("flood", "p903")]
+    assert taken(buffer, 1) == [("flood", "p904")], "what nobody else wants is its own"
+
+
+def test_what_could_not_be_sent_is_next_of_its_namespace_after_those_of_others() -> None:
+    """The API server may limit the Events of one namespace alone: what it refuses for now holds up no others."""
+    buffer = EventBuffer(10)
+    for namespace in ("a", "b"):
+        for number in (1, 2):
+            put(buffer, namespace, number)
+    failed, occurrences = buffer.take()
+    buffer.put_back(failed, occurrences)
+    assert len(buffer) == 4
+    assert taken(buffer, 4) == [("b", "p1"), ("a", "p1"), ("b", "p2"), ("a", "p2")]
+    assert not len(buffer)
+
+
+def test_what_is_said_again_while_it_is_sent_counts_once() -> None:
+    buffer = EventBuffer(10)
+    put(buffer, "a", 1)
+    sending, occurrences = buffer.take()
+    put(buffer, "a", 1)
+    buffer.put_back(sending, occurrences)
+    assert len(buffer) == 1
+    again, both = buffer.take()
+    assert (again, both.count) == (sending, 2)
+    buffer.sent(again, both)
+    put(buffer, "a", 1)
+    assert buffer.take()[1].count == 3
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)) | st.none()), st.integers(1, 6))
+def test_there_are_never_more_than_may_wait(steps: list[tuple[str, int] | None], capacity: int) -> None:
+    """None takes one; each other step puts one."""
+    buffer = EventBuffer(capacity)
+    for step in steps:
+        if step is not None:
+            put(buffer, *step)
+        elif len(buffer):
+            before = len(buffer)
+            buffer.take()
+            assert len(buffer) == before - 1
+        assert len(buffer) <= capacity
+    left = taken(buffer, len(buffer))
+    assert len(set(left)) == len(left)
+    assert not len(buffer)

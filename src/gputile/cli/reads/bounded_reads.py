@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gputile.api.json_size import has_more_items
+from gputile.api.conversion import has_more_items
 from gputile.cli.options.common import Reach
 from gputile.cli.options.duration import FOR_EVER_S, duration_s
 from gputile.cli.output.exit_codes import ExitCode

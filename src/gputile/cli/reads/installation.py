@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from gputile.api.core import Node
-from gputile.api.lease import Lease
+from gputile.api.other_groups import Lease
 from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import (

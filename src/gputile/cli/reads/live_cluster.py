@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach

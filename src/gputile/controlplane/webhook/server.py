@@ -14,7 +14,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics

@@ -1,4 +1,4 @@
-"""Refuses changes that only gputile may make: of allocations (B2, B9), and of pods that wait for their gang (M13).
+"""Refuses changes to allocations (B2, B9) and to waiting pods of gangs (M13) by others than gputile.
 
 The extender binds no pod of a gang without a reservation, with or without a gate. So removing the gate by hand starts
 nothing, and only hides why the pod is pending. Changed labels would put the pod into another gang, or into none.

@@ -1,4 +1,4 @@
-"""Decides which nodes a pod may go to and how good they are, and whether a node takes a pod at all now.
+"""Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
 
 Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request.
 """

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Annotated, ClassVar, Final
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE

@@ -50,7 +50,6 @@ class NodeInformer:
         self._node_name = node_name
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
-        """Take in news of the pods that are bound to this node."""
         match event:
             case Applied(pod):
                 if not take_in(self._state, PodWatched(pod)):
@@ -65,7 +64,6 @@ class NodeInformer:
         self._wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
-        """Take in news of this node."""
         match event:
             case Applied(node):
                 if not take_in(self._state, NodeWatched(node)):
@@ -81,6 +79,5 @@ class NodeInformer:
         self._wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
-        """Take in a new configuration."""
         take_in(self._state, Configured(configuration))
         self._wakeups.compare.wish()

@@ -20,7 +20,6 @@ class GpuTimes(Collector):
         self.rows: tuple[TimeUsed, ...] = ()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the metrics."""
         used = CounterMetricFamily(
             "gputile_agent_gpu_time_seconds",
             "Time for which a container had the GPU in its turns, seconds",
