@@ -194,7 +194,7 @@ def test_percentages_beyond_all_bounds(tmp_path: Path, field: str, number: str) 
 
 
 def test_a_number_of_json_beyond_all_bounds() -> None:
-    with pytest.raises(DocumentError, match=r"the number 1+\.\.\. has 5,000 digits, more than any field takes"):
+    with pytest.raises(DocumentError, match="digits"):
         list(load_documents('{"a": ' + BIG + "}"))
 
 
