@@ -1,8 +1,8 @@
 """What a look at a node costs: preemption and explanations look at nodes without some of their pods, many times."""
 
 from gputile.core.ledger.snapshot import node_state
-from tests.calls import calls
-from tests.corebuilders import book, gpu_node, ledger_of, share
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
 
 GPUS = 8
 

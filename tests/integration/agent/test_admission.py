@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import scene
 
 

@@ -11,8 +11,8 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY
 from gputile.node.gateway import gateway, relay
 from gputile.node.gateway.node_lock import NodeLock
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import cancelled, scene
 from tests.localcluster.processtree import children
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gputile.core.admission.review import mutate
-from tests.documents import document_yaml
+from tests.walk.documents import document_yaml
 
 from .builders import POLICY, Json, broken, mutated, pod, request
 

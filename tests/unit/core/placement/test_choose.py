@@ -17,8 +17,8 @@ from gputile.core.placement.choose import HIGHEST_BINPACK, choose_gpus, node_sco
 from gputile.core.placement.fit import fits, gpu_fits, refusal
 from gputile.core.placement.fit_refusal import FitRule
 from gputile.core.placement.vectorized import UNFIT
-from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 GIB = 1024

@@ -27,8 +27,8 @@ from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.gateway.node_lock import NodeLock
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import let_start, release
 
 pytestmark = pytest.mark.requirement("B1", "M4")
