@@ -45,7 +45,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, GANGS, LARGE, WAITING = 5_000, 50_000, 1_000, 2_000, 10_000
 ALL_UNITS = 8 * 15

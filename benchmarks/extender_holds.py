@@ -28,7 +28,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, LARGE = 5_000, 50_000, 2_000
 _ENDS_NS = 10**18

@@ -17,7 +17,7 @@ from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.placement.steps import Steps, at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.calls import calls
 from tests.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said

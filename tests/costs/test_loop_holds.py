@@ -27,7 +27,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import reserved_place
 from gputile.kube.errors import Conflict
-from gputile.kube.watching.reflector import Applied, Replaced
+from gputile.kube.objects import Applied, Replaced
 from tests.calls import calls
 from tests.corebuilders import allocation_text, gpu_node, share
 from tests.corebuilders import pod as low_pod

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.admission import AdmissionReview
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
@@ -31,9 +30,9 @@ from gputile.core.devices.inventory import Gpu, Inventory, InventoryError, decod
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.devices.reservation import ReservationError, decode_reservation
 from gputile.core.ledger.node_info import node_info_of
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
-from gputile.kube.watching.decoding import ObjectDecoder
+from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent.decisions.answers import cdi
 from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint

@@ -38,7 +38,7 @@ from gputile.kube.errors import (
     ServerError,
     TooManyRequests,
 )
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node

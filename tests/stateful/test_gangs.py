@@ -50,7 +50,7 @@ from gputile.core.scheduling.assume import decide_pod
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.machine import awaited
 from tests.stateful.gangmodel import (

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.victim_groups import EvictionBudget
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 _Key = tuple[str, str]  # namespace and name
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})

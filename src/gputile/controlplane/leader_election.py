@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from gputile.kube.errors import KubeError
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import NOBODY_YET
+from gputile.kube.lease import NOBODY_YET, LeaseHolder
 
 log = logging.getLogger(__name__)
 

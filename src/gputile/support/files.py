@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",

@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.bound_pods import BoundPods
 from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
@@ -17,7 +17,7 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.corebuilders import book, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster

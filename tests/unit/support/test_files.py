@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.support.files import UnusableFileError, read_bounded, read_whole, write_whole
 from tests.oddfiles import ODD
 

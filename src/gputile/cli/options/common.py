@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from gputile.api.names import broken_label_name
+from gputile.api.wording import broken_label_name
 from gputile.cli.options import candidates
 from gputile.cli.output.streams import Output, fail, note
 

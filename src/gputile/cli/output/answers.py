@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.tools.views.node_summaries import NodeSummary
 
 

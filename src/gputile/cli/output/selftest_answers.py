@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.node.isolation.memory_check import MemoryRow
 from gputile.node.isolation.time_check import TimeRow
 

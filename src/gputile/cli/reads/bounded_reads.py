@@ -6,21 +6,17 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gputile.api.json_size import has_more_items
-from gputile.cli.connections import connection_to
+from gputile.api.conversion import has_more_items
 from gputile.cli.options.common import FOR_EVER_S, Reach, duration_s
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, ExitCode, fail
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.config import load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
-from gputile.kube.transport.light_connection import LightConnection
-from gputile.kube.transport.request import NO_QUERY, Query
-from gputile.kube.watching.decoding import T
-from gputile.kube.watching.listing import Reading, list_all
+from gputile.kube.objects import NO_QUERY, Query, Reading, T, list_all
 
 if TYPE_CHECKING:
-    from gputile.kube.access.credentials import Credentials
-    from gputile.kube.transport.connection import Connection
+    from gputile.kube.client import Connection
+    from gputile.kube.credentials import Credentials
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
@@ -38,7 +34,7 @@ class Unreadable(Exception):
 class BoundedReads:
     """GET requests of a connection, each bounded in seconds; the bound includes all attempts."""
 
-    def __init__(self, connection: "LightConnection | Connection", server: str, seconds: float) -> None:
+    def __init__(self, connection: "Connection", server: str, seconds: float) -> None:
         self._connection = connection
         self._server = server
         self._seconds = seconds
@@ -90,7 +86,10 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()
-    async with connection_to(access, longest_wait_s=seconds) as connection:
+    from gputile.kube.client import MOST_ANSWER_BYTES, Attempts, Connection
+
+    attempts = Attempts(longest_wait_s=seconds)
+    async with Connection(access, attempts=attempts, most_bytes=MOST_ANSWER_BYTES) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
             yield BoundedReads(connection, access.server, seconds)
 

@@ -9,7 +9,7 @@ from gputile.api.workloads import ListedClaim
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.cli.reads.named_fields import names_field
-from gputile.kube.watching.listing import Reading
+from gputile.kube.objects import Reading
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.documents.manifests import Manifest

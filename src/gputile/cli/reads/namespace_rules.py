@@ -10,7 +10,7 @@ from gputile.api.workloads import Namespace
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
 from gputile.kube.errors import BadAnswer, Forbidden, NotFound
-from gputile.kube.watching.listing import Reading
+from gputile.kube.objects import Reading
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.documents.manifests import Manifest

@@ -8,8 +8,7 @@ from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
 from gputile.cli.reads.named_fields import names_field
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.watching.decoding import ObjectDecoder
-from gputile.kube.watching.listing import list_pages
+from gputile.kube.objects import ObjectDecoder, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission.runtime_classes import RuntimeClasses

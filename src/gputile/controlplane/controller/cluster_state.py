@@ -11,8 +11,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import PodGroup
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
@@ -38,7 +37,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 @dataclass(slots=True)
@@ -85,15 +84,6 @@ class ClusterState:
     def knows(self, uid: str) -> bool:
         """Return whether there is a pod of that UID."""
         return uid in self._versions
-
-    def is_old(self, pod: Pod) -> bool:
-        """Return whether a newer version of a pod is known."""
-        return version_of(pod) < self._versions.get(pod.metadata.uid, 0)
-
-    def is_news(self, pod: Pod) -> bool:
-        """Return whether there is a pod of that UID, and it is known in older versions only."""
-        known = self._versions.get(pod.metadata.uid)
-        return known is not None and version_of(pod) > known
 
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""

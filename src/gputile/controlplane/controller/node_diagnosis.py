@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gputile.api.conditions import changed_conditions
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, node_condition
+from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangEvent

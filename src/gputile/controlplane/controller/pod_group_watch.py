@@ -5,10 +5,11 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError, NotFound
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector, WatchEvent
+from gputile.kube.objects import WatchEvent
+from gputile.kube.reflector import Reflector
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gputile.api.core import Node
 from gputile.api.reasons import ConditionType
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 
 class SilentNodes:

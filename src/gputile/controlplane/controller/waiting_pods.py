@@ -10,7 +10,7 @@ from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.placement.steps import Steps
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
 class WaitingPods:

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from gputile.kube.backoff import Backoff
 from gputile.kube.errors import KubeError
+from gputile.kube.timing import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.event_loop_slices import in_slices
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory

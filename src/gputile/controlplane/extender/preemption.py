@@ -20,7 +20,7 @@ from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQue
 from gputile.controlplane.extender.preemption_reservations import RETRY_S, PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
-from gputile.core.devices.reservation import own_nomination, reservation_of
+from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
@@ -181,7 +181,6 @@ def _search(pod: Pod, request: Request, names: Iterable[str]) -> _Search:
 
 
 def _nominated(pod: Pod) -> str:
-    """Return the node that kube-scheduler has nominated; "" for none, and for one that gputile has nominated."""
+    """Return the node that kube-scheduler has nominated; "" for none, and for that of the pod's own reservation."""
     reservation, nominated = reservation_of(pod), pod.status.nominated_node_name
-    ours = nominated == (reservation.node if reservation is not None else own_nomination(pod))
-    return "" if ours else nominated
+    return "" if reservation is not None and nominated == reservation.node else nominated

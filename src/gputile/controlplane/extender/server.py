@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.bound_pods import BoundPods
@@ -40,15 +40,13 @@ from gputile.controlplane.leader_election import Election, LeaderElection, NotRe
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.clock import SYSTEM_CLOCK, Clock
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
-from gputile.kube.writing.writes import reference_to
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.reflector import Reflector, export_reflectors
+from gputile.kube.timing import SYSTEM_CLOCK, Clock
+from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.tls_files import TlsFiles, TlsReloader

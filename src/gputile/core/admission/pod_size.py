@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from gputile.api.conversion import has_more_items
 from gputile.api.core import Pod
-from gputile.api.json_size import has_more_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
 

@@ -1,4 +1,4 @@
-"""Refuses changes that only gputile may make: of allocations (B2, B9), and of pods that wait for their gang (M13).
+"""Refuses changes to allocations (B2, B9) and to waiting pods of gangs (M13) by others than gputile.
 
 The extender binds no pod of a gang without a reservation, with or without a gate. So removing the gate by hand starts
 nothing, and only hides why the pod is pending. Changed labels would put the pod into another gang, or into none.
@@ -17,14 +17,13 @@ from gputile.api.well_known import (
     GPUSHARE_PREFIX,
     MEMORY_UNIT_ANNOTATION,
     MIRROR_ANNOTATION,
-    NOMINATED_ANNOTATION,
     POD_GROUP_LABEL,
     RESERVATION_ANNOTATION,
 )
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.verdict import MOST_FOUND, AdmissionRefusal, AdmissionRule
 
-PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, NOMINATED_ANNOTATION)
+PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
 # Stamped when a pod is created; to be changed by a Binding and by corrections only.
 STAMPED: Final = MEMORY_UNIT_ANNOTATION

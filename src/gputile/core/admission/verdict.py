@@ -1,4 +1,4 @@
-"""Describes what admission says of a pod: refusals, each with field, rule and remedy, and JSON patches (RFC 6902)."""
+"""Describes what admission says of a pod: refusals with their remedies, and JSON patches (RFC 6902)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Describes the GPUs of a node: the annotation that carries them, and the resources and labels derived from them.
+"""Describes the GPUs of a node: the annotation that carries them, resources and labels.
 
 The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
 semi-trusted: what it writes is checked here once, so that no later code meets a GPU without memory, two GPUs of

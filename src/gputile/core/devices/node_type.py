@@ -1,4 +1,4 @@
-"""Describes the GPU nodes that an autoscaler can add: what an empty one takes, and why it takes a pod not."""
+"""Describes GPU nodes that an autoscaler can add: what an empty one takes, and why not a pod."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import NOMINATED_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, check_allocation
 from gputile.core.devices.gang_membership import MOST_MEMBERS
 from gputile.core.devices.versioned_codec import VersionedCodec
@@ -65,14 +65,3 @@ def reservation_of(pod: Pod) -> Reservation | None:
         return decode_reservation(text)
     except ReservationError:
         return None
-
-
-def own_nomination(pod: Pod) -> str:
-    """Return the node that the controller has nominated for a pod; "" for none, and for one that is somebody else's.
-
-    One request writes node and annotation. Who nominates another node leaves the annotation, which then says nothing.
-    Where GPUs are kept for the pod, preemption has nominated the node.
-    """
-    node = pod.status.nominated_node_name
-    ours = pod.metadata.annotations.get(NOMINATED_ANNOTATION) == node and reservation_of(pod) is None
-    return node if ours else ""

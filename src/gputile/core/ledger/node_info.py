@@ -1,4 +1,4 @@
-"""Describes a node as the ledger knows it: its GPUs, its mode, what it serves, and whether it is closed."""
+"""Describes a node as the ledger knows it: GPUs, mode, what it serves, and whether it is closed."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Describes why a request does not fit a node or one of its GPUs: the rule, the amounts, and their words."""
+"""Describes why a request does not fit a node or a GPU: the rule, the amounts, and their words."""
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence

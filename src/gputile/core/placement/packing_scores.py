@@ -1,4 +1,4 @@
-"""Scores nodes under the policy ``packing``: each pod goes where it costs least of what later pods will want.
+"""Scores nodes under ``packing``: a pod goes where it costs least of what later pods will want.
 
 A node is worth what the pods to come can earn from it: the prices of the shares that still fit its GPUs, less what
 will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other

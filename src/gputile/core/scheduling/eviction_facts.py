@@ -2,8 +2,8 @@
 
 import msgspec
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES, MIRROR_ANNOTATION
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
 from gputile.core.kube_predicates.inter_pod import anti_affinity_terms

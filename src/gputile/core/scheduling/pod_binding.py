@@ -1,4 +1,4 @@
-"""Holds the Binding of a decided pod, and tells the ledger what became of it, or what a reading found."""
+"""Holds the Binding of a decided pod, and tells the ledger what became of it."""
 
 from dataclasses import dataclass, field
 from typing import TypeGuard

@@ -1,4 +1,4 @@
-"""Decides which nodes a pod may go to and how good they are, and whether a node takes a pod at all now.
+"""Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
 
 Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request.
 """
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.core.devices.request import RequestError
-from gputile.core.devices.reservation import own_nomination
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
@@ -59,14 +58,6 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
             return _only(booking.node, names, why)
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
-
-
-def tries_nomination(pod: Pod, names: Sequence[str]) -> bool:
-    """Return whether ``names`` is the node alone that the controller has nominated for the pod.
-
-    Where that one does not fit, kube-scheduler asks about all nodes next.
-    """
-    return len(names) == 1 and names[0] == own_nomination(pod)
 
 
 def _none(names: Sequence[str], waits: ReservationRefusal) -> Filtered:

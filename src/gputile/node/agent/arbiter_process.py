@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
@@ -95,7 +94,10 @@ class ArbiterProcess:
         if not assignment.allocations:
             self._end_task()
         elif self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._restarts().keep(self._run))
+            restarts = Restarts(
+                "the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
+            )
+            self._task = asyncio.get_running_loop().create_task(restarts.keep(self._run))
         elif changed:
             self._send()
 
@@ -104,20 +106,9 @@ class ArbiterProcess:
         if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
             stdin.write(encode_assignment(self._told))
 
-    def _restarts(self) -> Restarts:
-        return Restarts("the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
-
     async def _run(self) -> str:
-        """Run one arbiter until it ends; return how it ended."""
-        lock: Path = self._store.directory / LOCK
-        command = (
-            sys.executable,
-            "-m",
-            "gputile.node.arbiter",
-            "--lock",
-            str(lock),
-            f"--report-every={REPORT_EVERY_S}",
-        )
+        lock = str(self._store.directory / LOCK)
+        command = (sys.executable, "-m", "gputile.node.arbiter", "--lock", lock, f"--report-every={REPORT_EVERY_S}")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MOST_LINE)
         self._process = process
@@ -132,7 +123,6 @@ class ArbiterProcess:
                 await end(process, lambda: _close_input(process), STOP_WITHIN_S)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Take in what the arbiter says, until it ends."""
         while process.stdout is not None:
             try:
                 line = await process.stdout.readline()

@@ -59,7 +59,6 @@ class DevicePluginCalls(Protocol):
 
 
 async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRefused:
-    """Return what the kubelet is answered."""
     try:
         match call.method:
             case "GetPreferredAllocation":
@@ -82,7 +81,6 @@ async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRef
 
 
 def devices_message(devices: Sequence[Device]) -> bytes:
-    """Return a ListAndWatchResponse."""
     return pb.ListAndWatchResponse(
         devices=[pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY) for device_id, well in devices]
     ).SerializeToString()
@@ -107,7 +105,6 @@ async def _preferred(handler: DevicePluginCalls, call: Call) -> bytes:
 
 
 async def _allocate(handler: DevicePluginCalls, call: Call) -> bytes:
-    """Answer what a container gets."""
     answers = [
         await handler.allocate(call.resource, tuple(asked.devices_ids))
         for asked in pb.AllocateRequest.FromString(call.body).container_requests
@@ -163,7 +160,12 @@ class KubeletLink:
                         if asked is not None and not asked.done():
                             asked.set_result(body)
                     case State():
-                        self._take(message)
+                        self.state = message
+                        self.told.set()
+                        if message.in_charge:
+                            self._in_charge.set()
+                        if message.registered:
+                            self.registered.set()
         finally:
             self._link.close()
             for task in tuple(self._tasks):
@@ -214,14 +216,6 @@ class KubeletLink:
         if body != self._latest[0]:
             self._latest = body, as_listing(resources_pb.ListPodResourcesResponse.FromString(body))
         return self._latest[1]
-
-    def _take(self, state: State) -> None:
-        self.state = state
-        self.told.set()
-        if state.in_charge:
-            self._in_charge.set()
-        if state.registered:
-            self.registered.set()
 
     async def _serve(self, handler: DevicePluginCalls, call: Call) -> None:
         if call.method in ADMISSION:

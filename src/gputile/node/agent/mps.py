@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.decisions.answers.allocate import PIPE_ENV, GpuUuids, daemon_name
 from gputile.node.agent.files.mounts import is_nosuid
 from gputile.support.files import read_whole
@@ -73,7 +73,6 @@ class DaemonProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
         if self._child is not None:
             return self._child.returncode is None
         return self._start != _STOPPED and _start_of(self.pid) == self._start
@@ -90,11 +89,9 @@ class DaemonProcess:
         return "it ended"
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it by force."""
         self._signal(signal.SIGKILL)
 
     def _write(self) -> None:
@@ -175,7 +172,6 @@ class MpsDaemons:
         return {gpus[0]: why for gpus, why in self._down.items() if len(gpus) == 1}
 
     def pipes(self, gpus: GpuUuids) -> Path:
-        """Return the pipe directory of the daemon that serves ``gpus``."""
         return self._directory / daemon_name(gpus) / "pipe"
 
     async def until_up(self, gpus: GpuUuids) -> None:
@@ -193,7 +189,6 @@ class MpsDaemons:
             self._tasks[gpus] = asyncio.get_running_loop().create_task(self._supervise(gpus))
 
     async def stop(self) -> None:
-        """Stop all daemons."""
         tasks = list(self._tasks.values())
         self.want(())
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,14 +20,13 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
-from gputile.kube.access.kubeconfig import Access
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector, ReflectorSettings
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.events import EventRecorder
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
 from gputile.node.agent.agent import Agent
-from gputile.node.agent.cluster.api_server import ApiServerNodeApi
+from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.kubelet import GatewayGoneError
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.parts import Host, assemble
@@ -67,7 +66,7 @@ async def serve(
     gateway = to_gateway(*await asyncio.open_connection(sock=gateway_link.link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
-        cluster = ApiServerNodeApi(connection, events, name)
+        cluster = NodeApi(connection, events, name)
         monitor = Monitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, gateway_link.token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
@@ -152,7 +151,6 @@ def settle() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the system."""
     function = _libc("malloc_trim")
     if function is not None:
         function(0)

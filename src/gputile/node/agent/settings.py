@@ -47,7 +47,6 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
 
 def encode_settings(settings: AgentSettings) -> str:
-    """Return what ``decode_settings`` reads."""
     return msgspec.json.encode(settings, enc_hook=str).decode()
 
 

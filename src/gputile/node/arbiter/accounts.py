@@ -13,7 +13,6 @@ _SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weig
 
 
 def virtual_time(spent: int, share: Share) -> int:
-    """Return by how much ``spent`` moves an account's virtual time."""
     return spent * _SCALE // share.weight
 
 
@@ -29,7 +28,7 @@ class Bucket:
     def refill(self, now: int) -> None:
         """Add what has come in until ``now``."""
         if self.level != self.most:  # of many containers that wait most have all that they may save up
-            level = self.level + (now - self.at) * self.rate // WHOLE if now > self.at else self.level
+            level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
         self.at = now
 
@@ -79,17 +78,14 @@ class Account:
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
-        """Take note that it waits for a turn from now on."""
         self.has_waited(now)
         self.waits_since = now
 
     def has_waited(self, now: int) -> None:
-        """Take note that it waits no more."""
         self.waited, self.waits_since = self.waited_until(now), None
 
     def waited_until(self, now: int) -> int:
-        """Return how long it has waited altogether, in ns."""
-        return self.waited + (max(0, now - self.waits_since) if self.waits_since is not None else 0)
+        return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
         """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.
@@ -113,7 +109,6 @@ class Account:
 
 
 def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Account:
-    """Return the account of a container that is new on the GPU."""
     ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
     guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
     return Account(key, str(key), share, ceiling, guarantee, virtual)

@@ -35,7 +35,6 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def share(self) -> Share:
-        """The share, for the GPU's turns."""
         return Share(self.weight, self.guarantee, self.ceiling, self.priority)
 
 
@@ -55,7 +54,6 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """Return the line, with its end."""
     return msgspec.json.encode(assignment) + b"\n"
 
 
@@ -84,7 +82,6 @@ class Spent(msgspec.Struct, frozen=True, array_like=True):
         return Spent(self.used + other.used, self.waited + other.waited)
 
     def at_least(self, other: "Spent") -> "Spent":
-        """Return the larger one of each time."""
         return Spent(max(self.used, other.used), max(self.waited, other.waited))
 
 
@@ -99,7 +96,6 @@ class UsageError(ValueError):
 
 
 def encode_usage(used: Used) -> bytes:
-    """Return the line, with its end."""
     return msgspec.json.encode(used) + b"\n"
 
 

@@ -35,7 +35,6 @@ class JointGpus:
         return {other for other, at in wanted.items() if now - at <= USED_WITHIN}
 
     def note(self, key: Hashable, gpus: Iterable[str], now: int) -> None:
-        """Take note that a container uses these GPUs together."""
         self._seen.setdefault(key, {}).update(dict.fromkeys(gpus, now))
 
     def of(self, key: Hashable, now: int) -> tuple[str, ...]:
@@ -54,7 +53,6 @@ class JointGpus:
         return not seen or now - min(seen.values()) > TOGETHER_FOR
 
     def forget_member(self, member: int) -> None:
-        """Forget a process that has gone."""
         for key in [key for key, members in self._wanted.items() if member in members]:
             del self._wanted[key][member]
             if not self._wanted[key]:
@@ -75,7 +73,6 @@ class JointGpus:
             self._wanted.pop(key, None)
 
     def __len__(self) -> int:
-        """How many containers anything is kept of."""
         return len(self._seen.keys() | self._wanted.keys())
 
 

@@ -70,7 +70,6 @@ class Arbiter:
         self._arriving: set[asyncio.Task[object]] = set()
 
     async def assign(self, assignment: Assignment) -> None:
-        """Serve just the containers of ``assignment``."""
         self.quantum = assignment.quantum_ms * MS
         self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
         wanted = {allocation.directory: allocation for allocation in assignment.allocations}
@@ -150,7 +149,6 @@ class Arbiter:
         return cost
 
     def gone(self, allocation: str, member: int) -> None:
-        """Take note that a connection has ended."""
         container = self._containers.get(allocation)
         self._connections.pop(member, None)
         if container is None or member not in container.members:

@@ -89,7 +89,6 @@ class Probes:
         self._asking: list[socket.socket] = []
 
     def answer(self, until: float) -> None:
-        """Answer until this time of the monotonic clock."""
         while (left := until - time.monotonic()) > 0:
             readable, _, _ = select.select(
                 [*([self._listening] if self._listening else []), *self._asking], [], [], left
@@ -133,7 +132,6 @@ class Leaving:
         self._process = 0
 
     def look(self) -> None:
-        """Begin, or see what has become of it."""
         if self._process:
             ended, status = os.waitpid(self._process, os.WNOHANG)
             if not ended:
@@ -153,7 +151,6 @@ class Leaving:
 
 
 def main() -> None:
-    """Rest until there is a GPU."""
     root, port, leave, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
     for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container is not ended by them otherwise
         signal.signal(number, lambda *_: os._exit(0))

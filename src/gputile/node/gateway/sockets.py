@@ -54,11 +54,9 @@ class DirectoryWatch:
         self._changed.clear()
 
     def wake(self) -> None:
-        """End the waiting without a change."""
         self._changed.set()
 
     def close(self) -> None:
-        """Stop watching."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node import native_layouts
 from gputile.support.files import UnusableFileError, read_whole, write_whole
 
@@ -71,7 +71,6 @@ def place_in(directory: Path, content: bytes) -> Installed:
 
 
 def place_named(directory: Path, version: str) -> Installed:
-    """Return the place of a version of the library under ``directory``."""
     return Installed(directory / version / NAME, directory / version / _PRELOAD)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 

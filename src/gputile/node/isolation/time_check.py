@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gputile.api.quantity import MIB
 from gputile.api.reasons import ConditionReason
-from gputile.api.units import MIB
 from gputile.node.nvml.bandwidth import GpuLink, Wiring
 from gputile.node.nvml.binding import Handle, NvmlBinding, optional
 from gputile.node.nvml.errors import ABSENT, CallError, Problem

@@ -114,15 +114,12 @@ class RealProbe:
         return tuple(signs)
 
     def examine(self) -> tuple[Examined, ...]:
-        """Ask every listed GPU whether it is well."""
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
-        """Return what the listed GPUs measure, without those that do not answer."""
         return read_all(self._nvml, self._listed)
 
     def close(self) -> None:
-        """End the session with the driver."""
         if self._open:
             self._open = False
             self._stop_listening()

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import Placer
 from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.tools.replay.engine import Curve
 
 POINTS = (95, 100, 130)

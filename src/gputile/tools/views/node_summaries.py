@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo

@@ -9,9 +9,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.kube.access.credentials import FixedCredentials
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials
 from tests.fakes.apiserver import until
 
 pytestmark = pytest.mark.requirement("U9", "B5")

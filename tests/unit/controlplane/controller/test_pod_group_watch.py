@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from gputile.api.pod_groups import POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Replaced, WatchEvent
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.objects import Replaced, WatchEvent
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 

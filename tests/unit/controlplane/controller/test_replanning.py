@@ -13,7 +13,7 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.stateful.gangmodel import NAMES, SECOND
 from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
 

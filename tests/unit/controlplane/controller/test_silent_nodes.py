@@ -6,7 +6,7 @@ import pytest
 from gputile.api.core import Node, NodeCondition
 from gputile.api.reasons import ConditionType
 from gputile.controlplane.controller.silent_nodes import SilentNodes
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B7")

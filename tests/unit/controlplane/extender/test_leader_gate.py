@@ -9,12 +9,10 @@ import pytest
 from gputile.controlplane import leader_election
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
-from gputile.kube.clock import Clock
+from gputile.kube.client import Attempts, Connection
 from gputile.kube.errors import AnswerLost
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 

@@ -9,7 +9,7 @@ from gputile.api.well_known import WHOLE_GPU
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.pending_pods import PendingPods, PendingReason
 from gputile.core.devices.request import by_namespace
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import ledger_of, pod
 
 pytestmark = pytest.mark.requirement("B7")

@@ -8,15 +8,13 @@ import pytest
 from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import NOMINATED_ANNOTATION
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.extender import preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
-from gputile.kube.watching.decoding import Applied
+from gputile.kube.objects import Applied
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
@@ -308,38 +306,6 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     world.end("low0")
     assert not await world.schedule("successor")
     assert await world.schedule("high")
-
-
-async def test_a_node_that_the_controller_has_nominated_is_none_of_kube_scheduler_s() -> None:
-    """It is a hint: the pod may not be able to run there, though GPUs are free."""
-    world = PreemptingWorld("a", "b")
-    for i in range(4):
-        await world.run(f"low{i}", 10)
-    high = world.add("high", 12, 10)
-    assert not await world.schedule("high")
-    world.end("low0")
-    free = next(name for name in world.nodes if len(list(world.extender.ledger.on_node(name))) == 1)
-    high.status.nominated_node_name = free
-    high.metadata.annotations[NOMINATED_ANNOTATION] = free
-    await world.round()
-    assert not world.has_reservation("high")
-
-
-async def test_a_question_about_the_nominated_node_alone_tells_nothing_yet() -> None:
-    """kube-scheduler asks about all nodes next, which may be no more than this one."""
-    world = await two_full_gpus()
-    high = world.add("high", 12, 10)
-    high.status.nominated_node_name = "a"
-    high.metadata.annotations[NOMINATED_ANNOTATION] = "a"
-    world.events.clear()
-    assert not await world.schedule("high")
-    assert world.events == []
-    await world.round()
-    assert not world.leaving()
-    assert not await world.schedule("high")
-    assert len(world.said(EventReason.NO_GPU_FITS)) == 1
-    await world.round()
-    assert len(world.leaving()) == 1
 
 
 async def test_kube_scheduler_s_victims_may_take_their_time() -> None:

@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.certificates import LIFETIME, OVERLAP, RENEW_BEFORE
-from gputile.kube.clock import Clock
+from gputile.kube.client import Attempts, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError, NotFound
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
 

@@ -87,14 +87,6 @@ def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
     assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
 
 
-def test_a_pod_that_selects_another_type_brings_none_of_the_first() -> None:
-    selecting = tolerant(pod("p", mem=1), nodeSelector={"pool": "b"})
-    found = planned(
-        [GangCandidate(selecting, request_of(selecting))], described(label="pool=a"), described(label="pool=b")
-    )
-    assert found.counts == {"pool=b": 1}
-
-
 def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
     tainted = described() | {"taints": [{"key": "team", "value": "vision"}]}
     assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": NodeTypeRefusal(NodeTypeRule.LABELS)}

@@ -31,7 +31,7 @@ from gputile.controlplane.parallel_requests import AT_ONCE, for_each
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
-from gputile.kube.watching.reflector import Deleted
+from gputile.kube.objects import Deleted
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched, take_in
 from gputile.node.agent.state.allocation_state import AllocationState
 
@@ -50,7 +50,6 @@ class NodeInformer:
         self._node_name = node_name
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
-        """Take in news of the pods that are bound to this node."""
         match event:
             case Applied(pod):
                 if not take_in(self._state, PodWatched(pod)):
@@ -65,7 +64,6 @@ class NodeInformer:
         self._wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
-        """Take in news of this node."""
         match event:
             case Applied(node):
                 if not take_in(self._state, NodeWatched(node)):
@@ -81,6 +79,5 @@ class NodeInformer:
         self._wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
-        """Take in a new configuration."""
         take_in(self._state, Configured(configuration))
         self._wakeups.compare.wish()

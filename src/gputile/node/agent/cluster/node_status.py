@@ -14,9 +14,9 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, NodeCondition, ObjectReference
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.config import load_access
 from gputile.kube.errors import KubeError, NotFound
-from gputile.kube.transport.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.decisions.publishing.published import Wanted, farewell_patch, node_patch
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings

@@ -95,7 +95,6 @@ def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[Devic
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
-    """Return the container path and the host path of each mount."""
     return tuple((mount.container_path, mount.host_path) for mount in mounts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.decisions.advertising.node_resources import node_config_of

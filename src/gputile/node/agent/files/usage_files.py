@@ -59,7 +59,6 @@ class UsageFiles:
         return self.directory / name
 
     def file(self, name: str) -> Path:
-        """Return the file of an allocation."""
         return Path(os.path.realpath(self.path(name)))
 
     def problem(self) -> str | None:
@@ -85,10 +84,8 @@ class UsageFiles:
         """
         self.cut_back()
         remove_placeholder(path)
-        place = None
-        if path.parent == self.directory:
-            close_to_others(self.directory)
-            place = self._place(path)
+        close_to_others(self.directory)
+        place = self._place(path)
         if place is None:
             write_whole(path, bytes(USAGE_BYTES), _OPEN)
             return
@@ -152,7 +149,6 @@ class UsageFiles:
                 log.error("%s cannot be cut back: %s", path, error)
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
         return [path.name for path in self._files()]
 
     def is_held(self, name: str) -> bool:
@@ -180,7 +176,6 @@ class UsageFiles:
             os.close(file)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove the files of allocations that are gone."""
         kept = set(names)
         for path in self._files():
             if path.name not in kept:

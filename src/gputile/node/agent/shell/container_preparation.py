@@ -79,7 +79,6 @@ class ContainerPreparation:
         self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        """Return the answer to ``Allocate``."""
         allocation = self._host_allocations / answer.directory
         mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
         mounts += self._isolation.mounts(mode, answer.directory)

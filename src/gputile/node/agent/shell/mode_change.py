@@ -49,7 +49,6 @@ class Surroundings:
         return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
 
     def around(self, mode: Mode) -> SurroundingsSeen:
-        """Return what else there is on a node in this mode."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
         return SurroundingsSeen(tuple(path.name for path in found if answers(path)), self.mps_problem(mode))
 

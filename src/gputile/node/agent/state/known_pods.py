@@ -70,7 +70,6 @@ class KnownPod:
             return 0
 
     def demand(self, container: ContainerRequest, resource: str) -> int:
-        """Return how many IDs of ``resource`` a container asks for."""
         if self.request is None:
             return 0
         kind = self.request.shape.kind
@@ -89,7 +88,6 @@ class KnownPod:
 
 
 def known_pod(pod: Pod, configuration: Configuration) -> KnownPod:
-    """Return what admission needs to know of ``pod``."""
     group = configuration.trust_group(pod)
     request, allocation, problem = None, None, None
     try:
@@ -162,7 +160,6 @@ def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
 
 
 def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
-    """Take in a complete list."""
     listed = {pod.key: pod for pod in pods}
     uids = {pod.metadata.uid for pod in listed.values()}
     for key, known in list(pod_cache.items()):
@@ -176,7 +173,6 @@ def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Config
 
 
 def _bury(pod_cache: PodCache, uid: str) -> None:
-    """Remember that a pod is gone."""
     pod_cache.ahead.discard(uid)
     pod_cache.gone[uid] = None
     if len(pod_cache.gone) > MOST_GONE:
@@ -184,6 +180,5 @@ def _bury(pod_cache: PodCache, uid: str) -> None:
 
 
 def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
-    """Judge all pods by another configuration."""
     for key, known in pod_cache.items():
         pod_cache[key] = known_pod(known.pod, configuration)

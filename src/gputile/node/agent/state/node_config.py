@@ -54,7 +54,6 @@ class MigDevice:
 
     @property
     def device_id(self) -> str:
-        """The instance's device ID."""
         return encode(self.index, self.slot)
 
 
@@ -75,7 +74,6 @@ class Withholding:
 
     @property
     def text(self) -> str:
-        """The reason for people."""
         match self.rule:
             case WithholdingRule.OTHER_PLUGIN:
                 return f"another device plugin hands out the GPUs of this node ({self.evidence})"
@@ -96,7 +94,6 @@ class NodeConfig:
 
     @property
     def mode(self) -> Mode:
-        """The mode in force."""
         return self.effective_mode.mode
 
     @property
@@ -105,11 +102,9 @@ class NodeConfig:
         return self.effective_mode.sharing is Sharing.TIME_SLICING
 
     def gpu(self, index: int) -> Gpu | None:
-        """Return the whole GPU with ``index``."""
         return next((gpu for gpu in self.inventory.gpus if gpu.index == index), None)
 
     def instance(self, resource: str, device_id: str) -> MigDevice | None:
-        """Return the MIG instance that an ID of ``resource`` stands for."""
         return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
 
     def advertises(self, resource: str) -> bool:

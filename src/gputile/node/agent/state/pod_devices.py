@@ -56,7 +56,6 @@ def unknown_uid(device_id: str, at_ns: int) -> str:
 
 
 def stand_in(uid: str) -> bool:
-    """Return whether ``uid`` is no pod's."""
     return uid.startswith((_STATIC, _UNKNOWN))
 
 
@@ -111,7 +110,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     @cached_property
@@ -124,7 +122,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def indices(self) -> frozenset[int]:
-        """The indices of the GPUs that the pod is on."""
         return frozenset(index for gpus in self.slots.values() for index in gpus)
 
     @cached_property
@@ -144,12 +141,10 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
 
     def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
-        """Return the slots of each GPU that a container has of a resource."""
         devices = self.container_devices(container, resource)
         return by_gpu(devices.ids) if devices else EMPTY
 
     def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
-        """Return what a container got of a resource."""
         return next((p for p in self.devices if p.container == container and p.resource == resource), None)
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
@@ -158,7 +153,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return self.only((*others, devices))
 
     def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
-        """Return the pod with just these devices."""
         return msgspec.structs.replace(self, devices=devices)
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gputile.api.core import container_ids, ended_containers
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
@@ -48,7 +48,6 @@ NO_BOOKINGS: Final = GpuHoldings()
 
 
 def bookings_of(state: AllocationState) -> GpuHoldings:
-    """Return what the pods in the state's device table have."""
     gpus: dict[int, GpuHolding] = {}
     namespaces: dict[tuple[str, int], int] = {}
     instances: dict[str, int] = {}
@@ -151,7 +150,6 @@ class Snapshots:
 
 
 def snapshot_of(state: AllocationState) -> NodeSnapshot:
-    """Return what the metrics say of the state."""
     config = state.node_config
     guaranteed = time_shares(state, "").guaranteed if config.mode in LIBRARY_MODES else {}
     return NodeSnapshot(

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.usage_hour import MOST_SAMPLES, HourLine, HourSample, PodHour
 from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.container_use import ContainerUse

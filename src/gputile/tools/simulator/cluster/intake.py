@@ -6,7 +6,7 @@ from typing import Final
 
 from gputile.api.core import Pod
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.pod_groups import POD_GROUP_API
+from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import nearest, shown
 from gputile.api.workloads import ListedService
 from gputile.tools.simulator.admission.chain import Admission, checked

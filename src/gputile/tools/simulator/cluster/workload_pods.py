@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
-from gputile.api.names import broken_label_name
+from gputile.api.wording import broken_label_name
 from gputile.tools.simulator.admission.chain import checked
 from gputile.tools.simulator.admission.quotas import exceeded, unnamed
 from gputile.tools.simulator.admission.service_allocations import allocated_twice

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gputile.api.core import Quantity, ResourceList
-from gputile.api.field_mistake import described
 from gputile.api.quantity import MemorySize
 from gputile.api.well_known import Mode, Placement
+from gputile.api.wording import described
 from gputile.core.devices.inventory import MOST_GPUS
 
 API_VERSION = "gputile.io/v1alpha1"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.wording import below, kind_of, shown
 from gputile.support.files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text

@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.field_mistake import described
 from gputile.api.well_known import GANG_GATE
+from gputile.api.wording import described
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal

@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node, NodeCondition, Pod
 from gputile.api.reasons import ConditionType
-from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import CONDITION_PREFIX
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError, parse_request

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
@@ -29,7 +29,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")

@@ -5,13 +5,13 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import allocation_text, pod, share
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed

@@ -14,7 +14,7 @@ from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")

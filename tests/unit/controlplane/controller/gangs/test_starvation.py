@@ -14,7 +14,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.starvation import AccountError, StarvationTimeout
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.corebuilders import gpu_node
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, said
 

@@ -6,7 +6,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import ObjectMeta
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission.chain import Admission
 from gputile.tools.simulator.cluster.gangs import PodGroups
 from gputile.tools.simulator.cluster.intake import Intake

@@ -71,7 +71,6 @@ def allocated(state: AllocationState) -> list[Instruction]:
 
 
 def advertise(state: AllocationState) -> AdvertiseDevices:
-    """Return what the kubelet is to be told of devices."""
     told = state.advertised
     told.expected = _expected(state)
     return AdvertiseDevices(
@@ -80,7 +79,6 @@ def advertise(state: AllocationState) -> AdvertiseDevices:
 
 
 def enlarges(state: AllocationState) -> bool:
-    """Return whether a larger memory unit is asked for than the one in force."""
     return state.configuration.unit_mib > state.advertised.decided.effective_mode.unit_mib
 
 

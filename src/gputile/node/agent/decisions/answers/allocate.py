@@ -69,7 +69,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = LIMITS_VERSION
 
     def encode(self) -> bytes:
-        """Return the file's content."""
         return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
 
 

@@ -73,7 +73,6 @@ class DeviceAllocator:
     written: Set[DeviceOwner] | None = None
 
     def preferred(self, resource: str, available: Iterable[str], must: Iterable[str], size: int) -> tuple[str, ...]:
-        """Return the IDs that the kubelet should take."""
         state, kept = self.state, frozenset(must)
         free = tuple(device_id for device_id in available if device_id not in kept)
         release_inits(state, frozenset(free), resource)
@@ -248,7 +247,6 @@ class DeviceAllocator:
 def _grant(
     state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, devices: ContainerDevices
 ) -> AllocateAnswer:
-    """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.request) if candidate else (None, None)
     indices = state.gpus(pod_devices, devices.container, pod)
     shares = shares_of(state.node_config, pod_devices, devices.container, asked, indices)

@@ -45,12 +45,10 @@ class DeviceQuestion:
 
     @property
     def pod(self) -> KnownPod | None:
-        """The pod that asks, where it is known."""
         return self.candidate.pod if self.candidate else None
 
     @property
     def booked(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that are booked for the container."""
         shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
         return tuple(share.uuid for share in shares)
 

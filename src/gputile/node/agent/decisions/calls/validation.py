@@ -55,7 +55,8 @@ class AllocationRules:
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
         for other in taken if resource not in SHARED_RESOURCES else ():  # IDs of those are but names: ``given_twice``
-            if not self.is_uncertain(other.key) and not _may_be_the_same(pod_devices, other):
+            same = stand_in(pod_devices.uid) and pod_devices.key == other.key  # known by its name alone, it may be
+            if not same and not self.is_uncertain(other.key):
                 raise AllocationConflict(f"device IDs are held by pod {other.key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
@@ -165,11 +166,6 @@ class AllocationRules:
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
         self.check_trust_groups(pod_devices, slots)
-
-
-def _may_be_the_same(pod_devices: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``pod_devices``, whose pod is known by its name alone, may be of the pod of ``other``."""
-    return stand_in(pod_devices.uid) and pod_devices.key == other.key
 
 
 def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: SlotsByGpu, gpus: int) -> None:

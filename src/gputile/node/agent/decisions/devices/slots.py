@@ -25,7 +25,7 @@ not names. The number of listed IDs never exceeds that of the smallest unit in u
 from collections.abc import Iterable, Set
 from itertools import count, islice
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, advertised_units
 from gputile.node.agent.state.device_ids import encode
@@ -45,7 +45,6 @@ def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
 
 
 def free_slots(held: Set[int], free: int) -> tuple[int, ...]:
-    """Return the ``free`` lowest slots that are not ``held``."""
     return tuple(islice((slot for slot in count() if slot not in held), free))
 
 

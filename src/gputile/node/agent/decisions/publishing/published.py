@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from gputile.api.conditions import changed_conditions
-from gputile.api.core import Node, NodeCondition, node_condition
+from gputile.api.core import Node, NodeCondition, changed_conditions, node_condition
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import (
     CONDITION_PREFIX,

@@ -42,7 +42,6 @@ class RunningWeights:
         self._pods: dict[str, dict[str, _PodWeights]] = {}
 
     def add(self, uuid: str, uid: str, phase: Phase, weight: int) -> None:
-        """Take in a container."""
         pod = self._pods.setdefault(uuid, {}).setdefault(uid, _PodWeights())
         match phase:
             case Phase.INIT:
@@ -167,7 +166,6 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
-    """Return the indices of the GPUs of an allocation."""
     found = (
         h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
     )
@@ -178,6 +176,8 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
     """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
     node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
     pod = known if known is not None and known.uid == pod_devices.uid else None
+    asked = (pod.pod.spec.priority or 0) if pod is not None else 0
+    priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
     for directory, container in {
         devices.directory: devices.container for devices in pod_devices.devices if devices.directory
     }.items():
@@ -189,7 +189,7 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
             gpu = node_config.gpu(share.index)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
             most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
-            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
+            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), priority)
         if claims:
             yield directory, claims
 
@@ -200,11 +200,6 @@ def _weight(pod: KnownPod | None) -> int:
         return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
     except (KeyError, ValueError):
         return 1
-
-
-def _priority(pod: KnownPod | None) -> int:
-    value = (pod.pod.spec.priority or 0) if pod is not None else 0
-    return max(-MOST_PRIORITY, min(MOST_PRIORITY, value))
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:

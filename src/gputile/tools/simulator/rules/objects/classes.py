@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gputile.api.names import broken_label_name
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_name, shown
 from gputile.tools.simulator.rules.pods.containers import broken_resources
 from gputile.tools.simulator.rules.pods.tolerations import broken_tolerations
 from gputile.tools.simulator.rules.values.fields import Broken, Json

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.names import broken_label_name
-from gputile.api.wording import shown, supported
+from gputile.api.wording import broken_label_name, shown, supported
 from gputile.tools.simulator.rules.values import addresses, names, numbers, paths, windows
 from gputile.tools.simulator.rules.values.fields import MISSING, POD_TEMPLATE, Broken
 

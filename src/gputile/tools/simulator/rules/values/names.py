@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from gputile.api.names import broken_label_name
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_name, shown
 from gputile.tools.simulator.documents.manifests import Origin
 from gputile.tools.simulator.rules.values.fields import Broken
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from gputile.api.names import broken_label_name
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_name, shown
 from gputile.tools.simulator.rules.values.fields import Broken, Json
 from gputile.tools.simulator.rules.values.names import broken_subdomain
 from gputile.tools.simulator.rules.workloads.controllers_labels import JOB_NAMES, JOB_UIDS

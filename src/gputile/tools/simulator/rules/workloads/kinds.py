@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.names import broken_label_name
-from gputile.api.wording import shown
+from gputile.api.wording import broken_label_name, shown
 from gputile.tools.simulator.documents.generated_names import generated_name
 from gputile.tools.simulator.documents.manifests import Manifest
 from gputile.tools.simulator.rules.objects.kinds import broken_beside_workloads

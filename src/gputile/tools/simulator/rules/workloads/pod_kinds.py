@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.tools.simulator.documents.paths import places_at
 from gputile.tools.simulator.rules.values.fields import Json
 

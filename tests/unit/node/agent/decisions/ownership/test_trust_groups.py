@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
