@@ -16,8 +16,7 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers

@@ -6,7 +6,7 @@ from typing import Any
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_GATE, RESERVATION_ANNOTATION
-from gputile.controlplane.controller.taints import JsonPatch
+from gputile.controlplane.controller.node_reconciler import JsonPatch
 from gputile.kube import writes
 from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError

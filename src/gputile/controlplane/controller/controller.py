@@ -6,33 +6,33 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.other_groups import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_reports import STATES
+from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.gangs.starvation import AccountError
+from gputile.controlplane.controller.node_diagnosis import SilentNodes
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
-from gputile.controlplane.controller.silent_nodes import SilentNodes
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
+from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
@@ -43,6 +43,36 @@ from gputile.support.metrics import MetricsRegistry
 from gputile.support.monitoring import monitoring_app
 
 log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 30.0
+
+
+async def watch_pod_groups(
+    connection: Connection,
+    on_event: Callable[[WatchEvent[PodGroup]], None],
+    on_none: Callable[[], None],
+    look_again: float = LOOK_AGAIN_SECONDS,
+) -> NoReturn:
+    """Watch PodGroups, for ever; where their kind is not installed, look now and then whether it is by now.
+
+    ``on_none`` is called once where it is not.
+    """
+    complaint, told = "", False
+    while True:
+        try:
+            await connection.get(POD_GROUPS_PATH, {"limit": "1"})
+            break
+        except NotFound:
+            if not told:
+                on_none()
+            told = True
+        except KubeError as error:
+            if str(error) != complaint:
+                complaint = str(error)
+                log.warning("PodGroups cannot be read: %s", error)
+        await asyncio.sleep(look_again)
+    await Reflector(connection, POD_GROUPS_PATH, PodGroup, on_event).run()
+    raise AssertionError("a reflector never ends")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.event_loop import in_slices
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.pod_api import PreemptionApi

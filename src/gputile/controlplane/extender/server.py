@@ -18,25 +18,21 @@ from gputile.api.core import Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import EXTENDER_LEASE
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.config_reload import ConfigReloader, background
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.leader_gate import LeaderGate
-from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pending_pods import PendingPods
+from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning
-from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
+from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine

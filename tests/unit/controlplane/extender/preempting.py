@@ -9,8 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, Taint
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.evictable_pods import BoundPods
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger

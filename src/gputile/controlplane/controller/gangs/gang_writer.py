@@ -25,9 +25,8 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
-from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.event_loop_slices import in_slices
-from gputile.controlplane.parallel_requests import AT_ONCE, for_each
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound

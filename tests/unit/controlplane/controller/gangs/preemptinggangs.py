@@ -12,7 +12,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests

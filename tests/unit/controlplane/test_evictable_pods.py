@@ -1,4 +1,4 @@
-"""Evictions that violate a PodDisruptionBudget are counted as kube-scheduler counts them."""
+"""What is known of bound pods goes with them, and budgets count their evictions as kube-scheduler does."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ import pytest
 from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.other_groups import PodDisruptionBudget
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.api.well_known import POD_GROUP_LABEL
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
@@ -23,6 +24,31 @@ from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("B5")
+
+
+def member(name: str, gang: str = "g") -> Pod:
+    pod = gpu_pod(name)
+    pod.spec.node_name = "n"
+    pod.metadata.labels = {POD_GROUP_LABEL: gang}
+    return pod
+
+
+def test_bound_pods_with_gpus_are_known_by_their_gang_until_they_are_gone() -> None:
+    pods, gang = BoundPods(lambda uid: uid != "uid-plain"), GangName("default", "g", True)
+    waiting = member("waiting")
+    waiting.spec.node_name = ""
+    for pod in (member("a"), member("b"), member("plain"), waiting):
+        pods.pod_applied(pod)
+    assert pods.gangs == {gang: {"uid-a", "uid-b"}}
+    pods.pod_applied(member("a", "h"))
+    assert pods.gangs[gang] == {"uid-b"}
+    pods.pod_applied(member("c"))
+    pods.pod_deleted("uid-a")
+    assert pods.uids() == {"uid-b", "uid-c"}
+    assert pods.gangs == {gang: {"uid-b", "uid-c"}}
+    for uid in ("uid-b", "uid-c", "uid-c"):
+        pods.pod_deleted(uid)
+    assert (pods.facts, pods.gangs) == ({}, {})
 
 
 def held(name: str, labels: dict[str, str] | None = None, namespace: str = "default") -> Pod:

@@ -1,14 +1,96 @@
-"""Of a gang that is to leave whole those that stay are asked again, until they have left or need not."""
+"""Who was refused is not chosen for a while; of a gang that is to leave whole those that stay are asked again."""
 
 import pytest
 
-from gputile.controlplane.half_left_gangs import LASTS_S, RETRY_S, HalfLeftGangs
+from gputile.controlplane.eviction_memory import (
+    FIRST_PAUSE_S,
+    LASTS_S,
+    LONGEST_PAUSE_S,
+    RETRY_S,
+    HalfLeftGangs,
+    RefusedEvictions,
+)
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.kube.errors import AnswerLost, ApiError, KubeError, ServerError, TooManyRequests, Unauthorized
 
 pytestmark = pytest.mark.requirement("B5", "M13")
+
+
+BUDGET = TooManyRequests(429, "TooManyRequests", "the budget does not allow it")
+
+
+class Refusals:
+    """A clock that is set by hand, and pods that are bound."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.bound = {"a", "b"}
+        self.evictions = RefusedEvictions(lambda: self.now, self.bound.__contains__)
+
+    def pause(self) -> float:
+        """Let time pass until the pod ``a`` may be chosen again; return how long that took."""
+        begun = self.now
+        while self.evictions.among(["a"]):
+            self.now += 1
+        return self.now - begun
+
+
+def test_pauses_grow_and_end() -> None:
+    clock, pauses = Refusals(), []
+    for _ in range(8):
+        clock.evictions.refused("a", BUDGET)
+        clock.evictions.refused("a", BUDGET)  # asked again at once: the pause begins anew, and is no longer
+        assert clock.evictions.among(["b", "a"]) == ["a"]
+        pauses.append(clock.pause())
+    assert pauses[:2] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (BUDGET, True),
+        (ServerError(500, "InternalError", "a webhook failed"), True),
+        (ApiError(400, "BadRequest", "a webhook said no"), True),
+        (ServerError(503, "ServiceUnavailable", "it begins"), False),
+        (Unauthorized(401, "Unauthorized", "who is that"), False),
+        (AnswerLost("the connection broke"), False),
+        (KubeError("nothing was sent"), False),
+    ],
+)
+def test_only_what_is_said_of_the_pod_counts(error: KubeError, counts: bool) -> None:
+    clock = Refusals()
+    clock.evictions.refused("a", error)
+    assert bool(clock.evictions.among(["a"])) is counts
+
+
+@pytest.mark.parametrize("jump", [-500.0, 10_000.0])
+def test_a_clock_that_jumps_ends_pauses(jump: float) -> None:
+    clock = Refusals()
+    clock.evictions.refused("a", BUDGET)
+    clock.now += jump
+    assert clock.evictions.among(["a"]) == []
+
+
+def test_no_more_is_remembered_than_pods_that_are_bound() -> None:
+    clock = Refusals()
+    for uid in ("a", "b", "gone"):
+        clock.evictions.refused(uid, BUDGET)
+    clock.bound.clear()
+    clock.evictions.refused("c", BUDGET)
+    assert len(clock.evictions) == 1
+
+
+def test_who_may_be_refused_is_asked_first() -> None:
+    clock = Refusals()
+    clock.evictions.refused("b", BUDGET)
+    clock.now += FIRST_PAUSE_S + 1
+    assert clock.evictions.first(["a", "b"]) == ["b", "a"]
+
 
 GANG = GangName("default", "g", False)
 
@@ -122,14 +204,6 @@ def test_a_pod_group_says_how_many_make_it_whole(size: int, rest: list[str]) -> 
     assert sorted(clock.due()) == rest
 
 
-def test_what_is_left_of_a_broken_gang_need_not_be_more_than_it_was() -> None:
-    clock = Clock("a", "b", size=3)
-    clock.begin("a", "b")
-    clock.half_left.was_refused("a", perhaps_evicted=False)
-    assert clock.due(after=RETRY_S) == []
-    assert len(clock.half_left) == 0
-
-
 def test_the_size_stands_when_the_rest_is_chosen_anew() -> None:
     clock = Clock("a", "b", "c", size=3)
     clock.begin("a", "b", "c")
@@ -203,13 +277,3 @@ def test_it_ends() -> None:
     assert clock.due(after=LASTS_S) == ["b"]
     assert clock.due(after=1) == []
     assert len(clock.half_left) == 0
-
-
-def test_a_clock_that_is_set_back_keeps_nobody() -> None:
-    clock = Clock("a", "b", size=2)
-    clock.begin("a", "b")
-    clock.half_left.was_evicted("a")
-    clock.goes("a")
-    clock.half_left.was_refused("b", perhaps_evicted=False)
-    assert clock.due(after=-500) == ["b"]
-    assert clock.due(after=LASTS_S + 1) == []

@@ -1,4 +1,4 @@
-"""One controller follows another when the configuration changes."""
+"""The controller's parts together: a changed configuration, and PodGroups that may come later."""
 
 import asyncio
 import gc
@@ -6,15 +6,18 @@ import gc
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.other_groups import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.kube.client import Connection
+from gputile.controlplane.controller.controller import Controller, ControllerSettings, watch_pod_groups
+from gputile.kube.client import Attempts, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
-from tests.fakes.apiserver import until
+from gputile.kube.objects import Replaced, WatchEvent
+from tests.fakes.apiserver import FakeApiServer, until
+from tests.unit.kube.views import QUICK
 
-pytestmark = pytest.mark.requirement("U9", "B5")
+pytestmark = pytest.mark.requirement("B5", "M13", "U9")
 
 
 def _states() -> int:
@@ -45,3 +48,20 @@ async def test_the_cluster_that_the_one_before_has_seen_is_not_kept() -> None:
         await work
     gc.unfreeze()
     assert _states() == before
+
+
+@pytest.mark.anyio
+async def test_that_there_are_none_is_said_once_and_their_kind_may_come_later() -> None:
+    server, events = FakeApiServer(), list[WatchEvent[PodGroup] | None]()
+    async with (
+        server.running(),
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=10.0) as connection,
+    ):
+        watching = asyncio.create_task(watch_pod_groups(connection, events.append, lambda: events.append(None), 0.01))
+        await until(lambda: len(server.requests) > 3)
+        assert events == [None]
+        server.store[POD_GROUPS_PATH] = {}
+        await until(lambda: len(events) > 1)
+        assert isinstance(events[1], Replaced)
+        watching.cancel()
+        await asyncio.wait([watching])

@@ -1,7 +1,7 @@
-"""Tells which evictions PodDisruptionBudgets forbid, as kube-scheduler and the API server count them.
+"""Keeps what evictions depend on: the bound pods that hold GPUs, their gangs, and the budgets that guard them.
 
-kube-scheduler prefers nodes with the fewest violations. What ``preempt`` adds to its victims has to count too. For
-gputile's own evictions it counts what the API server refuses.
+kube-scheduler prefers nodes with the fewest violations of PodDisruptionBudgets, and what ``preempt`` adds to its
+victims counts too. For gputile's own evictions a budget counts what the API server refuses.
 """
 
 from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
@@ -10,9 +10,44 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.other_groups import PodDisruptionBudget
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
+from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
 from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+
+
+class BoundPods:
+    """The bound pods with GPUs. ``holds`` tells whether the ledger has a booking of the pod with a UID."""
+
+    def __init__(self, holds: Callable[[str], bool]) -> None:
+        self._holds = holds
+        self.facts: dict[str, EvictionFacts] = {}  # by UID
+        self.gangs: dict[GangName, set[str]] = {}
+
+    def pod_applied(self, pod: Pod) -> None:
+        """Note what is known of a pod, after the ledger has taken it in."""
+        uid = pod.metadata.uid
+        self.pod_deleted(uid)
+        if pod.spec.node_name and self._holds(uid):
+            facts = self.facts[uid] = eviction_facts(pod)
+            if facts.gang is not None:
+                self.gangs.setdefault(facts.gang, set()).add(uid)
+
+    def pod_deleted(self, uid: str) -> None:
+        """Forget a pod."""
+        facts = self.facts.pop(uid, None)
+        if facts is None or facts.gang is None:
+            return
+        members = self.gangs[facts.gang]
+        members.discard(uid)
+        if not members:
+            del self.gangs[facts.gang]
+
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of these pods."""
+        return self.facts.keys()
+
 
 _Key = tuple[str, str]  # namespace and name
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
