@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gputile.tools.replay.catalog import make_placer
 from gputile.tools.replay.engine import replay, steps
+from gputile.tools.replay.study import make_placer
 from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
 from tests.unit.tools.replay.traces import share, stream, uniform, unlike
 

@@ -10,11 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import app
-from gputile.tools.replay.catalog import POLICIES, make_placer
-from gputile.tools.replay.engine import steps
-from gputile.tools.replay.fragmentation import replay_with_trail
+from gputile.tools.replay.engine import replay_with_trail, steps
 from gputile.tools.replay.policies import Fragments
-from gputile.tools.replay.study import Task, measure, side_by_side
+from gputile.tools.replay.study import POLICIES, Task, make_placer, measure, side_by_side
 from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 from tests.unit.tools.replay.traces import TIMED, write_trace
 

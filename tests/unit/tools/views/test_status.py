@@ -11,8 +11,7 @@ from gputile.api.core import Node
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.tools.views.rollout import RolloutState
-from gputile.tools.views.status import Installation, RolloutPhase, assess, table, with_traces
-from gputile.tools.views.traces import Traces
+from gputile.tools.views.status import Installation, RolloutPhase, Traces, assess, table, with_traces
 
 pytestmark = pytest.mark.requirement("U11")
 

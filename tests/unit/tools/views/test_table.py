@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.table import aligned, first_rows, table
-from gputile.tools.views.terminal_text import columns_of
+from gputile.tools.views.terminal_text import aligned, columns_of, first_rows, table
 
 ROWS = [("POD", "NODE", "REASON"), ("web", "n-1", "it fits"), ("db", "-", "each GPU of the node has too little free")]
 

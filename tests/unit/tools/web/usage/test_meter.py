@@ -3,8 +3,7 @@
 import pytest
 
 from gputile.tools.web.page.records import NodeTile, NodeUsage, PodTile, PodUsage
-from gputile.tools.web.usage.agent_metrics import AgentReading
-from gputile.tools.web.usage.meter import UsageMeter, made_of
+from gputile.tools.web.usage.meter import AgentReading, UsageMeter, made_of
 
 pytestmark = pytest.mark.requirement("B7")
 
