@@ -81,10 +81,6 @@ def test_deployed_when_every_component_is_ready() -> None:
     ]
 
 
-def test_a_cluster_without_gpu_nodes_is_deployed() -> None:
-    assert assess([daemon_set(0)], [], [], [], 1024).phase is RolloutPhase.DEPLOYED
-
-
 def test_a_deployment_that_is_scaled_to_nothing_is_not_deployed() -> None:
     """As by kubectl: the chart has one pod at least of each. GPU pods are refused while no webhook answers."""
     (component,) = assess([deployment(wanted=0)], [], [], [], 1024).components
