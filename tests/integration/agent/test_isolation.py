@@ -85,7 +85,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
         with pytest.raises(AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
-            await here.agent.parts.steps.handler.prestart(GPU_MEMORY, tuple(ids))
+            await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
         here.cluster.delete("default/a")
         here.cluster.create(simple_pod("a", container(mem=2)))
         await here.until_running(2)

@@ -287,6 +287,12 @@ def test_a_place_on_an_older_node_does_not_prove_that_new_ones_are_of_use() -> N
     assert len(bought) <= 6
 
 
+def test_kube_scheduler_gets_time_first() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    assert bench.round(after=3).created == []
+
+
 def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:
     bench = fragmented()
     bench.put(waits("p", mem=20))
