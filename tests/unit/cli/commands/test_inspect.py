@@ -147,15 +147,6 @@ def test_watching_goes_on_when_a_node_that_was_named_is_gone(server: FakeApiServ
         assert process.wait(10) == -signal.SIGINT
 
 
-def test_status_is_watched_too(server: FakeApiServer, kubeconfig: str) -> None:
-    command = arguments("main", "status", "--watch", "--kubeconfig", kubeconfig)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
-
-
 def test_workloads_are_in_the_namespace_of_the_context(server: FakeApiServer, kubeconfig: str, tmp_path: Path) -> None:
     """As kubectl apply puts them; -n goes before it."""
     put(server, "one", "team")
