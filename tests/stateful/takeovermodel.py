@@ -30,7 +30,7 @@ from gputile.kube.objects import NO_QUERY, Query
 from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
 from tests.fakes.http import ask, sent
-from tests.virtualtime import VirtualTimeLoop
+from tests.stateful.virtualtime import VirtualTimeLoop
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

@@ -15,7 +15,7 @@ from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fakes.apiserver import until
 from tests.fakes.http import ask, sent
 from tests.unit.core.admission.builders import POLICY, Json, pod
