@@ -20,8 +20,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import PEOPLE, app
-from tests.manifests import DEPLOYMENT, JOB, POD, STATEFUL_SET
 from tests.unit.cli.programs import arguments
+from tests.unit.tools.simulator.manifests import DEPLOYMENT, JOB, POD, STATEFUL_SET
 
 pytestmark = pytest.mark.requirement("B4", "U11")
 

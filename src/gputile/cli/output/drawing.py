@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -> "list[NodeBars]":
     """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
-    from gputile.tools.simulator.outcomes.workloads import workload_name, workload_of
+    from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
 
     if len({pod.namespace for node in nodes for pod in node.pods}) > 1:

@@ -7,7 +7,7 @@ from gputile.cli.output.streams import write
 from gputile.cli.output.terminal import write_text
 
 if TYPE_CHECKING:
-    from gputile.tools.simulator.explanation.remedies import Remedy
+    from gputile.tools.simulator.remedies import Remedy
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:

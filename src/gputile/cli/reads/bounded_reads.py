@@ -13,7 +13,7 @@ from gputile.cli.options.duration import FOR_EVER_S, duration_s
 from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.access.kubeconfig import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
 from gputile.kube.transport.light_connection import LightConnection
 from gputile.kube.transport.request import NO_QUERY, Query
@@ -84,6 +84,29 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     Raises:
         KubeError: there is no usable kubeconfig, or no credential.
     """
+    access, seconds = await _usable_access(reach)
+    async with connection_to(access, longest_wait_s=seconds) as connection:
+        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
+            yield BoundedReads(connection, access.server, seconds)
+
+
+@asynccontextmanager
+async def writes(reach: Reach) -> "AsyncIterator[tuple[Connection, float]]":
+    """Open a connection to the API server that writes too, for requests of so many seconds.
+
+    Raises:
+        KubeError: there is no usable kubeconfig, or no credential.
+    """
+    from gputile.kube.transport.answer_bounds import MOST_ANSWER_BYTES
+    from gputile.kube.transport.connection import Connection
+
+    access, seconds = await _usable_access(reach)
+    async with Connection(access, within=seconds, most_bytes=MOST_ANSWER_BYTES) as connection:
+        yield connection, seconds
+
+
+async def _usable_access(reach: Reach) -> tuple[Access, float]:
+    """Return how the API server is reached, with a credential, and how many seconds it has for an answer."""
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context, plugin_s=seconds)
     if (before := _used.get(reach)) is not None:
@@ -92,9 +115,7 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()
-    async with connection_to(access, longest_wait_s=seconds) as connection:
-        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
-            yield BoundedReads(connection, access.server, seconds)
+    return access, seconds
 
 
 async def listed(

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.core import Node, Pod, Toleration
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.tools.simulator.documents.manifests import ManifestError
+from gputile.tools.simulator.manifests import ManifestError
 from tests.unit.core.kube_predicates.words import all_said, said
 from tests.unit.tools.simulator.builders import node, pod
 

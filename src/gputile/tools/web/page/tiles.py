@@ -16,8 +16,8 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.closed_nodes import closed_by, nothing_offered
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.tools.simulator.explanation.node_reports import asks, waiting_for
-from gputile.tools.simulator.outcomes.workloads import workload_of
+from gputile.tools.simulator.node_reports import asks, waiting_for
+from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.page.mig_tiles import asked_text, instances_of_node, instances_of_pod
 from gputile.tools.web.page.records import GpuTile, NodeTile, PendingPod, PodTile, TileShare
 

@@ -24,7 +24,7 @@ from gputile.kube.transport.connection import Connection
 from gputile.kube.watching.listing import list_all
 from gputile.support.connections import Address
 from gputile.support.request_body import BodyReader, BodyRefused
-from gputile.tools.simulator.explanation.answer import ExplainAnswer, whereabouts
+from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.access.login import RIGHTS, SECRET
 from gputile.tools.web.access.viewers import ALL_RIGHTS, Rights, Viewers
 from gputile.tools.web.access.visible import (

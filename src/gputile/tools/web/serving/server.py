@@ -20,7 +20,7 @@ from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.metrics import MetricsRegistry
 from gputile.support.monitoring import monitoring_app
 from gputile.support.tls_files import TlsFiles, TlsReloader
-from gputile.tools.simulator.cluster.gangs import PodGroups
+from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.access.guard import Guard
 from gputile.tools.web.access.login import LoginGuard
 from gputile.tools.web.access.viewers import Viewers

@@ -1,0 +1,49 @@
+"""What is kept of refusals is what the placement engine would say anew."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.well_known import ALLOCATION_ANNOTATION as ALLOCATION
+from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
+from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.tools.simulator.equal_pods import NodeStates
+from gputile.tools.simulator.refusals import FITS, Refusals, ToldRefusal
+from tests.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
+
+NAMES = ("a", "b", "c", "d", "e")
+NODES = (("a", "cgpu", 2), ("b", "cgpu", 2), ("c", "share", 2), ("d", "", 2), ("e", "core_mem", 0))
+ASKS = ({"mem": 3}, {"mem": 9}, {"mem": 6, "count": 2}, {"nvidia.com/gpu": 1}, {"mem": 2, "core": 20})
+
+
+@st.composite
+def events(draw: st.DrawFn) -> LedgerEvent:
+    name, number = draw(st.sampled_from(NAMES)), draw(st.integers(0, 3))
+    kind = draw(st.sampled_from(["pod", "pod", "pod", "gone", "plain"]))
+    if kind == "gone":
+        return PodDeleted(f"p{number}")
+    if kind == "plain":
+        return PodApplied(pod(f"q{number}", node=name, cpu="3"))
+    held = share(f"GPU-{name}-{draw(st.integers(0, 1))}", draw(st.sampled_from([1024, 4096, 8192])))
+    bound = pod(f"p{number}", node=name, annotations={ALLOCATION: allocation_text(held)}, mem=held.mib // 1024)
+    return PodApplied(bound)
+
+
+def told(refusal: FitRefusal | None) -> ToldRefusal | None:
+    return ToldRefusal(refusal.text, refusal.rule) if refusal is not None else None
+
+
+@given(st.lists(st.tuples(events(), st.sampled_from(ASKS)), max_size=20))
+def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, dict[str, int]]]) -> None:
+    ledger = ledger_of(*(gpu_node(name, mode=mode, sizes=[8192] * count) for name, mode, count in NODES))
+    engine = PlacementEngine(ledger)
+    refusals = Refusals(engine, NodeStates(engine))
+    for event, asks in steps:
+        ledger.apply(event)
+        request = request_of(pod(asks=asks))
+        names = (*NAMES, "unknown")
+        found, numbers = refusals.told(request, np.array([ledger.row_of.get(name, -1) for name in names]))
+        said = [None if number == FITS else found[number] for number in numbers.tolist()]
+        assert said == [told(engine.refusal(request, name)) for name in names]
+        assert len(set(found)) == len(found)
