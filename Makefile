@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 PARTS ?= stateful
 MINUTES ?= 60
 EXAMPLES ?= gputile
+NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
+	docs/guides/install.md docs/guides/getting-started.md
 KUBERNETES ?= 1.30 1.37
 VERSIONED := $(addprefix tests/e2e/test_,controlplane.py policies.py webhook.py controller.py extender.py gangs.py \
 	preemption.py quotas.py chart.py flows.py failover.py outages.py security.py web.py node.py)
@@ -74,11 +76,13 @@ REPOSITORY_OPTION = $(if $(REPOSITORY), '--repository=$(REPOSITORY)')
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; REPOSITORY=... is its name
 	@$(BIN)/python -m release image$(REPOSITORY_OPTION)
 
-release: $(STAMP) ## all that people take in dist/, each file tried; from URL=https://..., the image by REPOSITORY=...
+release: $(STAMP) ## all that people take in dist/; from URL=https://..., the image by REPOSITORY=...
 	@$(BIN)/python -m release all$(if $(URL), '--url=$(URL)')$(REPOSITORY_OPTION)
 
-version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: news into CHANGELOG.md, the number wherever it stands
-	@$(BIN)/python -m changes "$(VERSION)" "$$(date --utc +%F)"
+version: $(STAMP) ## make the sources those of VERSION, as 0.3.0: changes/ into CHANGELOG.md, the number wherever it stands
+	@[[ "$(VERSION)" =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || { echo "name the version: make version VERSION=0.3.0" >&2; exit 2; }
+	@$(BIN)/towncrier build --yes --version "$(VERSION)" --date "$$(date --utc +%F)"
+	@before=$$($(BIN)/python -m hatchling version) && sed -i "s/\b$${before//./\\.}\b/$(VERSION)/g" $(NUMBERED)
 	@$(BIN)/python -m docs.generator
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
@@ -95,9 +99,8 @@ soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PAR
 bench: $(STAMP) ## the benchmarks, as ratios within one run
 	@$(BIN)/python -m benchmarks
 
-growth: $(STAMP) ## measure how costs grow with the cluster, and draw it in the documentation
+growth: $(STAMP) ## measure how costs grow with the cluster, and print the tables of docs/reference/benchmarks.md
 	@$(BIN)/python -m benchmarks.growth
-	@$(BIN)/python -m docs.generator
 
 cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 	@$(BIN)/python -m tests.localcluster

@@ -22,7 +22,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.placement.packing.prices import WHOLE_GPU, best_pattern
+from gputile.core.placement.prices import WHOLE_GPU, best_pattern
 from gputile.tools.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
 
 Float64 = npt.NDArray[np.float64]

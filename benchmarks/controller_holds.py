@@ -34,18 +34,17 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.taints import JsonPatch
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.event_loop import in_slices
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, GANGS, LARGE, WAITING = 5_000, 50_000, 1_000, 2_000, 10_000
 ALL_UNITS = 8 * 15

@@ -16,8 +16,7 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -28,7 +27,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, LARGE = 5_000, 50_000, 2_000
 _ENDS_NS = 10**18

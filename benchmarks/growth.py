@@ -2,23 +2,21 @@
 
 Each curve is CPU time against nodes of eight GPUs with ten pods each, or against the pods of one gang. Its exponent is
 that of its last tenfold: 1 is in proportion to the size, 0 does not grow. The module's command measures the curves and
-writes them where the documentation's picture is drawn from.
+prints the tables of docs/reference/benchmarks.md.
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import math
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
+from docs.generator.tables import table
 
 from benchmarks.clusters import GPUS, filled, gpu_pod, request_for
 from benchmarks.controller_holds import Bench, add_gang, bound_pods, shared_node, taken_over
@@ -40,7 +38,6 @@ NAME = "growth"
 NODES: Final = (100, 316, 1_000, 3_162, 10_000)
 GANGS: Final = (8, 32, 126, 500, 2_000)  # pods
 GANG_NODES: Final = 5_000
-FIGURES: Final = Path(__file__).resolve().parents[1] / "docs" / "generator" / "growth.json"
 _PODS_A_NODE, _GANG, _RUNS, _TIMES = 10, 64, 200, 3
 _STARTED_S: Final = 1_000_000.0  # Unix time; 0 would be no time
 
@@ -191,43 +188,20 @@ def _whole_processes(nodes: int) -> Mapping[str, float]:
     return {"extender: start to ready": started.cpu, "simulate: two pods a node": what_if}
 
 
-def main() -> None:
-    """Measure all curves, print them, and write them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--nodes", type=_sizes, default=NODES, metavar="N,N...", help="cluster sizes")
-    parser.add_argument("--gangs", type=_sizes, default=GANGS, metavar="N,N...", help="sizes of gangs, in pods")
-    parser.add_argument(
-        "--gang-nodes", type=int, default=GANG_NODES, metavar="N", help="nodes that gangs are planned on"
-    )
-    parser.add_argument("--output", type=Path, default=FIGURES, help="where the curves are written, as JSON")
-    options = parser.parse_args()
-    gc.collect()
-    found = []
-    for curve in curves(
-        options.nodes, options.gangs, options.gang_nodes, told=lambda text: print(text, file=sys.stderr, flush=True)
-    ):
-        found.append(curve)
-        points = ", ".join(f"{size}: {s * 1e3:.3g} ms" for size, s in zip(curve.sizes, curve.seconds, strict=True))
-        print(f"{curve.what}: {points}; exponent {curve.exponent:.2f}")
-    kept = [
-        {
-            "what": curve.what,
-            "of": curve.of,
-            "sizes": list(curve.sizes),
-            "milliseconds": [float(f"{seconds * 1e3:.3g}") for seconds in curve.seconds],
-            "exponent": round(curve.exponent, 2),
-        }
-        for curve in found
-    ]
-    options.output.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+def tables(found: Sequence[Curve]) -> str:
+    """Return the curves as Markdown, a table for each unit of their sizes, as docs/reference/benchmarks.md has them."""
+    parts = []
+    for of in dict.fromkeys(each.of for each in found):
+        mine = [each for each in found if each.of == of]
+        rows = [[each.what, *map(_told, each.seconds), f"{each.exponent:.2f}"] for each in mine]
+        parts.append(table([f"CPU time, by {of}", *(f"{size:,}" for size in mine[0].sizes), "exponent"], rows))
+    return "\n\n".join(parts)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(each) for each in text.split(","))
-    if len(sizes) < 2 or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-        raise argparse.ArgumentTypeError("at least two sizes from 1 on, each larger than the one before")
-    return sizes
+def _told(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{float(f'{seconds * 1e3:.2g}'):g} ms"
 
 
 if __name__ == "__main__":
-    main()
+    gc.collect()
+    print(tables(list(curves(told=lambda text: print(text, file=sys.stderr, flush=True)))))

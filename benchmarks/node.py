@@ -21,8 +21,7 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processtree import cpu_seconds, resident_mib
 
 from benchmarks.report import Result
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 
 NAME = "node"

@@ -1,10 +1,8 @@
 """Pods per second through the real kube-scheduler: without an extender, with one that does not decide, with gputile.
 
 All run on the same control plane in the same run, alternating, since everything shares the machine's cores. The idle
-extender answers filter with all names and prioritize with zeros, and binds with a plain Binding.
-
-Those pods are there before the scheduler starts. In two more rounds they come while it runs, without and with a
-controller that nominates their nodes; what the API server does to create them then takes from the same cores.
+extender answers filter with all names and prioritize with zeros, and binds with a plain Binding. The pods are there
+before the scheduler starts.
 """
 
 import statistics
@@ -12,30 +10,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.extender import pod_body, write_cluster
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender
+from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
 from tests.localcluster.idle_extender import extender_url, start_idle_extender
 from tests.localcluster.processes import Process
 
 from benchmarks.process_time import cpu_seconds
 from benchmarks.report import Result
-from gputile.api.well_known import NOMINATED_ANNOTATION
 
 NAME = "throughput"
 SIZES, PODS, ROUNDS = (1_000, 5_000), 600, 3
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/gputile/leases/gputile-controller"
-NOMINATIONS = {"nominations": {"enabled": True}}
 IDLE, NONE, GPUTILE = "idle extender", "no extender", "gputile"
-MEANWHILE, NOMINATED = "gputile, pods come meanwhile", "gputile, pods come meanwhile and are nominated"
-COMPARED = (
-    *((NONE, None), (IDLE, NONE), (GPUTILE, IDLE), (GPUTILE, NONE)),
-    *((MEANWHILE, GPUTILE), (NOMINATED, MEANWHILE), (NOMINATED, IDLE), (NOMINATED, NONE)),
-)
+COMPARED = ((NONE, None), (IDLE, NONE), (GPUTILE, IDLE), (GPUTILE, NONE))
 CLUSTER = """
 nodes:
 - {{name: 'n', count: {nodes}, mode: cgpu, gpus: {{count: 8, model: Tesla T4, memory: 16GiB}}, taints: []}}
@@ -44,7 +34,7 @@ nodes:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast pods were bound, and CPU seconds of scheduler, extender and controller for one of them."""
+    """How fast pods were bound, and CPU seconds of scheduler and extender for one of them."""
 
     pods_per_second: float
     cpu_seconds: float
@@ -52,12 +42,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to schedule: with which extender, if any; when the pods come; whether a controller nominates nodes."""
+    """One way to schedule: with which extender, if any."""
 
     extender: Process | None = None
     url: str | None = None
-    meanwhile: bool = False
-    nominated: bool = False
 
 
 def run() -> Iterator[Result]:
@@ -70,12 +58,10 @@ def _compared(nodes: int) -> Iterator[Result]:
     """Measure all variants on a cluster of this many nodes."""
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
         plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), CLUSTER.format(nodes=nodes))))
-        gputile, url = start_extender(plane, settings=NOMINATIONS)
+        gputile, url = start_extender(plane)
         idle = start_idle_extender(plane, bind=True)
         variants = {
             GPUTILE: Variant(gputile, url),
-            MEANWHILE: Variant(gputile, url, meanwhile=True),
-            NOMINATED: Variant(gputile, url, meanwhile=True, nominated=True),
             IDLE: Variant(idle, extender_url(idle)),
             NONE: Variant(),
         }
@@ -102,23 +88,12 @@ def _rate(plane: ControlPlane, variant: Variant, round_name: str) -> Rate:
     def create(number: int) -> None:
         plane.api.post(path, pod_body(f"p{number}", {"aliyun.com/gpu-mem": 1 + number % 4}))
 
-    with ExitStack() as stack:
-        working = [variant.extender] if variant.extender else []
-        if variant.nominated:
-            name = f"controller-{round_name}"
-            controller, _ = start_controller(plane, name, settings=NOMINATIONS)
-            working.append(stack.enter_context(controller))
-            plane.wait(lambda: plane.api.get(LEASE)["spec"].get("holderIdentity") == name, "the controller to lead")
-        pool = stack.enter_context(ThreadPoolExecutor(4))
-        if not variant.meanwhile:
-            list(pool.map(create, range(PODS)))
-        working.append(stack.enter_context(_scheduler(plane, variant, f"scheduler-{round_name}")))
-        created = pool.map(create, range(PODS)) if variant.meanwhile else ()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(create, range(PODS)))
+    with _scheduler(plane, variant, f"scheduler-{round_name}") as scheduler:
+        working = [scheduler, *([variant.extender] if variant.extender else [])]
         first, started, spent = _reached(plane, path, PODS // 10, working)
         last, ended, spent_then = _reached(plane, path, PODS * 9 // 10, working)
-        list(created)
-    if variant.nominated:
-        _check_nominated(plane, path)
     plane.nodes.delete_all_pods_now(namespace)
     return Rate((last - first) / (ended - started), (spent_then - spent) / (last - first))
 
@@ -135,15 +110,3 @@ def _reached(plane: ControlPlane, path: str, count: int, working: list[Process])
     while (bound := len(plane.api.get(path, fieldSelector="spec.nodeName!=")["items"])) < count:
         time.sleep(0.2)
     return bound, time.perf_counter(), sum(cpu_seconds(each.pid) for each in working)
-
-
-def _check_nominated(plane: ControlPlane, path: str) -> None:
-    """Check that the controller has nominated pods.
-
-    Raises:
-        RuntimeError: it has nominated less than half of them, so something else was measured.
-    """
-    pods = plane.api.get(path)["items"]
-    marked = sum(NOMINATED_ANNOTATION in each["metadata"].get("annotations", {}) for each in pods)
-    if marked < len(pods) / 2:
-        raise RuntimeError(f"only {marked} of {len(pods)} pods were nominated")

@@ -16,7 +16,7 @@ from tests.integration.arbiter.busy import Busy, measure
 from tests.integration.arbiter.process import ArbiterProcess
 
 from benchmarks.report import Result
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 
 NAME: Final = "turns"
 KERNEL_NS: Final = 5_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import GPU_RESOURCES, MPS_THREADS_ANNOTATION, TIME_WEIGHT_ANNOTATION
-from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
+from gputile.core.admission import isolation_bypass, protected_annotations
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "examples" / "webhook"
 _LIST = r"(?<=\s)\[\s*((?:'[^']*',?\s*)+)\]"
@@ -46,7 +46,7 @@ WEBHOOKS = {
     ".exists(k, (k in ": protected_annotations.PROTECTED,
     ".exists(k,\n      k in ": protected_annotations.PROTECTED,
     "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION),
-    "g.name == 'gputile.io/gang') ||\n      ": gate_protection.FIXED,
+    "g.name == 'gputile.io/gang') ||\n      ": protected_annotations.FIXED,
 }
 FILES = {"policies.yaml": POLICIES, "webhook.yaml": WEBHOOKS}
 

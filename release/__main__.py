@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from changes.news import NewsError, collect
-
-from release.artefacts import Release, build_container_image, build_release
+from release.artefacts import NotAsPromised, Release, build_container_image, build_release
 from release.python_packages import ToolMissing
 from release.sources import sources_of
-from release.verification import NotAsPromised, verify_release
+from release.verification import verify_release
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 
@@ -25,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _COMMANDS[options.what](options)
         return 0
-    except (NewsError, ToolMissing, NotAsPromised) as error:
+    except (ToolMissing, NotAsPromised) as error:
         print(f"error: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as failed:
         print(f"error: {failed.cmd[0]} ended with {failed.returncode}: see its output above", file=sys.stderr)
@@ -36,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, told in (
-        ("all", "every artefact, their checksums, and a trial of each"),
+        ("all", "every artefact, their checksums, and a trial of the plugins and the wheel"),
         ("image", "the container image as an OCI archive, and its bill of materials"),
     ):
         command = commands.add_parser(name, help=told)
@@ -80,8 +78,6 @@ def _build_all(options: argparse.Namespace) -> None:
         print(f"built     {path.name}: {-(-path.stat().st_size // 1024):,} KiB", flush=True)
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
-    if news := collect(PROJECT / "changes"):
-        print(f"no version  has {len(news)} pieces of news: make version VERSION=... before you publish it")
     if not release.url:
         print("left out  krew's manifests: make release URL=https://... says where people will load the files from")
 

@@ -3,13 +3,12 @@
 import hashlib
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from changes.news import collect, notes_of
 
 from gputile.version import VERSION
 from release.archives import pack
@@ -17,7 +16,6 @@ from release.image import build_image
 from release.python_packages import build_distribution, console_scripts, environment, install, slim
 from release.sources import Sources
 
-SUMS: Final = "SHA256SUMS"
 # kubectl finds plugins by their file's name; krew's names have no "kubectl-".
 PLUGINS: Final = {
     "gputile": ("kubectl-gputile", "Share GPUs: why pods wait, what fits where, what the nodes do"),
@@ -36,6 +34,10 @@ _CAVEATS: Final = (
     "It needs Python 3.11 on PATH, as python3.11. krew writes a dash of a plugin's name as an underscore: what is "
     "`kubectl inspect cgpu` elsewhere is `kubectl inspect-cgpu` by krew."
 )
+
+
+class NotAsPromised(RuntimeError):
+    """A file of a release does not do what it is for; the message says which, and what it did."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
     """Write each artefact into ``output``, and at last their checksums; yield their paths as they are written.
 
     Raises:
-        NewsError: the changelog says nothing of this version.
+        NotAsPromised: the changelog says nothing of this version.
         ToolMissing: mmdebstrap, strip or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
@@ -68,17 +70,26 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
         for path in build(release, output):
             written.append(path)
             yield path
-    sums = output / SUMS
-    sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(written)))
-    yield sums
+    yield write_sums(output, written)
+
+
+def write_sums(output: Path, files: Iterable[Path]) -> Path:
+    """Write the checksums of ``files`` as sha256sum(1) reads them; return their path."""
+    sums = output / "SHA256SUMS"
+    sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(files)))
+    return sums
 
 
 def build_notes(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the notes: what the changelog says of this version, and the news since."""
-    project = release.sources.project
-    path = output / f"gputile-{VERSION}.md"
-    path.write_text(notes_of(VERSION, project / "CHANGELOG.md", collect(project / "changes")), encoding="utf-8")
-    yield path
+    """Yield the notes: what the changelog says of this version."""
+    changelog = (release.sources.project / "CHANGELOG.md").read_text(encoding="utf-8")
+    for section in changelog.split("\n## ")[1:]:
+        if section.startswith(f"{VERSION} ("):
+            path = output / f"gputile-{VERSION}.md"
+            path.write_text(f"# gputile {section.strip()}\n", encoding="utf-8")
+            yield path
+            return
+    raise NotAsPromised(f"CHANGELOG.md says nothing of {VERSION}: make version VERSION={VERSION} writes it")
 
 
 def build_python(release: Release, output: Path) -> Iterator[Path]:

@@ -4,12 +4,11 @@ import sys
 
 from docs.generator import schemas
 from docs.generator.pages import DOCS, outdated, rewrite
-from docs.generator.pictures import PICTURES
+from docs.generator.screenshot import PICTURE, screenshot
 
 if __name__ == "__main__":
     for page in outdated():
         rewrite(page)
         sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
     schemas.rewrite()
-    for name, draw in PICTURES.items():
-        (DOCS / "pictures" / f"{name}.svg").write_text(draw(), encoding="utf-8")
+    PICTURE.write_text(screenshot(), encoding="utf-8")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, growth, metrics, names, packages, reasons, requirements, schemas
+from docs.generator import commands, configuration, metrics, names, reasons, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
@@ -17,9 +17,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "configuration": configuration.render,
     "events": reasons.events,
     "exit-codes": reasons.exit_codes,
-    "growth": growth.render,
     "metrics": metrics.render,
-    "packages": packages.render,
     "requirements": requirements.render,
     "schemas": schemas.render,
     **{section: partial(names.render, section) for section in names.SECTIONS},

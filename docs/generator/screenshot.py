@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
+PICTURE = ROOT / "docs" / "pictures" / "cluster.svg"
 COLUMNS = 100
 CUT = "[...]"
 _TITLE = "What make demo prints: each GPU as a bar with the pods on it, and how many GPUs packing saves"

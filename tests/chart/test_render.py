@@ -262,11 +262,6 @@ def test_a_new_unit_restarts_nothing() -> None:
             "autoscaling.enabled needs webhook.enabled and controller",
         ),
         ({"autoscaling.enabled": True}, "autoscaling.nodeTypes is empty"),
-        (
-            {"nominations.enabled": True, "features.batch": False, "controller.enabled": False},
-            "nominations.enabled needs controller.enabled",
-        ),
-        ({"nominations.enabled": "yes"}, "/nominations/enabled"),
         ({"trust.groups": {"a": ["x"], "b": ["x"]}}, "namespace x is in a and in b: keep it in one"),
         ({"image.repository": ""}, "build the Dockerfile"),
         ({"image.digest": "sha256:1"}, "digest"),
@@ -540,12 +535,6 @@ PODS = {("pods", verb) for verb in ("get", "list", "watch")}
             {**SCALING, "features.batch": False},
             EVICTING | BUDGETS | MARKING | GROUPS | {("pods", "patch")},
         ),
-        (
-            "controller",
-            {"nominations.enabled": True, "features.batch": False},
-            EVICTING | BUDGETS | GROUPS | {("pods", "patch")},
-        ),
-        ("controller", {"nominations.enabled": True, "preemption.enabled": False}, EVICTING | BUDGETS),
         ("agent", {"features.sharing": False, "preemption.enabled": False}, set()),
     ],
 )

@@ -10,8 +10,7 @@ from docs.generator.schemas import schema_of
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import load_configuration
+from gputile.api.config.v1alpha1 import ConfigurationError, load_configuration
 from gputile.api.well_known import GPU_RESOURCES
 from tests.chart.helmcli import CHART, HelmFailed, of_kind, render
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.requirement("U2", "U9", "U11")
 
 VALUES: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 CONFIGURATION = schema_of("configuration")
-SECTIONS = ("autoscaling", "controller", "gangs", "gpuTime", "nominations", "preemption", "trust", "features")
+SECTIONS = ("autoscaling", "controller", "gangs", "gpuTime", "preemption", "trust", "features")
 # Of names of properties the schema's error does not say whose they are: the chart's templates check them.
 UNSAID = ("description", "title", "default", "required", "propertyNames")
 

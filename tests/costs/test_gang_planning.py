@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
-from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import in_slices
 from gputile.core.kube_predicates import predicates
-from gputile.core.ledger.changes import Changes
+from gputile.core.ledger.node_arrays import Changes
 from gputile.core.placement.steps import Steps, at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.calls import calls
 from tests.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
@@ -66,21 +65,6 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     assert placed(first) == ["alone-0"], "no GPU is kept for a gang that can never start"
     assert steps < 40 * size
     assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
-
-
-@pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
-def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size: int) -> None:
-    bench = Bench(*nodes(machines, 8))
-    for i in range(size):
-        asking = numbered("huge", i, size, born=OLD)
-        term = {
-            "topologyKey": "zone",
-            "labelSelector": {"matchExpressions": [{"key": INDEX, "operator": "In", "values": [f"x{i}"]}]},
-        }
-        rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        spec = msgspec.structs.replace(asking.spec, affinity=msgspec.convert(rules, Affinity))
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
-    assert said(bench.round(7200)) == {"huge": "GangTooLarge"}
 
 
 @pytest.mark.parametrize(("machines", "size"), [(4, 33), (16, 129)])
@@ -144,32 +128,6 @@ def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_gpus_for_a_whil
     assert kept(bench) > 1
 
 
-def test_gangs_that_take_turns_keep_gpus_for_no_longer_than_one() -> None:
-    """Whoever makes a new gang before the time of the old one is over wins nothing."""
-    bench = odd_bench()
-    odd_gang(bench)
-    seen = []
-    for after in range(0, 4000, 200):
-        if after % 800 == 0:
-            odd_gang(bench, f"odd{after}", f"2030-03-16T{after // 800:02}:00:00Z")
-        bench.round(after)
-        seen.append(kept(bench) > 0)
-    assert sum(seen) <= len(seen) * 0.6
-
-
-def test_even_a_gang_that_would_fit_some_day_does_not_keep_gpus_for_ever() -> None:
-    bench = Bench(*nodes(1, 4))
-    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n0", labels={}))))  # no allocation: the node is closed
-    at_once(bench.view.node_event(Applied(nodes(2, 4)[1])))
-    for i in range(8):
-        at_once(bench.view.pod_event(Applied(numbered("large", i, 8, born=OLD))))
-    for after in range(0, 3600, 80):
-        bench.round(after)
-        assert kept(bench) == 4
-    bench.gang("alone", 1)
-    assert placed(bench.round(3601)) == ["alone-0"]
-
-
 def test_a_search_that_failed_is_not_made_again_before_something_changes() -> None:
     bench = odd_bench()
     odd_gang(bench)
@@ -209,15 +167,6 @@ def test_a_planned_gang_costs_in_proportion_to_its_pods_and_nothing_while_nothin
         costs[size] = calls(bench.round)
         assert calls(bench.round) < 8 * size, "nothing has changed: gates alone are looked at"
     assert costs[160] < 6 * costs[40]
-
-
-def test_a_gang_looks_for_places_in_proportion_to_its_pods() -> None:
-    costs = {}
-    for size in (40, 160):
-        bench = Bench(*nodes(40, 8))
-        bench.gang("g", size)
-        costs[size] = calls(bench.round)
-    assert costs[160] < 8 * costs[40]
 
 
 def test_finished_pods_of_gangs_cost_nothing() -> None:

@@ -25,8 +25,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, resources_for_mode
 from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in
 from tests.e2e.installation import settle
 from tests.localcluster.admission import installed

@@ -22,9 +22,9 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.extender.pod_api import ApiServerPodApi
 from gputile.core.scheduling.decision import Decision
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.client import Connection
+from gputile.kube.config import load_access
 from gputile.kube.errors import Conflict
-from gputile.kube.transport.connection import Connection
 from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
-from gputile.node.agent.files.usage_mount import PLACE_BYTES
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.agent.files.node_mounts import PLACE_BYTES
+from gputile.node.isolation.library import USAGE
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runs
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import LEAVE

@@ -16,9 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.core.admission.amounts import broken_amounts
-from gputile.core.admission.gpu_requests import asks_for_gpu
-from gputile.core.admission.sharing_annotations import broken_shares
+from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares
 from tests.documents import document_yaml
 from tests.localcluster.admission import (
     EXAMPLES,

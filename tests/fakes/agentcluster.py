@@ -16,12 +16,13 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import Conflict, ConnectionFailed
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.cluster.api_server import NodeApi
 
 NODE = "n"
 
 
-class FakeCluster:
+class FakeCluster(NodeApi):
     """``lag`` seconds pass before the agent hears of a change; the kubelet hears at once. ``down``: nothing answers.
 
     ``offered`` is what the node's status says that pods may take, by resource: kube-scheduler goes by that too.

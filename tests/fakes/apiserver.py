@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.kube.access.credentials import FixedCredentials
-from gputile.kube.access.kubeconfig import Access
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials
 
 Object = dict[str, Any]
 _VERSION = re.compile(r"/(?:api|apis(?=/.*/))/([a-z0-9./-]*v[0-9][a-z0-9]*)")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hatch_build import ROOT, SOURCES, build_simulation, simulation_sources
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.isolation.simulated_gpus import (
     DRIVER,
     STATE_VARIABLE,

@@ -49,7 +49,6 @@ class Endpoint:
 
     stub: "rpc.DevicePluginAsyncStub"  # a class of the type checker only
     options: pb.DevicePluginOptions
-    connected: bool = True
 
 
 @dataclass
@@ -212,8 +211,6 @@ class DeviceManager:
         if resource in self.healthy:
             self.unhealthy[resource] = self.unhealthy.get(resource, set()) | self.healthy[resource]
             self.healthy[resource] = set()
-        if resource in self.endpoints:
-            self.endpoints[resource].connected = False
 
     def allocatable(self) -> dict[str, int]:
         return {resource: len(ids) for resource, ids in self.healthy.items()}

@@ -22,8 +22,7 @@ from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_container import PodContainer
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodContainer, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots

@@ -1,7 +1,6 @@
 """A kubelet that speaks the real device plugin and PodResources APIs over unix sockets, and runs no containers.
 
-It admits pods one at a time, starts their containers in order and keeps the environment that each would have. Where it
-is told to (``Faults``) it does what kubelets do on bad days.
+It admits pods one at a time, starts their containers in order and keeps the environment that each would have.
 """
 
 import asyncio
@@ -40,22 +39,6 @@ def pod_resources(pods: Iterable[Pod], manager: DeviceManager) -> listed.ListPod
 
 
 @dataclass
-class Faults:
-    """What goes wrong. ``mute``: Register is never answered. ``deaf``: PodResources does not answer.
-    ``one_at_a_time``: as newer kubelets, refuses a plugin while another one of its resource is connected.
-    ``held_up``: the name of containers that are not started, as when an image is not there.
-    """
-
-    ignore_preferences: bool = False
-    mute: bool = False
-    deaf: bool = False
-    register_refused: int = 0
-    one_at_a_time: bool = False
-    unlimited: bool = False
-    held_up: str = ""
-
-
-@dataclass
 class Running:
     """A container that was started: with which environment, mounts and devices."""
 
@@ -89,17 +72,13 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         pod_resources: Path,
         status: Callable[[str, str, str], None],
         seed: int = 0,
-        faults: Faults | None = None,
     ) -> None:
-        self.faults = faults or Faults()
         self.pods: dict[str, Seen] = {}
-        self.latency: list[float] = []
         self._directory = device_plugins
         self._socket = pod_resources
         self._status = status
         self._choice = random.Random(seed)
         self.manager = DeviceManager(device_plugins, self._choice, self._active)
-        self.manager.honour = not self.faults.ignore_preferences
         self._servers: list[aio.Server] = []
         self._channels: list[aio.Channel] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
@@ -236,9 +215,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             return
         try:
             for container in (*pod.spec.init_containers, *pod.spec.containers):
-                before = time.perf_counter()
                 await self.manager.allocate(pod, container)
-                self.latency.append(time.perf_counter() - before)
         except AdmissionError as error:
             self._set(seen, "Failed", f"UnexpectedAdmissionError: {error}")
             return
@@ -259,7 +236,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             if container.name in seen.containers:
                 continue
             pause = 0.05
-            while container.name == self.faults.held_up or not await self._prestart(pod, container):
+            while not await self._prestart(pod, container):
                 if pod.metadata.uid not in self.pods:
                     return
                 await asyncio.sleep(pause)
@@ -298,15 +275,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
     # -- v1beta1.Registration
 
     async def Register(self, request: pb.RegisterRequest, context: aio.ServicerContext) -> pb.Empty:  # type: ignore[type-arg]
-        if self.faults.mute:
-            await asyncio.sleep(3600)
-        if self.faults.register_refused:
-            self.faults.register_refused -= 1
-            await context.abort(grpc.StatusCode.INTERNAL, "not today")
         resource, path = request.resource_name, self._directory / request.endpoint
-        former = self.manager.endpoints.get(resource)
-        if self.faults.one_at_a_time and former is not None and former.connected:
-            await context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
         channel = aio.insecure_channel(
             f"unix:{path}", options=(("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         )
@@ -338,12 +307,10 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         context: aio.ServicerContext,  # type: ignore[type-arg]
     ) -> listed.ListPodResourcesResponse:
         self.listings += 1
-        if self.faults.deaf:
-            await asyncio.sleep(3600)
         now = time.monotonic()
         self._tokens = min(float(BURST), self._tokens + (now - self._filled) * QPS)
         self._filled = now
-        if self._tokens < 1 and not self.faults.unlimited:
+        if self._tokens < 1:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1
         self.manager.collect()

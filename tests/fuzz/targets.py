@@ -17,33 +17,31 @@ from typing import Any
 import msgspec
 
 from gputile.api.admission import AdmissionReview
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.controlplane.controller.node_diagnosis import diagnose
-from gputile.core.admission.json_patch import encode_patch
-from gputile.core.admission.refusal import message
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
+from gputile.core.admission.verdict import encode_patch, message
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, InventoryError, decode_inventory, encode_inventory
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.devices.reservation import ReservationError, decode_reservation
 from gputile.core.ledger.node_info import node_info_of
-from gputile.kube.access.kubeconfig import load_access
+from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
-from gputile.kube.watching.decoding import ObjectDecoder
+from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent.decisions.answers import cdi
 from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.state import device_ids
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.status.process_owners import owner_in
-from gputile.node.arbiter import protocol, usage_message
-from gputile.node.arbiter.assignment_message import (
+from gputile.node.agent.status.container_use import owner_in
+from gputile.node.arbiter import agent_messages, protocol
+from gputile.node.arbiter.agent_messages import (
     AssignedContainer,
     Assignment,
     AssignmentError,
@@ -377,9 +375,9 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "arbiter-usage": Target(
-        usage_message.decode_usage,
-        (usage_message.UsageError,),
-        (usage_message.encode_usage({"/d/a": {"GPU-a": usage_message.Spent(5, 2)}}),),
+        agent_messages.decode_usage,
+        (agent_messages.UsageError,),
+        (agent_messages.encode_usage({"/d/a": {"GPU-a": agent_messages.Spent(5, 2)}}),),
     ),
     "usage-file": Target(
         _placed("usage", lambda path: read_usage(path, 2)),

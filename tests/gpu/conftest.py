@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from tests.integration.arbiter.process import ArbiterProcess

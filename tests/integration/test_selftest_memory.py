@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.cli.app import app
 from gputile.node.isolation import memory_check, simulated_gpus
-from gputile.node.isolation.limits_format import USAGE, GpuLimit, encode_limits
+from gputile.node.isolation.library import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library
 from tests.schemas import answer
 

@@ -104,10 +104,6 @@ class RealNode:
                 lines += file.read_text().splitlines()
         return "\n".join(line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3)  # time, stream, flag, text
 
-    def load_image(self, archive: Path) -> None:
-        """Load the images of an archive, beside those of the outfit."""
-        import_images(self._programs, self.directory, archive)
-
     def tag_image(self, reference: str, other: str) -> None:
         """Give an image that the node has another name too."""
         tag_image(self._programs, self.directory, reference, other)

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gputile.node.agent.files.usage_mount import mount_places, mount_small
+from gputile.node.agent.files.node_mounts import mount_places, mount_small
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing

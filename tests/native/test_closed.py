@@ -11,7 +11,7 @@ from hatch_build import SOURCES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.isolation.limits_format import MOST_GPUS, USAGE_BYTES, GpuLimit, encode_limits
+from gputile.node.isolation.library import MOST_GPUS, USAGE_BYTES, GpuLimit, encode_limits
 from tests.native.container import Container, library
 
 TRY = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import USAGE_BYTES, GpuLimit, encode_limits
+from gputile.node.isolation.library import USAGE_BYTES, GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.busy import until
 from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, program

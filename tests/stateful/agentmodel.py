@@ -38,8 +38,9 @@ from gputile.kube.errors import (
     ServerError,
     TooManyRequests,
 )
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.cluster.informer import NodeInformer
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.decisions.publishing.published import wanted_status
@@ -47,22 +48,18 @@ from gputile.node.agent.decisions.publishing.time_shares import TimeShares
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
-from gputile.node.agent.processes.arbiter_process import ArbiterProcess
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
-from gputile.node.agent.shell.corrections import CorrectionWriter
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.handler import AllocationHandler
 from gputile.node.agent.shell.lookup import Lookup
-from gputile.node.agent.shell.mode_change import ModeChange
-from gputile.node.agent.shell.reconciler import Reconciler
-from gputile.node.agent.shell.surroundings import Surroundings
+from gputile.node.agent.shell.mode_change import ModeChange, Surroundings
+from gputile.node.agent.shell.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.wakeup import Wakeups
-from gputile.node.arbiter.assignment_message import Assignment
+from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway.messages import (
     Advertise,
     Call,

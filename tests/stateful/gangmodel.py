@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod, PodCondition, SchedulingGate
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -21,7 +21,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
-from gputile.kube.watching.reflector import Applied, Deleted
+from gputile.kube.objects import Applied, Deleted
 from tests.corebuilders import gpu_node, pod
 
 NAMES = ("a", "b")

@@ -34,12 +34,12 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
+from gputile.node.agent import kubelet
 from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE
 from gputile.node.agent.decisions.reconciliation import differences
-from gputile.node.agent.kubelet import kubelet_link
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_ids import by_gpu
-from gputile.node.agent.state.stand_in_uids import stand_in
+from gputile.node.agent.state.pod_devices import stand_in
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.localcluster.nosuid import nosuid_directory
@@ -99,7 +99,7 @@ class Node(RuleBasedStateMachine):
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(lookup, "PATIENCE_S", 0.0)
         self.patched.setattr(lookup, "READ_AGAIN_S", 0.0)
-        self.patched.setattr(kubelet_link, "LONGEST_BUSY_S", 0.0)
+        self.patched.setattr(kubelet, "LONGEST_BUSY_S", 0.0)
         self.loop = asyncio.new_event_loop()
         self.mirrors = 0
         self.mirrored: dict[str, str] = {}  # the UID by which the kubelet has a static pod, by that of its mirror

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage
 from tests.unit.node.arbiter.machine import Client, Machine
 
 QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS

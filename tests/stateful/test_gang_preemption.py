@@ -21,7 +21,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.assume import BindTime, assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.reflector import Replaced
+from gputile.kube.objects import Replaced
 from tests.corebuilders import pod, request_of
 from tests.stateful.gangmodel import annotated, held_units, units_of
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench

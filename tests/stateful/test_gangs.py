@@ -25,11 +25,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane import event_loop_slices
+from gputile.controlplane import event_loop
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
@@ -50,7 +50,7 @@ from gputile.core.scheduling.assume import decide_pod
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.machine import awaited
 from tests.stateful.gangmodel import (
@@ -134,13 +134,13 @@ class Meanwhile:
         self._machine = machine
         self._told = machine.server.told
         self._news = list(news)
-        self._slice_seconds = 0.0 if news else event_loop_slices.SLICE_SECONDS
+        self._slice_seconds = 0.0 if news else event_loop.SLICE_SECONDS
 
     async def round(self, keeper: GangWriter) -> None:
         self._machine.told_of_round = Told(dict(self._told.pods))
         taking = asyncio.create_task(self.updates.run())
         try:
-            with patch.object(event_loop_slices, "SLICE_SECONDS", self._slice_seconds):
+            with patch.object(event_loop, "SLICE_SECONDS", self._slice_seconds):
                 result = await keeper.run_round()
                 await self.updates.drained()
         finally:

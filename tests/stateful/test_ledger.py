@@ -22,7 +22,6 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.changes import Changes
 from gputile.core.ledger.events import (
     Assumed,
     Forgotten,
@@ -34,6 +33,7 @@ from gputile.core.ledger.events import (
     PodsReplaced,
 )
 from gputile.core.ledger.ledger import Ledger, LedgerError
+from gputile.core.ledger.node_arrays import Changes
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import allocation_text, gpu_node, pod, request_of, share

@@ -17,9 +17,6 @@
 {{- if and .Values.autoscaling.enabled (not .Values.autoscaling.nodeTypes) }}
 {{- fail "autoscaling.nodeTypes is empty: no node would be asked for; describe the GPU nodes that the autoscaler can add, as `gputile nodepool` prints them, or set autoscaling.enabled=false" }}
 {{- end }}
-{{- if and .Values.nominations.enabled (not .Values.controller.enabled) }}
-{{- fail "nominations.enabled needs controller.enabled: the controller nominates the nodes; enable it, or set nominations.enabled=false" }}
-{{- end }}
 {{- $unit := .Values.gpuMemoryUnit -}}
 {{- $labels := list -}}
 {{- range $i, $type := .Values.autoscaling.nodeTypes }}

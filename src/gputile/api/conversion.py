@@ -1,4 +1,4 @@
-"""Reads values that people wrote, and words errors for people: which field, what it is, what is valid.
+"""Reads values that people and API servers wrote, and words errors for people: which field, what it is, what is valid.
 
 msgspec decides whether a value fits a type, and says why not in Python's words. Only where it does not fit,
 ``type_check`` compares the value with the type anew and names every mistake.
@@ -6,16 +6,16 @@ msgspec decides whether a value fits a type, and says why not in Python's words.
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gputile.api.field_mistake import FieldMistake
-from gputile.api.json_size import has_more_items
-from gputile.api.wording import below
+from gputile.api.wording import FieldMistake, below
 
 MOST_FOUND: Final = 20
+_PART: Final = 1 << 16
 _MOST_COMPARED: Final = 16_384  # items of JSON
 # What msgspec says, and what people say.
 _HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")  # of a character outside the BMP
@@ -34,6 +34,14 @@ _KINDS: Final = {
 }
 
 T = TypeVar("T")
+
+
+class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+    """Common settings of the wire objects.
+
+    A process keeps tens of thousands of them. They refer to nothing that refers back, so the cyclic garbage collector
+    need not walk them: they are not tracked by it, nor are tuples of them, as lists would be.
+    """
 
 
 class ConversionError(ValueError):
@@ -129,3 +137,50 @@ def _in_its_words(error: Exception) -> FieldMistake:
     return FieldMistake(
         path, f"must be {' or '.join(_KINDS.get(each, each) for each in expected[1].split(' | '))}{found}"
     )
+
+
+def has_more_items(text: bytes, most: int) -> bool:
+    """Return whether JSON has more than ``most`` objects, lists, and further fields and entries in them.
+
+    That takes some milliseconds for megabytes. What is no JSON is judged by the same signs.
+    """
+    if not _reaches(text, most):
+        return False
+    # Some of the signs may be text. A backslash stands only in text, and before a quote it ends none.
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * (most + 1):  # an item has two texts at most, its name and its value
+        return True
+    return _reaches(b"".join(plain.split(b'"')[::2]), most)
+
+
+def _reaches(text: bytes, most: int) -> bool:
+    """Return whether there are more than ``most`` signs of an item; no more of the text is looked at than tells."""
+    if len(text) <= most:  # each sign is a byte: what kube-scheduler asks need not be counted
+        return False
+    count = 0
+    for start in range(0, len(text), _PART):
+        end = start + _PART
+        count += text.count(b",", start, end) + text.count(b"{", start, end) + text.count(b"[", start, end)
+        if count > most:
+            return True
+    return False
+
+
+def timestamp_of(when: datetime) -> str:
+    """Return a time to the second, as a Kubernetes ``Time`` is written; ``when`` has a time zone."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp_of(when: datetime) -> str:
+    """Return a time to the microsecond, as a Kubernetes ``MicroTime`` is written; ``when`` has a time zone."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def unix_seconds(timestamp: str | None) -> float:
+    """Return a time as Unix time in seconds, 0 where there is none or it cannot be read."""
+    if not timestamp:
+        return 0.0
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0

@@ -3,17 +3,18 @@
 Every other field is skipped while decoding.
 """
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
+from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.disks import DiskVolume, NamedSource
 from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.wire_object import WireObject
 
 POD_SCHEDULED = "PodScheduled"
-SCHEDULING_GATED = "SchedulingGated"  # the reason of POD_SCHEDULED while a gate holds a pod; it stays for a while after
 POD_RESIZE_PENDING = "PodResizePending"
 POD_READY = "Ready"
 
@@ -368,8 +369,8 @@ class ListMeta(WireObject):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class ObjectReference(WireObject):
-    """core/v1 ObjectReference."""
+class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True):
+    """core/v1 ObjectReference. It can be part of a key."""
 
     api_version: str = ""
     kind: str = ""
@@ -415,3 +416,30 @@ def encode_binding(binding: Binding) -> bytes:
     """Return the JSON body of a POST to ``pods/NAME/binding``."""
     body = {"apiVersion": binding.api_version, "kind": binding.kind, **msgspec.to_builtins(binding)}
     return msgspec.json.encode(body)
+
+
+def changed_conditions(
+    current: Iterable[NodeCondition], wanted: Iterable[NodeCondition], now: datetime
+) -> list[dict[str, str]]:
+    """Return the ``wanted`` conditions that differ from the ``current`` ones, seen at ``now``.
+
+    A condition whose status is the same keeps the time of its last transition.
+    """
+    have = {condition.type: condition for condition in current}
+    time = timestamp_of(now)
+    changed = []
+    for condition in wanted:
+        before = have.get(condition.type)
+        if condition == before:
+            continue
+        entry = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastHeartbeatTime": time,
+        }
+        if before is None or before.status != condition.status:
+            entry["lastTransitionTime"] = time
+        changed.append(entry)
+    return changed

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gputile.api.wire_object import WireObject
+from gputile.api.conversion import WireObject
 
 
 class GCEDisk(WireObject):

@@ -8,11 +8,15 @@ an exact ``Fraction`` and only integers leave this module. Grammar: apimachinery
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
-from gputile.api.field_mistake import RULE
+from gputile.api.wording import RULE
+
+MIB: Final = 1 << 20
+"""Bytes of a mebibyte."""
+
 
 _SUFFIX: dict[str, Fraction] = {
     "": Fraction(1),

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from gputile.api.field_mistake import RULE, FieldMistake
-from gputile.api.wording import LONGEST, at, kind_of, known, nearest, shown, supported, unsupported
+from gputile.api.wording import LONGEST, RULE, FieldMistake, at, kind_of, known, nearest, shown, supported, unsupported
 
 
 def mistakes(value: Any, kind: Any) -> Iterator[FieldMistake]:

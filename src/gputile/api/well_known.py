@@ -46,7 +46,6 @@ GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose 
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: the ledger's entry, its GPUs by container
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the unit that its gpu-mem counts in, MiB
 RESERVATION_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang, or that preempts: the GPUs reserved for it
-NOMINATED_ANNOTATION: Final = "gputile.io/nominated-node"  # gputile; pod: the node that the controller nominated
 FENCE_ANNOTATION: Final = "gputile.io/fence"  # gputile; unbound pod: written so that no earlier Binding is executed
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: touched so that kube-scheduler tries refused pods again
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"  # user; pod: what its loss costs

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Meta
 
 LONGEST: Final = 60
 """Characters of a name or value that are shown."""
@@ -10,7 +13,11 @@ LONGEST: Final = 60
 LONGEST_REFUSAL: Final = 400
 """Characters of a reason why something is refused; names in it come from others, and may have a megabyte."""
 
+RULE: Final = "rule"
+"""Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
+
 _MOST_NAMED: Final = 20  # valid values or fields
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -80,3 +87,35 @@ def at(path: str, key: Any) -> str:
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) and len(key) <= LONGEST:
         return f"{path}.{key}" if path else key
     return f"{path}[{shown(str(key))}]"
+
+
+def broken_label_name(name: str) -> str | None:
+    """Return why ``name`` is no DNS label, as names of containers and namespaces are; None where it is one."""
+    if len(name) > 63:
+        return f"Invalid value: {shown(name)}: must be no more than 63 characters"
+    if not _LABEL.fullmatch(name):
+        rule = "lower case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123 label)"
+        return f"Invalid value: {shown(name)}: must be {rule}"
+    return None
+
+
+def described(text: str, **rules: Any) -> Meta:
+    """Return what a field is, for the schema of its record, and by ``rules`` which values it takes."""
+    return Meta(description=text, **rules)
+
+
+def matching(pattern: str, rule: str, description: str | None = None) -> Meta:
+    """Return that a string is ``pattern`` from beginning to end, and ``rule``, what it demands in words."""
+    # Not "$", as in JSON Schema: in Python it stands before a line's end, too.
+    return Meta(pattern=rf"^{pattern}\Z", extra={RULE: rule}, description=description)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMistake:
+    """A field, "" for the value itself, and the rule that it breaks."""
+
+    path: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.rule}" if self.path else self.rule

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
+from gputile.api.conversion import WireObject
 from gputile.api.core import ObjectMeta, ObjectReference, ResourceList, StoredObject
-from gputile.api.wire_object import WireObject
 
 
 class WorkloadMeta(ObjectMeta):

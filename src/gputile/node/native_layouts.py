@@ -76,7 +76,6 @@ class Field:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes."""
         return (
             self.rows
             * self.count
@@ -93,7 +92,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The bytes that it takes."""
         return sum(field.size for field in self.fields)
 
     @property

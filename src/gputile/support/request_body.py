@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 
 MOST_BYTES: Final = 64 * MIB  # of all bodies that are being read at the same time
 BODY_SECONDS: Final = 5.0

@@ -37,9 +37,9 @@ class PodRelease:
             Release(Sources(ROOT, EPOCH, ""), platform.machine(), GPUTILE_IMAGE, ""), self._home
         )
 
-    def install(self, chart: Path | None = None) -> None:
-        """Install it with VALUES, another version by its own chart; as without --wait, it waits for nothing."""
-        self.helm("install", self.name, chart or self._chart, "--create-namespace", *_settings(VALUES))
+    def install(self) -> None:
+        """Install it with VALUES; as without --wait, it waits for nothing."""
+        self.helm("install", self.name, self._chart, "--create-namespace", *_settings(VALUES))
 
     def uninstall(self) -> None:
         """Uninstall it, and wait until its components are gone."""

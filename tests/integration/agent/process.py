@@ -18,7 +18,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.gpu_health import Health
-from gputile.kube.watching.decoding import Applied, Deleted, WatchEvent
+from gputile.kube.objects import Applied, Deleted, WatchEvent
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE

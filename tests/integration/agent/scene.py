@@ -18,16 +18,16 @@ from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
 from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
-from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.parts import Host, assemble
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
-from tests.fakes.kubelet import Faults, Kubelet, Seen
+from tests.fakes.kubelet import Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
 
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
@@ -96,7 +96,6 @@ class Scene:
             cdi=directory / "cdi",
             usage=nosuid_directory(),
         )
-        self.faults = Faults()
         self.mps_program = directory / "mps-control"
         self.install_mps()
         self.kubelet: Kubelet
@@ -111,9 +110,7 @@ class Scene:
         known = getattr(self, "kubelet", None)
         former: dict[str, Seen] = known.pods if known is not None else {}
         self._seed += 1
-        self.kubelet = Kubelet(
-            self.host_paths.device_plugins, self.host_paths.pod_resources, self._status, self._seed, self.faults
-        )
+        self.kubelet = Kubelet(self.host_paths.device_plugins, self.host_paths.pod_resources, self._status, self._seed)
         self.kubelet.manager.sources_ready = False
         self.kubelet.manager.report = self.cluster.report
         await self.kubelet.start(former)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from tests.corebuilders import container

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod

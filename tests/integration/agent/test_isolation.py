@@ -8,10 +8,9 @@ import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.files import isolation_mounts
-from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
+from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.state.node_config import LIBRARY_MODES
-from gputile.node.isolation.library import LibraryMissing
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.isolation.library import USAGE, LibraryMissing
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.cuda import FakeGpus

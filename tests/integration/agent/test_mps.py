@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,
@@ -17,11 +16,11 @@ from gputile.api.well_known import (
     MPS_THREADS_ANNOTATION,
 )
 from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent import mps
 from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
-from gputile.node.agent.decisions.answers.mps_clients import daemon_name
+from gputile.node.agent.decisions.answers.allocate import daemon_name
 from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
-from gputile.node.agent.processes import mps
-from gputile.node.agent.processes.mps import LOGS
+from gputile.node.agent.mps import LOGS
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene

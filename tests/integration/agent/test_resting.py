@@ -52,7 +52,7 @@ async def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
         await here.until(lambda: accepts(port))
         assert await answered(f"{url}/readyz") == await answered(f"{url}/healthz")
         assert "gputile_agent_resting 1" in await answered(f"{url}/metrics")
-        await here.until(lambda: children(pid) == [] or "leaving" not in command(children(pid)[0]))
+        await here.until(lambda: children(pid) == [] or "node_status" not in command(children(pid)[0]))
         assert status(pid, "VmRSS") < MOST_MIB * 1024
         assert status(pid, "Threads") == 1
         before = wakeups(pid)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.connection import MOST_READ, ContainerConnection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
@@ -215,24 +215,6 @@ async def test_a_flood_over_gpus_that_are_used_together_counts_as_what_it_costs(
     arbiter.close()
 
 
-@pytest.mark.anyio
-async def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path) -> None:
-    arbiter, loop = Recorder(), asyncio.get_running_loop()
-    (path,) = await arbiter.serve(tmp_path, "one")
-    peer = await connect(path)
-    turns = list(range(1, 5 * MESSAGES_AT_ONCE))
-    said = b"".join(Message(MessageKind.BUSY, turn=turn).encode() for turn in turns)
-    async with asyncio.timeout(WITHIN_S):
-        for start in range(0, len(said), 1001):
-            await loop.sock_sendall(peer, said[start : start + 1001])
-        while len(arbiter.handled.get("one", [])) < len(turns):  # noqa: ASYNC110 - what the arbiter does
-            await asyncio.sleep(0.01)
-        await take_turn(peer)
-    assert arbiter.handled["one"][: len(turns)] == turns
-    arbiter.close()
-    peer.close()
-
-
 @pytest.mark.requirement("M5")
 def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tmp_path: Path) -> None:
     """And another container takes its turns meanwhile."""
@@ -280,24 +262,3 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     await asyncio.sleep(0.01)
     assert arbiter.left == ["one"]
     arbiter.close()
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("M4")
-async def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
-
-    arbiter = Recorder()
-    bad, good = await arbiter.serve(tmp_path, "bad", "good")
-    with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(MessageKind.WANT).encode()).hex()) as flood:
-        assert flood.stdout is not None
-        assert await asyncio.to_thread(flood.stdout.readline)
-        async with asyncio.timeout(WITHIN_S):
-            while len(arbiter.handled.get("bad", [])) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-    peer = await connect(good)
-    async with asyncio.timeout(WITHIN_S):
-        await take_turn(peer)
-        while len(arbiter.left) < 2:  # noqa: ASYNC110 - what the arbiter does
-            await asyncio.sleep(0.01)
-    arbiter.close()
-    peer.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode
 from gputile.node.arbiter.server import Arbiter
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until
@@ -131,15 +131,6 @@ def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: Arb
         until(partial(both_progress, (low.busy(), light.busy())), "somebody starves")
     got = [process.busy() - before for process, before in zip((low, high, light), begun, strict=True)]
     assert got[1] > 4 * (got[0] + got[2])
-
-
-@pytest.mark.requirement("M5")
-def test_a_lone_container_under_a_cap(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
-    """Core_mem does not give more than was asked for, even where nobody else is there."""
-    (process,) = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30)])
-    measure([process], SECOND // 2)
-    assert gets(process, 0.1)
-    assert keeps_to(process, 0.3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -272,20 +263,6 @@ def test_no_races_between_threads(
     arbiter.restart()
     measure(processes, SECOND // 10, settle_ns=0)
     assert all(process.end(early=True) > 0 for process in processes)
-
-
-def test_two_gpus_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
-    gpus = FakeGpus(tmp_path, mib=(16384, 16384))
-    first, second = gpus.uuids
-    both, other = arbiter.assign(
-        {"both": [percent(first, 20), GpuClaim(second)], "other": [percent(first, 60), GpuClaim(second)]}
-    )
-    processes = [stack.enter_context(Busy(gpus, path, threads=2, indices=(0, 1))) for path in (both, other)]
-    for process in processes:
-        process.begin()
-    measure(processes, SECOND)
-    until_half(processes, gpu=1)
-    assert keeps_to(processes[0], 0.2)
 
 
 @pytest.mark.requirement("M5", "G4")

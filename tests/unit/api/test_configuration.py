@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from tests.corebuilders import pod
 

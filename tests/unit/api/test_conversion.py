@@ -1,7 +1,7 @@
 """Values that do not fit: which field, what it is, what is valid, and none of the decoder's own words."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.conversion import ConversionError, convert, decode
-from gputile.api.field_mistake import RULE
+from gputile.api.conversion import (
+    ConversionError,
+    convert,
+    decode,
+    has_more_items,
+    micro_timestamp_of,
+    timestamp_of,
+    unix_seconds,
+)
+from gputile.api.type_check import mistakes
+from gputile.api.wording import RULE
 
 
 class Colour(StrEnum):
@@ -162,3 +171,62 @@ def test_what_has_very_many_items_is_not_compared_with_its_type() -> None:
     few = json.dumps({"items": [{}] * 100, "name": 7})
     with pytest.raises(ConversionError, match="write it in quotes"):
         decode(few, msgspec.json.Decoder(Many))
+
+
+@given(VALUES)
+def test_it_agrees_with_msgspec(written: Any) -> None:
+    try:
+        msgspec.convert(written, Outer)
+        fits = True
+    except msgspec.ValidationError:
+        fits = False
+    assert fits == (not list(mistakes(written, Outer)))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text('",\\{[ab', max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('",\\{[ab', max_size=4), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def items(value: Any) -> int:
+    """Return how many objects and lists there are, and further entries in them."""
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(0, len(inner) - 1) + sum(map(items, inner))
+
+
+@given(JSON, st.integers(0, 40))
+def test_signs_in_text_count_for_nothing(value: Any, most: int) -> None:
+    assert has_more_items(json.dumps(value).encode(), most) is (items(value) > most)
+    assert has_more_items(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), most) is (
+        items(value) > most
+    )
+
+
+@pytest.mark.parametrize("long", [",", "\\,", '"', '\\",', "{["])
+def test_long_text_is_one_item(long: str) -> None:
+    assert not has_more_items(json.dumps({"a": long * 300_000}).encode(), 1)
+
+
+def test_what_is_no_json_is_judged_too() -> None:
+    assert has_more_items(b"[" * 100, 99)
+    assert not has_more_items(b'\\"\x00\xff', 0)
+
+
+EASTERN = datetime(2026, 1, 2, 5, 4, 5, 678901, tzinfo=timezone(timedelta(hours=2)))
+
+
+def test_a_time_is_written_in_utc() -> None:
+    assert timestamp_of(EASTERN) == "2026-01-02T03:04:05Z"
+    assert micro_timestamp_of(EASTERN) == "2026-01-02T03:04:05.678901Z"
+
+
+def test_what_is_written_is_read_as_the_same_moment() -> None:
+    assert unix_seconds(micro_timestamp_of(EASTERN)) == EASTERN.timestamp()
+    assert unix_seconds(timestamp_of(EASTERN)) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("text", [None, "", "yesterday", "2026-13-01T00:00:00Z"])
+def test_what_is_no_time_is_0(text: str | None) -> None:
+    assert unix_seconds(text) == 0

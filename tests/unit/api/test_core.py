@@ -1,9 +1,22 @@
 """The slim objects read what the API server writes, and write what it reads."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
-from gputile.api.core import Binding, BindingMeta, ListMeta, Node, ObjectReference, Pod, encode_binding, is_older
+from gputile.api.core import (
+    Binding,
+    BindingMeta,
+    ListMeta,
+    Node,
+    NodeCondition,
+    ObjectReference,
+    Pod,
+    changed_conditions,
+    encode_binding,
+    is_older,
+)
 
 POD = b"""{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "u",
  "creationTimestamp": null, "managedFields": [{"x": 1}], "ownerReferences": [{"kind": "Job", "controller": true}]},
@@ -83,3 +96,36 @@ def test_a_binding_is_sent_with_kind_uid_and_annotations() -> None:
 )
 def test_versions_compare_as_numbers_where_they_are_some(version: str, known: str, *, older: bool) -> None:
     assert is_older(version, known) is older
+
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TIME = "2026-01-02T03:04:05Z"
+BEFORE = NodeCondition(type="GpuHealthy", status="True", reason="AllWell", message="2 GPUs")
+
+
+def test_a_condition_that_is_said_already_is_not_written() -> None:
+    assert changed_conditions([BEFORE], [BEFORE], NOW) == []
+
+
+def test_a_new_condition_has_had_its_transition_now() -> None:
+    assert changed_conditions([], [BEFORE], NOW) == [
+        {
+            "type": "GpuHealthy",
+            "status": "True",
+            "reason": "AllWell",
+            "message": "2 GPUs",
+            "lastHeartbeatTime": TIME,
+            "lastTransitionTime": TIME,
+        }
+    ]
+
+
+def test_another_message_is_no_transition() -> None:
+    (entry,) = changed_conditions([BEFORE], [msgspec.structs.replace(BEFORE, message="3 GPUs")], NOW)
+    assert entry["message"] == "3 GPUs"
+    assert "lastTransitionTime" not in entry
+
+
+def test_another_status_is_a_transition() -> None:
+    (entry,) = changed_conditions([BEFORE], [msgspec.structs.replace(BEFORE, status="False")], NOW)
+    assert entry["lastTransitionTime"] == TIME

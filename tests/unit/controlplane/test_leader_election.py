@@ -1,4 +1,4 @@
-"""A leader acts once its cache has caught up, and goes through everything again after its Lease had lapsed."""
+"""One replica leads at a time, and acts once it has seen all that was decided before."""
 
 import asyncio
 import contextlib
@@ -9,24 +9,23 @@ import pytest
 
 from gputile.api.well_known import LEADER_NOTE_ANNOTATION
 from gputile.controlplane import leader_election
-from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
-from gputile.kube.clock import Clock
-from gputile.kube.errors import KubeError
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NotReady, SoleReplica
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.errors import AnswerLost, KubeError
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.requirement("B1")
+
 
 LEASE_S, MARGIN_S = 15, 5
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 LEASE: dict[str, object] = {"metadata": {"name": "controller"}, "spec": {"leaseDurationSeconds": 1}}
 
 
-class Scene:
+class Stage:
     """One replica on an API server with a Lease that nobody holds, and a clock that only moves when told."""
 
     def __init__(self, server: FakeApiServer, connection: Connection) -> None:
@@ -65,16 +64,16 @@ class Scene:
 
 
 @asynccontextmanager
-async def on_stage() -> AsyncIterator[Scene]:
+async def alone_on_stage() -> AsyncIterator[Stage]:
     server = FakeApiServer()
     server.put(LEASES, LEASE)
     async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
-        yield Scene(server, connection)
+        yield Stage(server, connection)
 
 
 @pytest.mark.anyio
 async def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> None:
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         await scene.election.lead()
         await scene.election.lead()
         assert scene.story == ["lists", "leads"]
@@ -93,7 +92,7 @@ async def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() 
 async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
     """Its count of holders begins anew, and may come to the same number: another replica may have acted meanwhile."""
 
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         await scene.election.lead()
         before = scene.lease.term
         scene.time += LEASE_S
@@ -106,28 +105,8 @@ async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of a large cluster may take longer than the Lease lasts."""
-    monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
-
-    async with on_stage() as scene:
-
-        async def list_for_long() -> None:
-            for _ in range(3):
-                scene.time += LEASE_S - MARGIN_S - 1
-                written = scene.server.count("patch")
-                # The second one was sent after the clock had moved.
-                await until(lambda: scene.server.count("patch") >= written + 2, 60)  # noqa: B023 - awaited here
-                assert scene.lease.valid()
-
-        scene.catch_up = list_for_long
-        await scene.election.lead()
-        assert scene.election.leads()
-
-
-@pytest.mark.anyio
 async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.LogCaptureFixture) -> None:
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         held = {"holderIdentity": "b", "leaseDurationSeconds": LEASE_S, "leaseTransitions": 1}
         scene.server.put(LEASES, {**LEASE, "spec": held})
         with pytest.raises(NotReady, match="b is the active one"):
@@ -148,7 +127,7 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
 @pytest.mark.anyio
 async def test_while_the_lease_is_new_a_replica_says_that_nobody_leads_yet() -> None:
     """People read it in the Event of a pod that comes right after the installation."""
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         del scene.server.store[LEASES]["controller"]
         with pytest.raises(NotReady, match=r"^no replica is active yet: the Lease is new$"):
             await scene.election.lead()
@@ -160,7 +139,7 @@ async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> Non
 
     A Lease that was released would tell the next replica that nobody has left a write under way.
     """
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         listing, over = asyncio.Event(), asyncio.Event()
 
         async def list_for_long() -> None:
@@ -184,7 +163,7 @@ async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> Non
 @pytest.mark.anyio
 @pytest.mark.parametrize("release", [True, False])
 async def test_a_replica_that_has_stopped_does_not_take_the_lease(release: bool) -> None:
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         resigning = asyncio.create_task(scene.election.resign(release=release))
         leading = asyncio.create_task(scene.election.lead())
         await resigning
@@ -197,7 +176,7 @@ async def test_a_replica_that_has_stopped_does_not_take_the_lease(release: bool)
 @pytest.mark.anyio
 async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> None:
     """Whoever waits for the answer is ended, and another version of the Lease is stored than the replica knows."""
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         await scene.election.lead()
         scene.server.fault("patch", "lose")
         await scene.election.renew(wanted=True)
@@ -225,7 +204,7 @@ async def test_the_only_replica_that_stops_while_it_lists_does_not_act() -> None
 
 @pytest.mark.anyio
 async def test_a_leader_leaves_a_note_and_the_next_one_finds_it_when_it_catches_up() -> None:
-    async with on_stage() as scene:
+    async with alone_on_stage() as scene:
         found: list[str] = []
 
         async def catch_up() -> None:
@@ -246,3 +225,199 @@ async def test_a_leader_leaves_a_note_and_the_next_one_finds_it_when_it_catches_
         assert scene.noted == "its last word"
         await scene.election.lead()
         assert scene.noted == "of the second leader"
+
+
+class Replica:
+    """A gate on a real Lease, which counts how often it listed anew, and fenced earlier Bindings off."""
+
+    def __init__(self, scene: "Scene", name: str) -> None:
+        self.listed = 0
+        self.fenced = list[bool]()
+        state = LeaseState(name, LEASE_S, MARGIN_S)
+        lease = LeaseHolder(
+            scene.connection, "ns", "extender", state, within=10.0, clock=Clock(monotonic=lambda: scene.time)
+        )
+        self.election = LeaderElection(lease, lambda fence: self.catch_up(fence))  # noqa: PLW0108 - tests replace it
+        self.gate = LeaderGate(self.election, lambda: scene.time)
+        self.catch_up: Callable[[bool], Awaitable[None]] = self.list
+
+    async def list(self, fence: bool) -> None:
+        self.listed += 1
+        self.fenced.append(fence)
+        await asyncio.sleep(0)
+
+    async def admitted(self) -> bool:
+        try:
+            await self.gate.admit()
+        except NotReady:
+            return False
+        return self.election.leads()
+
+
+class Scene:
+    """Replicas on one API server, with a clock that only moves when told."""
+
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.time = 0.0
+
+
+@asynccontextmanager
+async def on_stage() -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {"leaseDurationSeconds": 1}})  # one that was released
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+        yield Scene(server, connection)
+
+
+@pytest.mark.anyio
+async def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert not first.election.leads()
+        assert await first.admitted()
+        assert first.listed == 1
+        assert not await second.admitted()
+        with pytest.raises(NotReady, match="first is the active one"):
+            await second.gate.admit()
+        assert second.listed == 0
+
+
+@pytest.mark.anyio
+async def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        assert not await second.admitted()  # sees the lease for the first time
+        scene.time += LEASE_S - MARGIN_S
+        assert not first.election.leads(), "the holder stops before anybody may take over"
+        assert not await second.admitted()
+        scene.time += MARGIN_S
+        assert await second.admitted()
+        assert second.listed == 1
+        assert not await first.admitted()
+
+
+@pytest.mark.anyio
+async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+
+        async def slow_list(_: bool) -> None:
+            """Another one takes over and decides meanwhile, and gives the Lease back."""
+            first.catch_up = first.list
+            assert not await second.admitted()
+            scene.time += LEASE_S + MARGIN_S
+            assert await second.admitted()
+            await second.election.resign(release=True)
+
+        first.catch_up = slow_list
+        assert not await first.admitted()
+        assert await first.admitted()
+        assert first.listed == 1, "and that one was begun after the other's last decision"
+
+
+@pytest.mark.anyio
+async def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() -> None:
+    async with on_stage() as scene:
+        assert await Replica(scene, "pod-0").admitted()
+        restarted = Replica(scene, "pod-0")
+        assert await restarted.admitted()
+        assert restarted.listed == 1
+        assert restarted.fenced == [True], "the one before may have left a Binding under way"
+
+
+@pytest.mark.anyio
+async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_does_not() -> None:
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        assert first.fenced == [False], "nobody had held the Lease"
+        await first.election.resign(release=True)
+        assert await second.admitted()
+        assert second.fenced == [False]
+        third = Replica(scene, "third")
+        assert not await third.admitted()
+        scene.time += LEASE_S + MARGIN_S
+        assert await third.admitted()
+        assert third.fenced == [True]
+
+
+@pytest.mark.anyio
+async def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        await first.election.resign(release=False)
+        assert not first.election.leads()
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        assert await second.admitted()
+        assert second.fenced == [True]
+
+
+@pytest.mark.anyio
+async def test_without_a_lease_the_first_call_fences_and_lists() -> None:
+    fenced = list[bool]()
+
+    async def refresh(fence: bool) -> None:
+        fenced.append(fence)
+        await asyncio.sleep(0)
+        if len(fenced) == 1:
+            raise AnswerLost("timed out")
+
+    election = SoleReplica(refresh)
+    gate = LeaderGate(election, lambda: 0.0)
+    with pytest.raises(NotReady, match="timed out"):
+        await gate.admit()
+    assert not election.leads()
+    await asyncio.gather(*(gate.admit() for _ in range(5)))
+    assert fenced == [True, True]
+    assert election.leads()
+    await election.resign(release=True)
+    assert not election.leads()
+
+
+@pytest.mark.anyio
+async def test_calls_at_the_same_time_take_it_once() -> None:
+    async with on_stage() as scene:
+        only = Replica(scene, "only")
+        assert await asyncio.gather(*(only.admitted() for _ in range(20))) == [True] * 20
+        assert only.listed == 1
+
+
+@pytest.mark.anyio
+async def test_who_is_asked_no_more_while_it_lists_leaves_the_lease_to_who_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may fail for ever on one replica, from which kube-scheduler's leader has moved to another."""
+    monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+
+        over = asyncio.Event()
+
+        async def long_list(_: bool) -> None:
+            await over.wait()
+
+        async def for_some_seconds() -> None:
+            scene.time += LEASE_S - MARGIN_S - 1
+            sent = len(scene.server.requests)
+            # The second one was sent after the clock had moved.
+            await until(lambda: len(scene.server.requests) >= sent + 2, 60)
+
+        first.catch_up = long_list
+        asked = asyncio.create_task(first.admitted())
+        await until(lambda: scene.server.count("patch") >= 2, 60)
+        for _ in range(3):
+            await for_some_seconds()
+        assert not await second.admitted(), "the first one is asked, and keeps the Lease while it lists"
+        for _ in range(6):
+            await for_some_seconds()
+        renewed = scene.server.count("patch")
+        await for_some_seconds()
+        assert scene.server.count("patch") == renewed, "nobody has asked the first one for a minute"
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        assert await second.admitted()
+        over.set()
+        assert not await asked

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.controlplane.parallel_requests import AT_ONCE, for_each, several_at_once
+from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once
 
 
 class Answers:

@@ -1,10 +1,10 @@
 """The generated blocks of the documentation are what the code says."""
 
+import re
 import tomllib
 
-from docs.generator import commands, configuration, metrics, names, packages
+from docs.generator import commands, configuration, metrics, names
 from docs.generator.pages import BLOCKS, DOCS, outdated, pages
-from docs.generator.source import modules
 
 
 def test_every_page_is_what_the_code_says() -> None:
@@ -21,7 +21,6 @@ def test_what_is_generated_has_a_meaning() -> None:
     assert names.unread() == []
     assert [path for path, *_, text in configuration.fields() if not text] == []
     assert [entry.name for entry in metrics.entries() if not entry.help or "{" in entry.help] == []
-    assert [path for path in modules() if not packages.summary(path)] == []
 
 
 def test_every_metric_of_the_code_was_found() -> None:
@@ -42,3 +41,11 @@ def test_every_page_is_in_the_navigation() -> None:
     assert [
         str(p.relative_to(DOCS)) for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in navigation
     ] == []
+
+
+def test_the_glossary_has_at_most_40_words_of_one_sentence_each() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w ]+) \| (.+) \|$", text, re.MULTILINE)[1:]
+    assert 20 < len(rows) <= 40
+    assert [word for word, _ in rows] == sorted((word for word, _ in rows), key=str.lower)
+    assert [word for word, meaning in rows if not re.fullmatch(r"[^.]+(?:\.\w[^.]*)*\.", meaning)] == []

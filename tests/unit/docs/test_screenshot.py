@@ -3,15 +3,17 @@
 import re
 from xml.etree import ElementTree
 
-from docs.generator.pages import DOCS
-from docs.generator.screenshot import CUT, demo, shown
+from docs.generator.screenshot import CUT, PICTURE, demo, screenshot, shown
 from rich.text import Text
 
-PICTURE = DOCS / "pictures" / "cluster.svg"
+
+def test_it_is_what_would_be_drawn_now() -> None:
+    """``make docs`` draws it again."""
+    assert PICTURE.read_text(encoding="utf-8") == screenshot()
 
 
 def test_it_shows_what_the_demo_prints() -> None:
-    """Line by line; that it is drawn anew when that changes, the test of all pictures says."""
+    """Line by line."""
     root = ElementTree.fromstring(PICTURE.read_text(encoding="utf-8"))
     rows: dict[float, list[tuple[float, str]]] = {}
     for text in root.iter("{http://www.w3.org/2000/svg}text"):

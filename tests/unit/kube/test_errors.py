@@ -2,8 +2,7 @@
 
 import pytest
 
-from gputile.kube.errors import api_error
-from gputile.kube.permission import permission_of
+from gputile.kube.errors import api_error, permission_of
 
 
 @pytest.mark.parametrize(

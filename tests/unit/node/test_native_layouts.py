@@ -10,7 +10,7 @@ from native.layouts import headers
 
 from gputile.node import native_layouts
 from gputile.node.arbiter.protocol import Message, MessageKind
-from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.native_layouts import (
     ARBITER_MESSAGE,
     LAYOUTS,
@@ -68,7 +68,7 @@ def test_a_message_and_limits_of_version_1() -> None:
 @pytest.mark.parametrize(
     ("reader", "writer", "prefix"),
     [
-        ("accounting/limits.c", "isolation/limits_format.py", "LIMITS_"),
+        ("accounting/limits.c", "isolation/library.py", "LIMITS_"),
         ("timeslice/share_file.c", "agent/decisions/publishing/time_shares.py", "SHARE_"),
     ],
 )

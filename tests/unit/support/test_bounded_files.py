@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.support.bounded_files import read_bounded
 from gputile.support.files import UnusableFileError
 from tests.oddfiles import ODD

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.support.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
 from tests.oddfiles import ODD

@@ -6,17 +6,63 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gputile.api.config.section import ConfigurationError, Namespace, Section
-from gputile.api.config.trust_groups import Trust
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.field_mistake import described, matching
 from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.quantity import Amount, MemorySize, QuantityError, parse_amount, parse_mib
 from gputile.api.well_known import GPU_RESOURCES, LARGEST_UNIT_MIB, MODE_LABEL, SMALLEST_UNIT_MIB, Mode, Placement
+from gputile.api.wording import described, matching
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
+Namespace = Annotated[str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")]
+
+
+class ConfigurationError(ValueError):
+    """The configuration is not valid; the text names the field, the rule and the valid values."""
+
+
+class Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+
+
+class Trust(Section, frozen=True):
+    """Who may share a GPU that has no memory isolation (G5)."""
+
+    by: Annotated[
+        Literal["namespace", "cluster"],
+        described(
+            "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of one group of "
+            "`trust.groups`; `cluster`, everybody."
+        ),
+    ] = "namespace"
+    groups: Annotated[
+        dict[str, list[Namespace]],
+        described("Namespaces that trust each other, by a name of the group. A namespace is in one group at most."),
+    ] = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse a namespace of two groups.
+
+        Raises:
+            ConfigurationError: there is one.
+        """
+        seen: dict[str, str] = {}
+        for group, namespaces in self.groups.items():
+            for namespace in namespaces:
+                if seen.setdefault(namespace, group) != group:
+                    raise ConfigurationError(
+                        f"trust.groups: namespace {namespace} is in {seen[namespace]} and in {group}: keep it in one"
+                    )
+
+    def group_of(self, namespace: str) -> str:
+        """Return the trust group of a namespace: itself, the name of its group, or "*" for everybody."""
+        if self.by == "cluster":
+            return "*"
+        for group, namespaces in self.groups.items():
+            if namespace in namespaces:
+                return f"group:{group}"
+        return namespace
 
 
 class AdmissionConfiguration(Section, frozen=True):
@@ -97,18 +143,6 @@ class PreemptionConfiguration(Section, frozen=True):
             le=86400,
         ),
     ] = 120
-
-
-class NominationsConfiguration(Section, frozen=True):
-    """Nodes that the controller nominates for waiting GPU pods, so that more of them are bound a second."""
-
-    enabled: Annotated[
-        bool,
-        described(
-            "Whether the controller writes `status.nominatedNodeName` of waiting GPU pods: kube-scheduler then tries "
-            "that node first. It needs Kubernetes 1.35."
-        ),
-    ] = False
 
 
 # Kubernetes, "Labels and Selectors"
@@ -278,9 +312,6 @@ class Configuration(Section, frozen=True):
     gangs: Annotated[GangConfiguration, described("How gangs are planned.")] = GangConfiguration()
     preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
         PreemptionConfiguration()
-    )
-    nominations: Annotated[NominationsConfiguration, described("Nodes that are nominated for waiting GPU pods.")] = (
-        NominationsConfiguration()
     )
     autoscaling: Annotated[AutoscalingConfiguration, described("What the cluster's autoscaler is told.")] = (
         AutoscalingConfiguration()

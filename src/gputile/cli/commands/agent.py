@@ -57,8 +57,7 @@ class AgentOptions:
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
     """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
-    from gputile.node.agent.host import HostPaths
-    from gputile.node.agent.settings import AgentSettings, encode_settings
+    from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
     name = options.node_name or os.uname().nodename
     read_configuration(options.config)
@@ -93,7 +92,7 @@ def agent(options: AgentOptions) -> None:
     encoded = encode_settings(settings)
     command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.node.agent", encoded]
     if options.rest:
-        leave = [sys.executable, "-m", "gputile.node.agent.cluster.leaving", encoded]
+        leave = [sys.executable, "-m", "gputile.node.agent.cluster.node_status", encoded]
         resting = [
             "-m",
             "gputile.node.gateway.idle",

@@ -136,7 +136,7 @@ def _yaml(file: "File") -> str:
 
 
 def _read(options: NodepoolOptions) -> dict[str, Any]:
-    from gputile.api.units import MIB
+    from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
     from gputile.support.bounded_files import read_bounded
     from gputile.support.yaml_loader import DocumentError, load_document

@@ -233,7 +233,7 @@ def _with_unit(configuration: "Configuration", unit: str | None) -> "Configurati
     """Return the configuration as if the memory unit were another one."""
     import msgspec
 
-    from gputile.api.config.section import ConfigurationError
+    from gputile.api.config.v1alpha1 import ConfigurationError
 
     if unit is None:
         return configuration

@@ -18,7 +18,7 @@ from gputile.cli.output.streams import fail, note, write
 from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
-    from gputile.kube.transport.connection import Connection
+    from gputile.kube.client import Connection
     from gputile.tools.web.serving.server import Beside
 
 PORT = 8420
@@ -62,7 +62,7 @@ def web(options: WebOptions) -> None:
     from gputile.cli.reads.live_cluster import read_cluster
     from gputile.cli.running.serving import run_service
     from gputile.core.ledger.node_info import unit_in_force
-    from gputile.kube.access.kubeconfig import load_access
+    from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.support.logs import LogFormat, set_up_logging
     from gputile.support.tls_files import UnusableTls

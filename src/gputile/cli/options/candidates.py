@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from gputile.kube.access.kubeconfig import Access
+    from gputile.kube.config import Access
     from gputile.tools.simulator.scenario import Scenario
 
 WITHIN_S = 1.5
@@ -56,7 +56,7 @@ def autoscalers() -> list[str]:
 
 def contexts(ctx: typer.Context) -> list[str]:
     """Return the contexts of the kubeconfig."""
-    from gputile.kube.access.kubeconfig import context_names
+    from gputile.kube.config import context_names
 
     return _bounded(lambda: context_names(ctx.params.get("kubeconfig")))
 
@@ -121,7 +121,7 @@ def _files(ctx: typer.Context) -> "Scenario":
 
 
 def _access(ctx: typer.Context) -> "Access":
-    from gputile.kube.access.kubeconfig import load_access
+    from gputile.kube.config import load_access
 
     return load_access(ctx.params.get("kubeconfig"), ctx.params.get("context"))
 
@@ -134,8 +134,8 @@ def _names(access: "Access", path: str) -> list[str]:
     import msgspec
 
     from gputile.api.core import ListMeta, ObjectMeta
-    from gputile.cli.connections import connection_to
-    from gputile.kube.watching.listing import PAGE_SIZE
+    from gputile.kube.client import MOST_ANSWER_BYTES, Connection
+    from gputile.kube.objects import PAGE_SIZE
 
     class Named(msgspec.Struct):
         metadata: ObjectMeta
@@ -148,7 +148,7 @@ def _names(access: "Access", path: str) -> list[str]:
 
     async def read() -> None:
         await access.credentials.current()
-        async with connection_to(access) as connection:
+        async with Connection(access, most_bytes=MOST_ANSWER_BYTES) as connection:
             query: dict[str, Any] = {"limit": str(PAGE_SIZE)}
             while True:
                 page = msgspec.json.decode(await connection.get(path, query), type=Names)

@@ -55,7 +55,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
     """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
     if path is None:
         return None
-    from gputile.api.config.section import ConfigurationError
+    from gputile.api.config.v1alpha1 import ConfigurationError
     from gputile.support.bounded_files import read_bounded
     from gputile.support.config_file import MOST_BYTES
 
@@ -69,7 +69,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
 
 def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration | UnknownConfiguration:
     """Return the first configuration in a release's ConfigMaps that can be read, or why there is none."""
-    from gputile.api.config.section import ConfigurationError
+    from gputile.api.config.v1alpha1 import ConfigurationError
 
     why = "no ConfigMap of a release is there"
     for each in maps:

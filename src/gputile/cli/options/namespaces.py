@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from gputile.api.names import broken_label_name
+from gputile.api.wording import broken_label_name
 from gputile.cli.options import candidates
 from gputile.cli.output.streams import fail
 

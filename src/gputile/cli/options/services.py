@@ -11,7 +11,7 @@ from gputile.cli.output.streams import fail
 from gputile.support.logs import LogFormat
 
 if TYPE_CHECKING:
-    from gputile.kube.access.kubeconfig import Access
+    from gputile.kube.config import Access
 
 ServiceKubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: as kubectl's, then the pod's own.")]
 FollowedConfig = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; followed.")]
@@ -25,7 +25,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
     """Return how the API server is reached; leave the program where nothing says it."""
-    from gputile.kube.access.kubeconfig import load_access
+    from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
     try:

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.tools.views.node_summaries import NodeSummary
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.node.isolation.memory_check import MemoryRow
 from gputile.node.isolation.time_check import TimeRow
 

@@ -6,23 +6,19 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gputile.api.json_size import has_more_items
-from gputile.cli.connections import connection_to
+from gputile.api.conversion import has_more_items
 from gputile.cli.options.common import Reach
 from gputile.cli.options.duration import FOR_EVER_S, duration_s
 from gputile.cli.output.exit_codes import ExitCode
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail
-from gputile.kube.access.kubeconfig import Access, load_access
+from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
-from gputile.kube.transport.light_connection import LightConnection
-from gputile.kube.transport.request import NO_QUERY, Query
-from gputile.kube.watching.decoding import T
-from gputile.kube.watching.listing import Reading, list_all
+from gputile.kube.objects import NO_QUERY, Query, Reading, T, list_all
 
 if TYPE_CHECKING:
-    from gputile.kube.access.credentials import Credentials
-    from gputile.kube.transport.connection import Connection
+    from gputile.kube.client import Connection
+    from gputile.kube.credentials import Credentials
 
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
@@ -40,7 +36,7 @@ class Unreadable(Exception):
 class BoundedReads:
     """GET requests of a connection, each bounded in seconds; the bound includes all attempts."""
 
-    def __init__(self, connection: "LightConnection | Connection", server: str, seconds: float) -> None:
+    def __init__(self, connection: "Connection", server: str, seconds: float) -> None:
         self._connection = connection
         self._server = server
         self._seconds = seconds
@@ -84,8 +80,11 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     Raises:
         KubeError: there is no usable kubeconfig, or no credential.
     """
+    from gputile.kube.client import MOST_ANSWER_BYTES, Attempts, Connection
+
     access, seconds = await _usable_access(reach)
-    async with connection_to(access, longest_wait_s=seconds) as connection:
+    attempts = Attempts(longest_wait_s=seconds)
+    async with Connection(access, attempts=attempts, most_bytes=MOST_ANSWER_BYTES) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
             yield BoundedReads(connection, access.server, seconds)
 
@@ -97,8 +96,7 @@ async def writes(reach: Reach) -> "AsyncIterator[tuple[Connection, float]]":
     Raises:
         KubeError: there is no usable kubeconfig, or no credential.
     """
-    from gputile.kube.transport.answer_bounds import MOST_ANSWER_BYTES
-    from gputile.kube.transport.connection import Connection
+    from gputile.kube.client import MOST_ANSWER_BYTES, Connection
 
     access, seconds = await _usable_access(reach)
     async with Connection(access, within=seconds, most_bytes=MOST_ANSWER_BYTES) as connection:

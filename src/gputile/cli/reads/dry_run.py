@@ -29,7 +29,7 @@ from gputile.tools.simulator.server_dry_run import (
 )
 
 if TYPE_CHECKING:
-    from gputile.kube.transport.connection import Connection
+    from gputile.kube.client import Connection
     from gputile.tools.simulator.pod_kinds import PodKinds
 
 _AT_A_TIME: Final = 16

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from gputile.api.core import Node
-from gputile.api.lease import Lease
+from gputile.api.other_groups import Lease
 from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import (
@@ -17,7 +17,7 @@ from gputile.cli.reads.bounded_reads import BoundedReads, listed, read_or_leave,
 from gputile.cli.reads.installation_problems import installation_problems
 from gputile.cli.reads.live_cluster import INSTALLED
 from gputile.cli.reads.readiness import unready_reasons
-from gputile.kube.watching.listing import list_all
+from gputile.kube.objects import list_all
 from gputile.tools.views.installation_problem import InstallationProblem, refused_configuration
 from gputile.tools.views.status import Installation, assess, with_problems, with_traces
 from gputile.tools.views.traces import Traces, traces_of

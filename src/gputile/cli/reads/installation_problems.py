@@ -8,7 +8,7 @@ import msgspec
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.cli.reads.bounded_reads import BoundedReads, listed
 from gputile.kube.errors import ApiError
-from gputile.kube.watching.decoding import T
+from gputile.kube.objects import T
 from gputile.tools.views.installation_problem import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,

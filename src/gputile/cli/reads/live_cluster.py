@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.other_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Event, ListedPriorityClass, Namespace
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import GivenConfiguration, UnknownConfiguration, installed_configuration
 from gputile.cli.reads.bounded_reads import listed, read_or_leave, reads
 from gputile.kube.errors import Forbidden, NotFound
-from gputile.kube.watching.decoding import ObjectDecoder
-from gputile.kube.watching.listing import Reading, list_all, list_pages
+from gputile.kube.objects import ObjectDecoder, Reading, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.admission import PriorityClasses

@@ -6,20 +6,17 @@ from typing import Any
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GANG_GATE, RESERVATION_ANNOTATION
-from gputile.controlplane.controller.taints import JsonPatch
+from gputile.controlplane.controller.node_reconciler import JsonPatch
+from gputile.kube import writes
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.writing import writes
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.events import EventRecorder
 
 _EVICT_SECONDS = 5.0
 
 
 class ApiServerWriter:
-    """``NodeWriter``, ``PodWriter``, ``PlaceholderWriter`` and ``NominationWriter`` on a connection.
-
-    ``namespace`` is that of gputile.
-    """
+    """``NodeWriter``, ``PodWriter`` and ``PlaceholderWriter`` on a connection; ``namespace`` is that of gputile."""
 
     def __init__(self, connection: Connection, events: EventRecorder, namespace: str) -> None:
         self._connection = connection
@@ -45,10 +42,6 @@ class ApiServerWriter:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod, None where there is none of this name."""
         return await writes.read_pod(self._connection, namespace, name)
-
-    async def nominate(self, pod: Pod, node: str) -> Pod:
-        """Nominate a node for this very version of the pod, none where ``node`` is ""; return the pod as stored."""
-        return await writes.nominate_node(self._connection, pod, node)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""

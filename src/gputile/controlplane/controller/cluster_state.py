@@ -4,26 +4,24 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. An older version of a pod than the one known is ignored.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import PodGroup
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MIRROR_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
-from gputile.controlplane.controller.settled_labels import SettledLabels
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -38,7 +36,40 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+
+SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after it has joined
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstLabels:
+    uid: str
+    first_ns: int
+    labels: Mapping[str, str]
+
+
+class SettledLabels:
+    """The labels of each node as they were ten minutes after it was first seen; until then, as they are."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _FirstLabels] = {}
+
+    def put(self, node: Node, now_ns: int) -> None:
+        """Take in a node; ``now_ns`` is Unix time, ns."""
+        meta, seen = node.metadata, self._seen.get(node.metadata.name)
+        if seen is None or seen.uid != meta.uid:
+            self._seen[meta.name] = _FirstLabels(meta.uid, now_ns, meta.labels)
+        elif abs(now_ns - seen.first_ns) < SETTLING_NS:
+            self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
+
+    def drop(self, name: str) -> None:
+        """Forget a node."""
+        self._seen.pop(name, None)
+
+    def label(self, name: str, key: str) -> str | None:
+        """Return the value of a label of a node, None where it has none."""
+        seen = self._seen.get(name)
+        return seen.labels.get(key) if seen is not None else None
 
 
 @dataclass(slots=True)
@@ -85,15 +116,6 @@ class ClusterState:
     def knows(self, uid: str) -> bool:
         """Return whether there is a pod of that UID."""
         return uid in self._versions
-
-    def is_old(self, pod: Pod) -> bool:
-        """Return whether a newer version of a pod is known."""
-        return version_of(pod) < self._versions.get(pod.metadata.uid, 0)
-
-    def is_news(self, pod: Pod) -> bool:
-        """Return whether there is a pod of that UID, and it is known in older versions only."""
-        known = self._versions.get(pod.metadata.uid)
-        return known is not None and version_of(pod) > known
 
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""

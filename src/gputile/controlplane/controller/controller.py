@@ -6,46 +6,73 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import POD_GROUPS_PATH, PodDisruptionBudget, PodGroup
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_reports import STATES
+from gputile.controlplane.controller.gangs.gang_round import STATES
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
 from gputile.controlplane.controller.gangs.starvation import AccountError
+from gputile.controlplane.controller.node_diagnosis import SilentNodes
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.nominations.nomination_planner import Nominations
-from gputile.controlplane.controller.nominations.nominator import Nominator
-from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
-from gputile.controlplane.controller.silent_nodes import SilentNodes
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.controller.waiting_pods import WaitingPods
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Applied, Deleted, Reflector, Replaced, WatchEvent
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.errors import KubeError, NotFound
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.metrics import MetricsRegistry
 from gputile.support.monitoring import monitoring_app
 
 log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 30.0
+
+
+async def watch_pod_groups(
+    connection: Connection,
+    on_event: Callable[[WatchEvent[PodGroup]], None],
+    on_none: Callable[[], None],
+    look_again: float = LOOK_AGAIN_SECONDS,
+) -> NoReturn:
+    """Watch PodGroups, for ever; where their kind is not installed, look now and then whether it is by now.
+
+    ``on_none`` is called once where it is not.
+    """
+    complaint, told = "", False
+    while True:
+        try:
+            await connection.get(POD_GROUPS_PATH, {"limit": "1"})
+            break
+        except NotFound:
+            if not told:
+                on_none()
+            told = True
+        except KubeError as error:
+            if str(error) != complaint:
+                complaint = str(error)
+                log.warning("PodGroups cannot be read: %s", error)
+        await asyncio.sleep(look_again)
+    await Reflector(connection, POD_GROUPS_PATH, PodGroup, on_event).run()
+    raise AssertionError("a reflector never ends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +112,6 @@ class Controller:
         self._waiting = WaitingPods(configuration, settings.namespace)
         self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
         self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
-        self._nominates = configuration.nominations.enabled
-        self._nominations = Nominations(configuration)
-        self._nominator = Nominator(self._nominations, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         # It is no condition of being ready: gangs preempt nobody before it has listed.
@@ -98,7 +122,7 @@ class Controller:
         self._scales = configuration.autoscaling.enabled
         if self._scales:
             self.gangs.make_way = self._requester.make_way
-        if configuration.admission.gangs or self._scales or self._nominates:
+        if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = monitoring_app(self._registry(), self.not_ready)
 
@@ -121,8 +145,6 @@ class Controller:
             work.append(self._pod_watch.run())
         if self._scales:
             work.append(self._requester.run())
-        if self._nominates:
-            work.append(self._nominator.run())
         if self._configuration.admission.gangs:
             work += [
                 watch_pod_groups(
@@ -153,9 +175,7 @@ class Controller:
             self._failed_writes,
         )
         self._export_gangs(registry)
-        self._export_nominations(registry)
         self._export_nodes(registry)
-        self._export_former_names(registry)
         return registry
 
     def _export_gangs(self, registry: MetricsRegistry) -> None:
@@ -196,18 +216,6 @@ class Controller:
             self._reserved,
         )
 
-    def _export_nominations(self, registry: MetricsRegistry) -> None:
-        registry.counter(
-            "gputile_controller_nominations",
-            "Nodes that were nominated for waiting pods, since the start.",
-            lambda: self._nominator.nominated,
-        )
-        registry.counter(
-            "gputile_controller_nominations_cleared",
-            "Nominations that were cleared again as their pods were not bound, since the start.",
-            lambda: self._nominator.cleared,
-        )
-
     def _export_nodes(self, registry: MetricsRegistry) -> None:
         gauge, silent, units = registry.gauge, self._silent_nodes, self.cluster_state.units
         registry.counter(
@@ -238,27 +246,8 @@ class Controller:
             lambda: [(str(unit), number) for unit, number in units.counts.items()],
         )
 
-    def _export_former_names(self, registry: MetricsRegistry) -> None:
-        """Export the names that metrics had in 0.1; docs/reference/versions.md says until when."""
-        gauge = registry.gauge
-        gauge(
-            "gputile_controller_gangs_planned",
-            "The former name of gputile_controller_gang_plans_total.",
-            lambda: self.gangs.planned,
-        )
-        gauge(
-            "gputile_controller_taints_written",
-            "The former name of gputile_controller_taint_writes_total.",
-            lambda: self.nodes.tainted,
-        )
-        gauge(
-            "gputile_controller_write_failures",
-            "The former name of gputile_controller_failed_writes_total.",
-            self._failed_writes,
-        )
-
     def _failed_writes(self) -> int:
-        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures + self._nominator.failures
+        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures
 
     def _reserved(self) -> int:
         return sum(booking.reserved for booking in self.cluster_state.ledger.bookings())
@@ -278,17 +267,12 @@ class Controller:
             yield from self._waiting.pod_event(event)
             if isinstance(event, Applied) and self._requests.stands_on(event.object.spec.node_name):
                 self._requester.wake()
-        if self._nominates:
-            yield from self._nominations.pod_event(event)
-            self._nominator.wake()
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
     def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
         joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
         yield from self.cluster_state.node_event(event)
-        if self._nominates:
-            yield from self._nominations.cluster.state.node_event(event)
         self._silent_nodes.node_event(event)
         if joins:
             self._requester.wake()

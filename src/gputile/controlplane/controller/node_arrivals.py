@@ -11,8 +11,7 @@ from typing import Final
 from gputile.api.core import Node
 from gputile.api.well_known import DAEMON_LABEL, KARPENTER_INITIALIZED_LABEL, KARPENTER_POOL_LABEL, WHOLE_GPU
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.devices.node_type import NodeType
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.placement.steps import Steps

@@ -6,19 +6,19 @@ That is seen from the Node object alone, without any clock of the agent's.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gputile.api.conditions import changed_conditions
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, node_condition
+from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
 from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.api.wording import nearest
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +132,38 @@ class UnitsInForce:
             self.counts[unit] -= 1
             if not self.counts[unit]:
                 del self.counts[unit]
+
+
+class SilentNodes:
+    """The nodes with the condition gputile.io/AgentSilent. ``unix_time`` tells the time, in seconds."""
+
+    def __init__(self, unix_time: Callable[[], float]) -> None:
+        self._unix_time = unix_time
+        self._since: dict[str, float] = {}
+
+    def node_event(self, event: WatchEvent[Node]) -> None:
+        """Take an event of the nodes' watch."""
+        match event:
+            case Applied(node):
+                self._put(node)
+            case Deleted(node):
+                self._since.pop(node.metadata.name, None)
+            case Replaced(nodes, unreadable):
+                there = {node.metadata.name for node in nodes}.union(each.name for each in unreadable)
+                self._since = {name: since for name, since in self._since.items() if name in there}
+                for node in nodes:
+                    self._put(node)
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return len(self._since)
+
+    def since(self) -> float:
+        """Return since when the node has been silent that has been longest, Unix time in seconds; 0 where none is."""
+        return min(self._since.values(), default=0.0)
+
+    def _put(self, node: Node) -> None:
+        if any(each.type == ConditionType.AGENT_SILENT and each.status == "True" for each in node.status.conditions):
+            self._since.setdefault(node.metadata.name, self._unix_time())
+        else:
+            self._since.pop(node.metadata.name, None)

@@ -11,7 +11,7 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.controller.node_orders import NodeOrders, Order
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, worded
+from gputile.core.devices.node_type import NodeTypeRefusal, worded
 from gputile.core.scheduling.new_nodes import NewNodes
 
 _SECOND: Final = 10**9

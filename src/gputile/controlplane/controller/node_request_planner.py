@@ -12,22 +12,19 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
-from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.controller.node_arrivals import NodeArrivals, TypeNodes
-from gputile.controlplane.controller.node_orders import NodeOrders, Place
+from gputile.controlplane.controller.node_orders import NodeOrders, Place, TypeFailures
 from gputile.controlplane.controller.node_request_events import NodeRequestEvents, NodeRequestOutlook
 from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
-from gputile.controlplane.controller.type_failures import TypeFailures
-from gputile.controlplane.controller.waiting_line import WaitingLine, first_pods
-from gputile.controlplane.controller.waiting_pods import WaitingPods
+from gputile.controlplane.controller.waiting_pods import WaitingLine, WaitingPods, first_pods
 from gputile.core.devices.gang_membership import GangName, gang_of
-from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate

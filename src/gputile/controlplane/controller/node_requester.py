@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Protocol
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner, NodeRequestRound
-from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import in_slices
 from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)

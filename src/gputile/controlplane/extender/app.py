@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gputile.api.conversion import ConversionError, decode
+from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.extender import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -20,8 +20,7 @@ from gputile.api.extender import (
     ExtenderPreemptionArgs,
     FilterResult,
 )
-from gputile.api.json_size import has_more_items
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady

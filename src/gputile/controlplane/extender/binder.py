@@ -13,13 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
+from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
-from gputile.controlplane.parallel_requests import several_at_once
 from gputile.core.scheduling.assume import AlreadyBound, BindRefusal, BindTime, FinalVerdict, WaitsForPod, assume_pod
-from gputile.core.scheduling.binding_outcome import PodReading, overdue
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_binding import PodBinding
+from gputile.core.scheduling.pod_binding import PodBinding, PodReading, overdue
 from gputile.core.scheduling.reserved_place import end_reservations
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 

@@ -1,8 +1,8 @@
 """Asks the API server to evict pods for those that preempt, and remembers what came of it.
 
 Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. Pods whose eviction was refused are not
-chosen again for a while (``refused_evictions``). A gang that has to leave whole leaves whole, also where the
-reservation that it makes room for is given up meanwhile (``half_left_gangs``).
+chosen again for a while (``eviction_memory``). A gang that has to leave whole leaves whole, also where the
+reservation that it makes room for is given up meanwhile.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,13 +11,11 @@ from enum import Enum
 
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.eviction_memory import EVICTED_S, HalfLeftGangs, RefusedEvictions, StayingPod
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
 from gputile.controlplane.extender.pod_event import PodEvent
-from gputile.controlplane.half_left_gangs import EVICTED_S, HalfLeftGangs, StayingPod
-from gputile.controlplane.refused_evictions import RefusedEvictions
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import EvictionFacts

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.pod_api import PodApi
-from gputile.controlplane.parallel_requests import several_at_once
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.kube.errors import KubeError
 
@@ -34,7 +34,7 @@ async def fence_off(
     """Write to every pod that a Binding of a predecessor may be under way for.
 
     Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left.
-    From then on, if ``parallel_requests.AT_ONCE`` writes in a row fail, the pods that were not tried yet are left too:
+    From then on, if ``event_loop.AT_ONCE`` writes in a row fail, the pods that were not tried yet are left too:
     each write may take its whole time.
 
     Raises:

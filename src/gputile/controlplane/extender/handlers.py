@@ -28,11 +28,9 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
-from gputile.core.scheduling.interchange import Interchange
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod, tries_nomination
-from gputile.core.scheduling.pod_rank import rank_pod, rank_pod_without_gpus
-from gputile.core.scheduling.scheduler_victims import judge_preemption, victims
+from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
+from gputile.core.scheduling.scheduler_victims import Interchange, judge_preemption, victims
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +67,6 @@ class ExtenderHandlers:
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return which of the named nodes the pod fits, and why not the others."""
         pod, names = args.pod, _names(args)
-        hint = tries_nomination(pod, names) and not self._has_asked(pod)
         self._remember(pod)
         verdict = filter_pod(self._engine, pod, names, self._unix_ns())
         found = verdict.nodes
@@ -77,9 +74,9 @@ class ExtenderHandlers:
             self._notify(PodEvent(pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
         if verdict.lacks_gpus:
             self._refused()
-        if verdict.lacks_gpus and found.refused and not hint and self._preemption is not None:
+        if verdict.lacks_gpus and found.refused and self._preemption is not None:
             self._preemption.refused(pod, found.refused)
-        if verdict.no_fit is not None and not hint:
+        if verdict.no_fit is not None:
             self._notify(PodEvent(pod, True, EventReason.NO_GPU_FITS, verdict.no_fit, latest=True))
         return FilterResult(
             node_names=found.feasible,
@@ -154,11 +151,6 @@ class ExtenderHandlers:
         if answer and self._preemption is not None:
             self._preemption.left_to_scheduler(args.pod, answer)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
-
-    def _has_asked(self, pod: Pod) -> bool:
-        """Return whether kube-scheduler has asked about this version of the pod: of all nodes one may be left."""
-        known, _ = self._seen.get(pod.metadata.uid, (None, 0))
-        return known is not None and known.metadata.resource_version == pod.metadata.resource_version
 
     def _remember(self, pod: Pod) -> None:
         _, before = self._seen.pop(pod.metadata.uid, (pod, 0))

@@ -1,10 +1,25 @@
-"""Defines the extender's own metrics: a fixed number of series, whatever the size of the cluster."""
+"""Defines the extender's own metrics, and what they count: pending pods, and what is free in the cluster.
 
+Their series are of a fixed number, whatever the size of the cluster.
+"""
+
+import asyncio
+import collections
+from collections.abc import Callable, KeysView
 from datetime import datetime
+from enum import StrEnum
+from typing import Final
 
 from prometheus_client import Counter, Histogram
 
 from gputile.api.core import Pod
+from gputile.api.quantity import MIB
+from gputile.api.reasons import EventReason
+from gputile.controlplane.event_loop import in_slices
+from gputile.core.devices.node_type import is_placeholder
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.free_memory import HOLES_GIB, FreeMemory, free_memory
 from gputile.support.metrics import MetricsRegistry
 
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
@@ -43,3 +58,137 @@ class ExtenderMetrics:
             self._wait.observe(max(0.0, (now - created).total_seconds()))
         except (ValueError, TypeError):  # none, or one without a time zone: the API server writes neither
             return
+
+
+EVERY_S: Final = 15.0
+
+
+class CapacityWatch:
+    """Keeps the sum of one ledger; ``latest`` is from the last time."""
+
+    def __init__(self, ledger: Ledger, *, every: float = EVERY_S) -> None:
+        self._ledger = ledger
+        self._every = every
+        self.latest = FreeMemory()
+
+    async def run(self) -> None:
+        """Sum up every so many seconds, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._every)
+
+    async def look(self) -> None:
+        """Sum up once; others get their turn between the steps."""
+        self.latest = await in_slices(free_memory(self._ledger)) or self.latest
+
+    def export(self, registry: MetricsRegistry) -> None:
+        """Export the sums."""
+        gauge = registry.gauge
+        gauge(
+            "gputile_ledger_gpu_memory_bytes",
+            "Memory of the healthy GPUs that gputile books, bytes.",
+            lambda: self.latest.total * MIB,
+        )
+        gauge(
+            "gputile_ledger_gpu_memory_booked_bytes",
+            "Memory of these GPUs that pods have, bytes; whole GPUs with all of theirs.",
+            lambda: self.latest.booked * MIB,
+        )
+        registry.labelled(
+            "gputile_ledger_free_memory_bytes",
+            "Free memory of these GPUs on nodes that take pods, by the size of the hole: of GPUs with at least so many "
+            "GiB free, and less than the next size, bytes.",
+            "hole_gib",
+            lambda: [(str(gib), mib * MIB) for gib, mib in zip(HOLES_GIB, self.latest.holes, strict=True)],
+        )
+        gauge(
+            "gputile_ledger_largest_hole_bytes",
+            "The most memory that is free on one GPU of a node that takes pods, bytes.",
+            lambda: self.latest.largest_hole * MIB,
+        )
+        gauge(
+            "gputile_ledger_free_gpus",
+            "GPUs with nothing booked, on nodes that take pods.",
+            lambda: self.latest.free_gpus,
+        )
+        gauge(
+            "gputile_ledger_fragmentation_ratio",
+            "Part of the free memory that pods like those that run could not use, from 0 to 1 (F of the FGD paper).",
+            lambda: self.latest.fragmentation,
+        )
+
+
+class PendingReason(StrEnum):
+    """What a pod waits for, in the words of the metric's label."""
+
+    NO_GPU_FITS = "no_gpu_fits"
+    INVALID_REQUEST = "invalid_request"
+    GATED = "gated"
+    NOT_PLACED = "not_placed"  # kube-scheduler has not asked yet, or lets it wait for something beside GPUs
+
+
+_OF_EVENTS: Final = {
+    EventReason.NO_GPU_FITS: PendingReason.NO_GPU_FITS,
+    EventReason.INVALID_GPU_REQUEST: PendingReason.INVALID_REQUEST,
+}
+
+
+class PendingPods:
+    """The pending GPU pods by UID. ``unit_mib`` and ``trust_group`` are those of the configuration.
+
+    ``unix_time`` tells the time, in seconds: each pod is remembered with since when it has waited for its reason.
+    """
+
+    def __init__(self, unit_mib: int, trust_group: Callable[[Pod], str], unix_time: Callable[[], float]) -> None:
+        self._unit_mib = unit_mib
+        self._trust_group = trust_group
+        self._unix_time = unix_time
+        self._waits: dict[str, tuple[PendingReason, float]] = {}
+
+    def pod_applied(self, pod: Pod) -> None:
+        """Take in a pod."""
+        uid = pod.metadata.uid
+        if pod.spec.node_name or pod.finished or is_placeholder(pod):
+            self._waits.pop(uid, None)
+            return
+        try:
+            if parse_request(pod, self._unit_mib, self._trust_group) is None:
+                return
+        except RequestError:
+            self._wait(uid, PendingReason.INVALID_REQUEST)
+            return
+        before, _ = self._waits.get(uid, (PendingReason.NOT_PLACED, 0.0))
+        if pod.spec.scheduling_gates:
+            self._wait(uid, PendingReason.GATED)
+        else:
+            self._wait(uid, PendingReason.NOT_PLACED if before is PendingReason.GATED else before)
+
+    def pod_deleted(self, uid: str) -> None:
+        """Forget a pod."""
+        self._waits.pop(uid, None)
+
+    def uids(self) -> KeysView[str]:
+        """Return the UIDs of these pods."""
+        return self._waits.keys()
+
+    def event_recorded(self, uid: str, event: EventReason) -> None:
+        """Take note that an event of this reason was recorded for a pod."""
+        if uid in self._waits and event in _OF_EVENTS:
+            self._wait(uid, _OF_EVENTS[event])
+
+    def counts(self) -> list[tuple[str, float]]:
+        """Return how many wait for each reason, 0 for those that nobody waits for."""
+        found = collections.Counter(reason for reason, _ in self._waits.values())
+        return [(reason.value, found[reason]) for reason in PendingReason]
+
+    def since(self) -> list[tuple[str, float]]:
+        """Return since when the pod has waited that has waited longest for each reason, Unix time; 0 where none has."""
+        found: dict[PendingReason, float] = {}
+        for reason, since in self._waits.values():
+            found[reason] = min(since, found.get(reason, since))
+        return [(reason.value, found.get(reason, 0.0)) for reason in PendingReason]
+
+    def _wait(self, uid: str, reason: PendingReason) -> None:
+        before = self._waits.get(uid)
+        if before is None or before[0] is not reason:
+            self._waits[uid] = (reason, self._unix_time())

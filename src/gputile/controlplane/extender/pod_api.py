@@ -7,10 +7,10 @@ from typing import Protocol
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import FENCE_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.listing import list_all
-from gputile.kube.writing.writes import (
+from gputile.kube.objects import list_all
+from gputile.kube.writes import (
     annotate_pod_status,
     bind_pod,
     evict_pod,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from gputile.api.well_known import WAKE_ANNOTATION
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.writing.writes import annotate_node
+from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.controlplane.event_loop_slices import in_slices
+from gputile.controlplane.event_loop import in_slices
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.pod_api import PreemptionApi
@@ -19,14 +19,13 @@ from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
 from gputile.controlplane.extender.preemption_reservations import RETRY_S, PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.own_nomination import own_nomination
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
-from gputile.core.scheduling.node_access import kept_off, takes_now
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_filter import kept_off, takes_now
 from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
 
 PERIOD_S = 0.5
@@ -182,7 +181,6 @@ def _search(pod: Pod, request: Request, names: Iterable[str]) -> _Search:
 
 
 def _nominated(pod: Pod) -> str:
-    """Return the node that kube-scheduler has nominated; "" for none, and for one that gputile has nominated."""
+    """Return the node that kube-scheduler has nominated; "" for none, and for that of the pod's own reservation."""
     reservation, nominated = reservation_of(pod), pod.status.nominated_node_name
-    ours = nominated == (reservation.node if reservation is not None else own_nomination(pod))
-    return "" if ours else nominated
+    return "" if reservation is not None and nominated == reservation.node else nominated

@@ -1,7 +1,7 @@
 """Learns prices anew while pods arrive, in a process of its own: no decision waits for it.
 
 Each time a cutting-stock problem is solved (``placement.packing.prices``) and all nodes are weighed by its prices
-(``placement.packing.array_scores``), which takes longer than a decision may. The process gets a copy of the ledger's
+(``placement.packing_scores``), which takes longer than a decision may. The process gets a copy of the ledger's
 arrays, and is started when there are nodes. While it fails the prices from before hold; before the first ones, pods are
 placed by the plain rule.
 """
@@ -14,8 +14,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 from gputile.core.ledger.node_arrays import NodeArrays
-from gputile.core.placement.packing.array_scores import PackingState, build
-from gputile.core.placement.packing.prices import Demand, prices
+from gputile.core.placement.packing_scores import PackingState, build
+from gputile.core.placement.prices import Demand, prices
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ STALE_AFTER_S = 60.0  # what was scarce then may not be any more
 
 
 def priced(demand: Demand, arrays: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
-    """Return the prices of a demand on a cluster as it stood: see ``packing.array_scores.build``."""
+    """Return the prices of a demand on a cluster as it stood: see ``packing_scores.build``."""
     return build(arrays, prices(demand), models, cpu)
 
 

@@ -15,40 +15,34 @@ from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.policy import PodDisruptionBudget
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import EXTENDER_LEASE
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
 from gputile.controlplane.config_reload import ConfigReloader, background
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.capacity import CapacityWatch
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.leader_gate import LeaderGate
-from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pending_pods import PendingPods
+from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning
-from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
+from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.clock import SYSTEM_CLOCK, Clock
-from gputile.kube.leases.lease import LeaseHolder
-from gputile.kube.leases.lease_state import LeaseState
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
-from gputile.kube.writing.writes import reference_to
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.events import EventRecorder
+from gputile.kube.lease import LeaseHolder, LeaseState
+from gputile.kube.reflector import Reflector, export_reflectors
+from gputile.kube.timing import SYSTEM_CLOCK, Clock
+from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.tls_files import TlsFiles, TlsReloader

@@ -25,8 +25,6 @@ from gputile.api.admission import (
 )
 from gputile.api.conversion import decode
 from gputile.controlplane.webhook.metrics import WebhookMetrics
-from gputile.core.admission.json_patch import encode_patch
-from gputile.core.admission.refusal import message
 from gputile.core.admission.review import (
     AdmissionPolicy,
     UnreadableReview,
@@ -35,6 +33,7 @@ from gputile.core.admission.review import (
     unreadable,
     validate,
 )
+from gputile.core.admission.verdict import encode_patch, message
 from gputile.support.request_body import BodyReader, BodyRefused
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ import msgspec
 from gputile.api.conversion import ConversionError
 from gputile.api.conversion import decode as decode_json
 from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
-from gputile.kube.clock import SYSTEM_CLOCK, Clock
+from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
-from gputile.kube.transport.connection import STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.timing import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

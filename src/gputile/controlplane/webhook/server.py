@@ -14,14 +14,14 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.controlplane.webhook.app import ReviewApp
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.core.devices.node_type import node_types_of
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.http_server import Server, closing, holding
 from gputile.support.loop_lag import LoopLag

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from gputile.api.affinity import Affinity, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Pod
-from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.legacy_forms import Rewriting
-from gputile.core.devices.node_type import NodeType
-from gputile.core.devices.node_type_refusal import worded
+from gputile.core.admission.verdict import Operation
+from gputile.core.devices.node_type import NodeType, worded
 from gputile.core.devices.request import RequestError, parse_request
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

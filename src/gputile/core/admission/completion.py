@@ -14,10 +14,9 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu
-from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.legacy_forms import Rewriting
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, Operation
 from gputile.core.devices.gang_membership import labelled_size
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName

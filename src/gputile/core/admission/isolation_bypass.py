@@ -25,7 +25,7 @@ from gputile.api.well_known import (
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.core.admission.pod_view import ContainerView, PodView
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
 
 # Read by NVIDIA's container toolkit (which GPUs and control devices a container gets), by CUDA's MPS clients (whose
 # daemon, and how much memory), and by gputile's limits.

@@ -15,9 +15,8 @@ from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
 from gputile.core.admission.gpu_requests import asked_by
-from gputile.core.admission.json_patch import Operation
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
-from gputile.core.devices.advertised import model_label_value
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, Operation
+from gputile.core.devices.inventory import model_label_value
 
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer

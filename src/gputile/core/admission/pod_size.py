@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
+from gputile.api.conversion import has_more_items
 from gputile.api.core import Pod
-from gputile.api.json_size import has_more_items
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
 
 MOST_CONTAINERS: Final = 256
 MOST_VOLUMES: Final = 1024

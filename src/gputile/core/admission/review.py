@@ -12,24 +12,21 @@ from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Pod
 from gputile.api.well_known import MIRROR_ANNOTATION
-from gputile.core.admission.amounts import broken_amounts
 from gputile.core.admission.autoscaler_node_types import avoid
 from gputile.core.admission.completion import assign, gate, stamp, tolerate
-from gputile.core.admission.gate_protection import broken_wait
-from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
+from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
-from gputile.core.admission.json_patch import Operation
 from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.pod_size import MOST_ANNOTATIONS, too_large, too_many_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
+    broken_wait,
     count_changed,
     forged_on_binding,
     forged_on_create,
     forged_on_update,
 )
-from gputile.core.admission.refusal import MOST_FOUND, AdmissionRefusal, AdmissionRule
-from gputile.core.admission.sharing_annotations import broken_shares
+from gputile.core.admission.verdict import MOST_FOUND, AdmissionRefusal, AdmissionRule, Operation
 from gputile.core.devices.node_type import NodeType
 
 DEFAULT_TIME: Final = GpuTime()

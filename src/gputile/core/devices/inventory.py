@@ -1,15 +1,28 @@
-"""Describes the GPUs of a node, and the node annotation that carries them.
+"""Describes the GPUs of a node: the annotation that carries them, resources and labels.
 
 The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
 semi-trusted: what it writes is checked here once, so that no later code meets a GPU without memory, two GPUs of
 one UUID or a crooked bandwidth matrix.
 """
 
+import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
 
-from gputile.api.well_known import MODES
+from gputile.api.well_known import (
+    GPU_CORE,
+    GPU_MEMORY,
+    LEGACY_MODEL_LABEL,
+    MODEL_LABEL,
+    MODES,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+    Mode,
+)
 from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
@@ -100,3 +113,53 @@ def unknown_mode(mode: str) -> str:
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
     """Return how many memory units a GPU counts: floor(MiB / unit), each GPU by its own size (U1, U2)."""
     return gpu.mib // unit_mib
+
+
+CORE_PERCENT = 100  # gpu-core.percentage of one GPU
+_LONGEST_LABEL = 63
+
+
+def resources_for_mode(
+    mode: Mode, gpus: Iterable[Gpu], unit_mib: int, *, count_unhealthy: bool = False
+) -> dict[str, int]:
+    """Return what a node in ``mode`` advertises of ``gpus``; the resources of every other mode are there and 0.
+
+    Unhealthy GPUs do not count, as in a node's allocatable; ``count_unhealthy`` counts them too, as in its capacity.
+    """
+    counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
+    resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
+    if mode is Mode.EXCLUSIVE:
+        resources[WHOLE_GPU] = len(counted)
+    elif mode is Mode.TOPOLOGY:
+        resources[TOPOLOGY_GPU] = len(counted)
+    else:
+        resources[GPU_MEMORY] = sum(advertised_units(gpu, unit_mib) for gpu in counted)
+        if mode is Mode.CORE_MEM:
+            resources[GPU_CORE] = CORE_PERCENT * len(counted)
+    return resources
+
+
+def model_label_value(model: str) -> str:
+    """Return a model's name as a label value: spaces, and what a label may not hold, become ``-``.
+
+    >>> model_label_value("Tesla K80")
+    'Tesla-K80'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]", "-", model.strip())[:_LONGEST_LABEL].strip("-._")
+
+
+def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the labels that tell a node's GPUs; where GPUs differ, the label that would be true of some is left out.
+
+    The count is that of all GPUs. A node without GPUs has no such label.
+    """
+    if not gpus:
+        return {}
+    labels = {NODE_GPU_COUNT_LABEL: str(len(gpus))}
+    models = {model_label_value(model) for model in {gpu.model for gpu in gpus}}
+    if len(models) == 1 and (model := models.pop()):
+        labels[MODEL_LABEL] = labels[LEGACY_MODEL_LABEL] = model
+    sizes = {gpu.mib for gpu in gpus}
+    if len(sizes) == 1:
+        labels[NODE_GPU_MEMORY_LABEL] = f"{sizes.pop()}MiB"
+    return labels

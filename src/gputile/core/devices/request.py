@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gputile.api.core import Container, Pod
-from gputile.api.quantity import QuantityError, decimal, parse_count
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB, QuantityError, decimal, parse_count
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_COUNT_LABEL,

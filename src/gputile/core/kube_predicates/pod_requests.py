@@ -20,8 +20,7 @@ from gputile.api.core import (
     ResourceList,
     ResourcesInUse,
 )
-from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
-from gputile.api.units import MIB
+from gputile.api.quantity import LONGEST_QUANTITY, MIB, QuantityError, parse_quantity
 from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 

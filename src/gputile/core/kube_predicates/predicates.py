@@ -14,11 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.api.core import Node, Pod, PodSpec, PodStatus
-from gputile.core.kube_predicates.disks import DISK_TAKEN, AttachedDisks, Disk, disks
-from gputile.core.kube_predicates.host_ports import HOST_PORTS, HostPort, TakenPorts, host_ports
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.core.kube_predicates.node_answers import (
+    KnownAnswers,
+    NodeRefusals,
+    SpareAmounts,
+    SpecAnswers,
+    answers_key,
+    node_refusals,
+)
 from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
-from gputile.core.kube_predicates.node_refusals import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.pod_requests import (
     NEW_POD,
     PODS,
@@ -29,10 +34,18 @@ from gputile.core.kube_predicates.pod_requests import (
     node_allocatable,
     pod_requests,
 )
+from gputile.core.kube_predicates.ports_and_disks import (
+    DISK_TAKEN,
+    HOST_PORTS,
+    AttachedDisks,
+    Disk,
+    HostPort,
+    TakenPorts,
+    disks,
+    host_ports,
+)
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 from gputile.core.kube_predicates.recent_changes import RecentChanges
-from gputile.core.kube_predicates.spare_amounts import SpareAmounts
-from gputile.core.kube_predicates.spec_answers import KnownAnswers, SpecAnswers, answers_key
 
 UNKNOWN_NODE = PredicateRefusal(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins

@@ -14,7 +14,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking, booking_of
-from gputile.core.ledger.changes import Changes
 from gputile.core.ledger.events import (
     Assumed,
     Confirmed,
@@ -29,9 +28,9 @@ from gputile.core.ledger.events import (
     PodsReplaced,
     TimePassed,
 )
+from gputile.core.ledger.node_arrays import Changes
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.core.ledger.node_table import NodeTable
-from gputile.core.ledger.non_gpu_pods import NonGpuPods
+from gputile.core.ledger.node_table import NodeTable, NonGpuPods
 from gputile.core.ledger.reservations import Reservations, reserved_booking
 
 _GROUPS = 1024  # trust groups that are known, beyond twice those in use, before unused ones are forgotten

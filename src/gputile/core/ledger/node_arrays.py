@@ -7,9 +7,12 @@ columns grow by doubling. A row without a node has no usable GPU.
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.kube_predicates.recent_changes import RecentChanges
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
 
 NO_GROUP, MIXED_GROUPS = 0, -1
 FEW_GPUS = 8
@@ -91,3 +94,17 @@ class NodeArrays:
         """Empty a row."""
         for array in vars(self).values():
             array[row] = 0
+
+
+class Changes(RecentChanges[int]):
+    """The rows that changed: who fell behind further than the log reaches recomputes everything."""
+
+    def __init__(self, keep: int = 4096) -> None:
+        super().__init__(keep)
+
+    def rows_since(self, position: int) -> Rows | None:
+        """Return the distinct rows that changed since ``position``, None where the log does not reach back so far."""
+        if not self.reaches(position):
+            return None
+        # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.
+        return np.array(sorted(set(self.since(position))), dtype=np.intp)

@@ -1,9 +1,10 @@
-"""Describes a node as the ledger knows it: its GPUs, its mode and what it serves."""
+"""Describes a node as the ledger knows it: GPUs, mode, what it serves, and whether it is closed."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
+from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
@@ -20,10 +21,16 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.advertised import model_labels
-from gputile.core.devices.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
+from gputile.core.devices.inventory import (
+    Inventory,
+    InventoryError,
+    advertised_units,
+    decode_inventory,
+    model_labels,
+    resources_for_mode,
+    unknown_mode,
+)
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable
-from gputile.core.ledger.closed_nodes import closed_by, nothing_offered
 
 UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
 """What a node has that does not say: enough for its GPUs."""
@@ -206,3 +213,58 @@ def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> Servin
     if not reported and mode is Mode.EXCLUSIVE and count_of(node.status.allocatable, WHOLE_GPU):
         return ServingMode.OTHER_PLUGIN
     return ServingMode.NOTHING
+
+
+_STATE_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_CORDONED: Final = "node.kubernetes.io/unschedulable"  # people set it with `kubectl cordon`
+_KEEP_OUT: Final = ("NoSchedule", "NoExecute")
+
+
+class ClosedRule(Enum):
+    """Why Kubernetes lets a node take no new pods; the text is for people, before what it is about."""
+
+    NOT_READY = "it is not ready"
+    TAINTED = "it has the taint"
+    NOTHING_OFFERED = "its kubelet offers no"
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """The rule by which a node is closed, and the taint or resource that it is ``about``."""
+
+    rule: ClosedRule
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason for people."""
+        return f"{self.rule.value} {self.about}".rstrip()
+
+
+def closed_by(node: Node) -> Closure | None:
+    """Return why a node takes no pods now, None where it does.
+
+    Taints that say what state a node is in are such a reason; those that people set are not, since pods with GPUs
+    tolerate them.
+    """
+    if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
+        return Closure(ClosedRule.NOT_READY)
+    for taint in node.spec.taints:
+        if taint.key.startswith(_STATE_TAINTS) and taint.key != _CORDONED and taint.effect in _KEEP_OUT:
+            return Closure(ClosedRule.TAINTED, taint.key)
+    return None
+
+
+def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> Closure | None:
+    """Return that a node's kubelet offers none of the GPUs that its agent reported, None where it offers some.
+
+    GPUs that are all unhealthy, or booked, are no reason. Nor is an agent that is silent: as long as the kubelet offers
+    its GPUs, kube-scheduler and the extender place pods there.
+    """
+    offered = node.status.allocatable or node.status.capacity
+    if not offered or mode is None:
+        return None
+    expected = [name for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n]
+    if expected and not any(count_of(offered, name) for name in expected):
+        return Closure(ClosedRule.NOTHING_OFFERED, min(expected))
+    return None

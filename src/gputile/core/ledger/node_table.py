@@ -1,11 +1,12 @@
-"""Keeps the nodes as rows of arrays, and counts there what bookings take of them.
+"""Keeps the nodes as rows of arrays, and counts there what pods take of them.
 
-It knows neither pods nor events: the ledger says which booking is counted and which no more.
+``NodeTable`` knows neither pods nor events: the ledger says which booking is counted and which no more.
 """
 
 from collections.abc import Collection, Iterator
 
-from gputile.core.kube_predicates.pod_requests import HostResources
+from gputile.api.core import Pod
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_arrays import FEW_GPUS, MIXED_GROUPS, NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -178,3 +179,45 @@ class NodeTable:
     def group_number(self, name: str) -> int:
         """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
         return self._groups.get(name, NO_GROUP)
+
+
+class NonGpuPods:
+    """The bound pods without a booking, and what they ask for on each node."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[str, HostResources]] = {}  # by UID
+        self._on_node: dict[str, HostResources] = {}
+
+    def on_node(self, name: str) -> HostResources:
+        """Return what such pods ask for on a node."""
+        return self._on_node.get(name, NO_HOST_RESOURCES)
+
+    def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
+        """Take in a pod without a booking; return by how much that changes what is in use of which nodes."""
+        node = "" if pod.finished else pod.spec.node_name
+        host = host_request(pod) if node else NO_HOST_RESOURCES
+        if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
+            return ()
+        changes = self.drop(pod.metadata.uid)
+        if host == NO_HOST_RESOURCES:
+            return changes
+        self._held[pod.metadata.uid] = node, host
+        return (*changes, self._add(node, host))
+
+    def drop(self, uid: str) -> tuple[tuple[str, HostResources], ...]:
+        """Forget a pod; return by how much that changes what is in use of which node."""
+        node, host = self._held.pop(uid, ("", NO_HOST_RESOURCES))
+        return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of all of them."""
+        return frozenset(self._held)
+
+    def _add(self, node: str, host: HostResources) -> tuple[str, HostResources]:
+        before = self.on_node(node)
+        left = HostResources(before.cpu + host.cpu, before.mib + host.mib)
+        if left != NO_HOST_RESOURCES:
+            self._on_node[node] = left
+        else:
+            self._on_node.pop(node, None)
+        return node, host

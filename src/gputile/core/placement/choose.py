@@ -1,6 +1,12 @@
-"""Chooses which GPUs of a node a pod gets, and tells how good the node is for it."""
+"""Chooses which GPUs of a node a pod gets, and tells how good the node is for it.
 
-from types import ModuleType
+The label ``ack.node.gpu.placement`` says which GPU of a node a pod gets: ``binpack``, the default, fills one GPU before
+the next; ``spread`` uses the GPU that is less used, so that one failing GPU hurts fewer pods. The cluster's policy
+chooses the node by ``binpack_score`` or ``spread_score``. Under ``packing`` a pod gets the GPU whose remnant loses the
+least of what later pods will want.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +16,21 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import fits, gpu_fits
-from gputile.core.placement.policies import binpack, packing, spread
+from gputile.core.placement.prices import WHOLE_GPU, thousandths
 from gputile.core.placement.topology import best_set
 
 Float64 = npt.NDArray[np.float64]
-POLICIES: dict[str, ModuleType] = {"binpack": binpack, "spread": spread}
+
+OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
+"""What counts how much: how full the pod's GPU gets and how full the node gets; GPUs that lack CPU or memory of the
+machine, and CPU and memory without GPUs, which pods without GPUs can still use. Tried out on the openb trace."""
+GRAIN = 5
+"""Scores are integers: less than this of the weighted sum makes no difference."""
+HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
+HIGHEST_SPREAD = 2000
+"""The highest score of a node; the lowest is 0."""
+FRACTIONS = 1 << 20
+"""The used fraction of a GPU is an integer in steps of 2**-20, so that scalar and array code agree exactly."""
 
 
 def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None = None) -> tuple[GpuState, ...] | None:
@@ -30,10 +46,10 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
     ready = [(i, gpu) for i, gpu in enumerate(node.gpus) if gpu_fits(gpu, shape, node.info, group)]
     if shape.kind is RequestKind.SHARED:
         if node.info.placement == "packing" and value is not None:
-            by_worth = [(packing.gpu_key(node, gpu, shape, value), gpu) for _, gpu in ready]
+            by_worth = [(packing_key(node, gpu, shape, value), gpu) for _, gpu in ready]
             chosen = [gpu for _, gpu in sorted(by_worth, key=lambda pair: pair[0])[: shape.gpus]]
         else:
-            chosen = sorted((gpu for _, gpu in ready), key=_policy(node).gpu_key)[: shape.gpus]
+            chosen = sorted((gpu for _, gpu in ready), key=_gpu_key(node))[: shape.gpus]
         return tuple(sorted(chosen, key=lambda gpu: gpu.gpu.index))
     if shape.kind is RequestKind.TOPOLOGY:
         positions = best_set(node.info.inventory.bandwidth, tuple(i for i, _ in ready), shape.gpus)
@@ -55,14 +71,14 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str, host
         return None
     if node.serving_mode in (ServingMode.OTHER_PLUGIN, ServingMode.SLICED):
         return 0  # below the nodes that give a GPU to the pod alone
-    policy, host_free = POLICIES[policy_name], _host_free(node, host)
+    score, host_free = spread_score if policy_name == "spread" else binpack_score, _host_free(node, host)
     if shape.kind is not RequestKind.SHARED:
         used = sum(not gpu.empty for gpu in node.gpus) + shape.gpus
-        return int(policy.node_score(1000, 1000 * used // len(node.gpus), host_free))
-    first = min(chosen, key=_policy(node).gpu_key)
+        return score(1000, 1000 * used // len(node.gpus), host_free)
+    first = min(chosen, key=_gpu_key(node))
     used, total = sum(gpu.held for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
     node_used = 1000 * (used + shape.gpus * shape.mib) // total
-    return int(policy.node_score(1000 * (first.used + shape.mib) // first.total, node_used, host_free))
+    return score(1000 * (first.used + shape.mib) // first.total, node_used, host_free)
 
 
 def _host_free(node: NodeState, host: HostResources) -> int:
@@ -72,5 +88,45 @@ def _host_free(node: NodeState, host: HostResources) -> int:
     return min(max(min(cpu, (left.mib - host.mib) * 1000 // max(whole.mib, 1)), 0), 1000)
 
 
-def _policy(node: NodeState) -> ModuleType:
-    return POLICIES.get(node.info.placement, binpack)
+def _gpu_key(node: NodeState) -> Callable[[GpuState], tuple[int, int, int]]:
+    return spread_key if node.spread else binpack_key
+
+
+def binpack_key(gpu: GpuState) -> tuple[int, int, int]:
+    """Order the GPUs that fit: the one with the least memory free first, then the least compute free."""
+    return (gpu.total - gpu.used, -min(gpu.percent, 100), gpu.gpu.index)
+
+
+def spread_key(gpu: GpuState) -> tuple[int, int, int]:
+    """Order the GPUs that fit: the smallest used fraction of memory first, then the least compute in use."""
+    return (gpu.used * FRACTIONS // gpu.total, min(gpu.percent, 100), gpu.gpu.index)
+
+
+def packing_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int, int]:
+    """Order the GPUs that fit: the one whose worth falls least, then the fullest, then the lowest index.
+
+    ``value`` is what a remnant is worth, in GPUs, by its thousandths: shape [1001].
+    """
+    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
+    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
+        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
+    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
+    change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
+    return (-change, free, gpu.gpu.index)
+
+
+def binpack_score(gpu_used: int, node_used: int, host_free: int) -> int:
+    """Return 0 to ``HIGHEST_BINPACK`` for a node after the pod is placed: fuller is better, GPUs and machine alike.
+
+    The imbalance between the GPUs and the machine's CPU or memory that remain is subtracted. In thousandths: how full
+    the pod's fullest GPU gets, how full all GPUs of the node get, and what is left of the machine's CPU or memory,
+    whichever is less.
+    """
+    lopsided = 1000 - node_used - host_free
+    full = OWN_GPU * gpu_used + NODE * node_used
+    return (1000 * STRANDED_GPU + full - STRANDED_GPU * max(lopsided, 0) - STRANDED_HOST * max(-lopsided, 0)) // GRAIN
+
+
+def spread_score(gpu_used: int, node_used: int, _host_free: int) -> int:
+    """Return 0 to ``HIGHEST_SPREAD`` for a node after the pod is placed, as ``binpack_score``: emptier is better."""
+    return HIGHEST_SPREAD - gpu_used - node_used

@@ -4,8 +4,7 @@ from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule
-from gputile.core.placement.shortage import gpu_shortages
+from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:

@@ -12,13 +12,19 @@ import numpy.typing as npt
 
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.changes import Rows
-from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays
+from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
 from gputile.core.ledger.node_info import ServingMode
+from gputile.core.placement.choose import (
+    FRACTIONS,
+    GRAIN,
+    HIGHEST_BINPACK,
+    HIGHEST_SPREAD,
+    NODE,
+    OWN_GPU,
+    STRANDED_GPU,
+    STRANDED_HOST,
+)
 from gputile.core.placement.fit_refusal import FitRule
-from gputile.core.placement.policies import binpack
-from gputile.core.placement.policies.spread import HIGHEST as HIGHEST_SPREAD
-from gputile.core.placement.policies.spread import SCALE
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -84,7 +90,7 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
     with_gpus = (total > 0).any(axis=1)
     used = np.minimum(arrays.used[rows], total).sum(axis=1) * 1000 // np.maximum(total.sum(axis=1), 1)
     result = _node_scores(np.zeros(len(total), np.int64), used, arrays, rows, host, emptier=False)
-    result[~with_gpus] = binpack.HIGHEST
+    result[~with_gpus] = HIGHEST_BINPACK
     return result
 
 
@@ -200,16 +206,16 @@ def _shared_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) 
 def _node_scores(
     gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
 ) -> Int64:
-    """Return ``spread.node_score`` of each row, or ``binpack.node_score``: shape [rows]."""
+    """Return ``choose.spread_score`` of each row, or ``choose.binpack_score``: shape [rows]."""
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
         return emptiness
     left = (arrays.cpu[rows] - host.cpu) * 1000 // np.maximum(arrays.all_cpu[rows], 1)
     left = np.minimum(left, (arrays.host_mib[rows] - host.mib) * 1000 // np.maximum(arrays.all_host_mib[rows], 1))
     lopsided = 1000 - node_used - np.clip(left, 0, 1000)
-    full = binpack.OWN_GPU * gpu_used + binpack.NODE * node_used + 1000 * binpack.STRANDED_GPU
-    stranded = binpack.STRANDED_GPU * np.maximum(lopsided, 0) + binpack.STRANDED_HOST * np.maximum(-lopsided, 0)
-    result: Int64 = (full - stranded) // binpack.GRAIN
+    full = OWN_GPU * gpu_used + NODE * node_used + 1000 * STRANDED_GPU
+    stranded = STRANDED_GPU * np.maximum(lopsided, 0) + STRANDED_HOST * np.maximum(-lopsided, 0)
+    result: Int64 = (full - stranded) // GRAIN
     return result
 
 
@@ -222,7 +228,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> In
     if not spread:
         return free * 128 - percent
     total = arrays.total[rows]
-    key: Int64 = (total - free) * SCALE // np.maximum(total, 1) * 128 + percent
+    key: Int64 = (total - free) * FRACTIONS // np.maximum(total, 1) * 128 + percent
     return key
 
 

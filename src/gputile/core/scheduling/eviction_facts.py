@@ -2,14 +2,13 @@
 
 import msgspec
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import DELETION_COST_ANNOTATION, GPU_RESOURCES, MIRROR_ANNOTATION
 from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
-from gputile.core.kube_predicates.disks import disks
-from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.inter_pod import anti_affinity_terms
 from gputile.core.kube_predicates.pod_requests import Amounts, pod_requests
+from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
 
 DEFAULT_GRACE_S = 30
 MOST_GRACE_S = 86_400  # who may take longer to leave is evicted for nobody

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.core.devices.node_type import NodeType
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import insufficient, node_allocatable, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates

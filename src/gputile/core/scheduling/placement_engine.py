@@ -28,11 +28,51 @@ from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.fit import refusal
 from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
-from gputile.core.placement.packing.array_scores import PackingState, build, scores, scores_without_gpus
-from gputile.core.placement.packing.prices import Prices, prices
+from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
+from gputile.core.placement.prices import Prices, prices
+from gputile.core.placement.vectorized import Fullness, by_width, fullness, no_fullness
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.demand_tracker import DemandTracker
-from gputile.core.scheduling.kept_fullness import KeptFullness
+from gputile.core.scheduling.demand import DemandTracker
+
+MOST_SHAPES = 64
+
+
+@dataclass(slots=True)
+class _ShapeAnswers:
+    """The answers of all rows for one shape, as of a position in the ledger's changes."""
+
+    found: Fullness
+    position: int = -1
+
+
+class KeptFullness:
+    """The fullness of a ledger's nodes by shape; only rows that changed since are looked at again."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._kept: OrderedDict[Shape, _ShapeAnswers] = OrderedDict()
+
+    def of(self, shape: Shape) -> Fullness:
+        """Return how full a request of a shape would make each row of the ledger, until that changes."""
+        ledger, kept = self._ledger, self._kept.pop(shape, None)
+        if kept is None or len(kept.found.plain) != ledger.node_arrays.rows:
+            kept = _ShapeAnswers(no_fullness(ledger.node_arrays.rows))
+        self._kept[shape] = kept
+        if len(self._kept) > MOST_SHAPES:
+            self._kept.popitem(last=False)
+        if kept.position != ledger.changes.position:
+            self._look_again(kept, shape)
+        return kept.found
+
+    def _look_again(self, kept: _ShapeAnswers, shape: Shape) -> None:
+        ledger = self._ledger
+        changed = ledger.changes.rows_since(kept.position)
+        rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
+        group = ledger.group_number(shape.trust_group)
+        for arrays, part, these in by_width(ledger.node_arrays, rows):
+            kept.found.put(part if changed is None else changed[part], fullness(arrays, shape, group, these))
+        kept.position = ledger.changes.position
+
 
 TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_NODES = 10
@@ -86,7 +126,7 @@ class PlacementEngine:
         self.packing_state = packing_state
 
     def supply(self) -> tuple[list[str], int]:
-        """Return what ``packing.array_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
+        """Return what ``packing_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
         models, cpu = [""] * self.ledger.node_arrays.rows, 0
         for row in self.ledger.row_of.values():
             node_info = self.ledger.node_info(row)

@@ -1,12 +1,19 @@
-"""Decides which nodes a pod may go to: by its gang's plan, by an unconfirmed Binding or its request."""
+"""Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
+
+Where a pod may go depends on its gang's plan, on an unconfirmed Binding, or on its request.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.core.devices.own_nomination import own_nomination
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.node_reasons import grouped
+from gputile.core.kube_predicates.node_fit import static_reason
+from gputile.core.kube_predicates.pod_requests import host_request
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import NodeInfo
+from gputile.core.placement.fit_refusal import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
@@ -53,14 +60,6 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
 
 
-def tries_nomination(pod: Pod, names: Sequence[str]) -> bool:
-    """Return whether ``names`` is the node alone that the controller has nominated for the pod.
-
-    Where that one does not fit, kube-scheduler asks about all nodes next.
-    """
-    return len(names) == 1 and names[0] == own_nomination(pod)
-
-
 def _none(names: Sequence[str], waits: ReservationRefusal) -> Filtered:
     """Return that the pod may go nowhere yet.
 
@@ -79,3 +78,45 @@ def _no_fit_text(found: Filtered, asked: int) -> str | None:
     if found.feasible or not found.closest:
         return None
     return f"none of {asked} node(s) fits; {'; '.join(grouped(found.closest, asked, NAMED_NODES))}"
+
+
+def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
+    """Return a rank for each of ``names``; all are 0 for a pod that asks for no GPU, or in an invalid way."""
+    try:
+        request = engine.request(pod)
+    except RequestError:
+        request = None
+    return engine.rank(request, names) if request is not None else [0] * len(names)
+
+
+def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int] | None:
+    """Return a rank for each of ``names``, for a pod that asks for no GPU; None for any other."""
+    try:
+        if engine.request(pod) is not None:
+            return None
+    except RequestError:
+        return None
+    if engine.demand is not None:
+        engine.demand.observe(pod, None)
+    return engine.rank_without_gpus(host_request(pod), names)
+
+
+def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
+    """Return what of a node's cordon, labels or taints keeps the pod off it, None where nothing is known to."""
+    info = _info(ledger, name)
+    return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
+
+
+def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
+    """Return whether a node takes the pod now: nothing keeps it off, and the node is ready and offers its GPUs."""
+    info = _info(ledger, name)
+    if info is None or info.checked is None:
+        return info is not None
+    # A pod may tolerate that a node is cordoned. If nothing else closes the node, it is as ready as any.
+    closed = info.closed and not info.checked.spec.unschedulable
+    return not closed and static_reason(pod.spec, info.checked) is None
+
+
+def _info(ledger: Ledger, name: str) -> NodeInfo | None:
+    row = ledger.row_of.get(name)
+    return ledger.node_info(row) if row is not None else None

@@ -2,26 +2,76 @@
 
 kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. Here its
 victims are completed until one GPU, or as many as the pod asks, really has room, and those that need not leave
-are spared: also a proposed one for which others leave that free as much (``interchange``). kube-scheduler asks about
+are spared: also a proposed one for which others leave that free as much. kube-scheduler asks about
 many nodes at once, so a pod that leaves costs a look at its own GPUs only.
+
+kube-scheduler has a pod leave because a resource of the node lacks, or because the pod's ports, disks or rules about
+other pods are in the way. Of the first kind is a pod that asks for resources only: others that free as much of each are
+as good (``Interchange``). Resources of GPUs do not count there: whether the request fits its GPUs is judged beside it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop
 
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
+from gputile.core.kube_predicates.inter_pod import looks_at_pods
+from gputile.core.kube_predicates.pod_requests import PODS, Amounts
+from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import gpu_fits, same_unit, serves
-from gputile.core.scheduling.interchange import Interchange
+from gputile.core.scheduling.eviction_facts import EvictionFacts
 from gputile.core.scheduling.placement_engine import PlacementEngine
+
+
+class Interchange:
+    """Which pods may leave for ``pod``, and which instead of others. ``facts`` are those of the bound pods, by UID."""
+
+    def __init__(self, pod: Pod, facts: Mapping[str, EvictionFacts]) -> None:
+        spec = pod.spec
+        only_resources = not (host_ports(spec) or disks(spec) or spec.claims or looks_at_pods(pod))
+        self._facts = facts if only_resources else {}
+        self._all_facts = facts
+
+    def never_leaves(self, uid: str) -> bool:
+        """Return whether a pod is static: its kubelet starts it again."""
+        known = self._all_facts.get(uid)
+        return known is not None and known.static
+
+    def amounts(self, uid: str) -> Amounts | None:
+        """Return what a pod takes of its node, its place as a pod included; None where nobody can leave instead."""
+        known = self._facts.get(uid)
+        return known.amounts | {PODS: 1} if known is not None and known.amounts is not None else None
+
+    def surplus(self, proposed: Collection[str], leaving: Collection[str]) -> Amounts | None:
+        """Return how much more pods free that leave than the ``proposed`` ones would, negative where that is less.
+
+        None where a proposed one is not among them in whose place nobody can leave.
+        """
+        found: Counter[str] = Counter()
+        for uid in leaving:
+            if uid not in proposed:
+                found.update(self.amounts(uid) or {})
+        for uid in proposed:
+            if uid not in leaving:
+                amounts = self.amounts(uid)
+                if amounts is None:
+                    return None
+                found.subtract(amounts)
+        return found
+
+    def replaces(self, proposed: Collection[str], leaving: Collection[str]) -> bool:
+        """Return whether the pods that leave free as much of everything as the ``proposed`` ones would."""
+        surplus = self.surplus(proposed, leaving)
+        return surplus is not None and min(surplus.values(), default=0) >= 0
+
 
 _MOST_STARTS = 2  # GPUs whose proposed pods are completed alone
 _MOST_EXCHANGED = 16  # proposed pods; of more, parts are not tried

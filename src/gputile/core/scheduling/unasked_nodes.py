@@ -14,8 +14,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeStatus, Pod
-from gputile.core.devices.node_type import NodeType
-from gputile.core.devices.node_type_refusal import NodeTypeRule
+from gputile.core.devices.node_type import NodeType, NodeTypeRule
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import Steps

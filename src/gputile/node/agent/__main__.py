@@ -9,9 +9,8 @@ import sys
 
 import uvloop
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration
-from gputile.kube.access.kubeconfig import load_access
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.kube.config import load_access
 from gputile.kube.errors import ConfigError
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.serve import GatewayLink, serve
@@ -24,7 +23,6 @@ from gputile.support.ports import PortError
 
 
 def main() -> None:
-    """Run the agent."""
     settings, token = decode_settings(sys.argv[1]), sys.argv[2]
     link = socket.socket(fileno=int(os.environ.pop(LINK)))
     link.set_inheritable(False)

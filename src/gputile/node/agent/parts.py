@@ -4,36 +4,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.cluster.informer import Wakeups
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.host import GpuMonitor, HostPaths
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
-from gputile.node.agent.processes.arbiter_process import ArbiterProcess
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
-from gputile.node.agent.shell.corrections import CorrectionWriter
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.hand_over import HandOver
 from gputile.node.agent.shell.handler import AllocationHandler
 from gputile.node.agent.shell.lookup import Lookup
-from gputile.node.agent.shell.mode_change import ModeChange
-from gputile.node.agent.shell.reconciler import Reconciler
-from gputile.node.agent.shell.surroundings import Surroundings
+from gputile.node.agent.shell.mode_change import ModeChange, Surroundings
+from gputile.node.agent.shell.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.status.usage_hour import UsageHour
-from gputile.node.agent.wakeup import Wakeups
-from gputile.node.arbiter.usage_message import Spent
+from gputile.node.arbiter.agent_messages import Spent
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.isolation.library import USAGE
+from gputile.node.nvml.gpu_monitor import GpuMonitor
 
 CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 

@@ -1,6 +1,13 @@
-"""Puts an agent together with the real API server, the real driver and the files it is configured by."""
+"""Puts an agent together with the real API server, the real driver and the files it is configured by.
+
+An agent runs on every GPU node, mostly idle, and must not keep the memory that it needed once. Importing the bindings
+leaves 12 MiB of freed memory with the allocator, and a burst of admissions some more. glibc gives it back when told to
+(malloc_trim(3)); other C libraries have no such call, and need none.
+"""
 
 import asyncio
+import ctypes
+import gc
 import logging
 import signal
 import socket
@@ -13,20 +20,17 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
-from gputile.kube.access.kubeconfig import Access
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.reflector import Reflector, ReflectorSettings
-from gputile.kube.watching.reflector_metrics import export_reflectors
-from gputile.kube.writing.events import EventRecorder
-from gputile.node.agent import malloc_trim
+from gputile.kube.events import EventRecorder
+from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
 from gputile.node.agent.agent import Agent
-from gputile.node.agent.cluster.api_server import ApiServerNodeApi
-from gputile.node.agent.host import MPS_DIRECTORY
-from gputile.node.agent.kubelet.kubelet_link import GatewayGoneError
+from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.kubelet import GatewayGoneError
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.parts import Host, assemble
-from gputile.node.agent.processes.mps import MpsDaemons
-from gputile.node.agent.settings import NODE, AgentSettings
+from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
@@ -58,11 +62,11 @@ async def serve(
 ) -> int:
     """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status."""
     name, status = settings.node_name, 0
-    malloc_trim.limit_arenas()
+    limit_arenas()
     gateway = to_gateway(*await asyncio.open_connection(sock=gateway_link.link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
-        cluster = ApiServerNodeApi(connection, events, name)
+        cluster = NodeApi(connection, events, name)
         monitor = Monitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, gateway_link.token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
@@ -123,7 +127,34 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
 
 async def _stay_small() -> None:
     await asyncio.sleep(SETTLE_AFTER_S)
-    malloc_trim.settle()
+    settle()
     while True:
         await asyncio.sleep(GIVE_BACK_EVERY_S)
-        malloc_trim.give_back()
+        give_back()
+
+
+_M_ARENA_MAX = -8  # mallopt(3)
+
+
+def limit_arenas() -> None:
+    """Have all threads share one pool of memory: gRPC's few threads would each keep one of their own."""
+    function = _libc("mallopt")
+    if function is not None:
+        function(_M_ARENA_MAX, 1)
+
+
+def settle() -> None:
+    """Leave what was loaded so far out of garbage collection, and give back what is free."""
+    gc.collect()
+    gc.freeze()
+    give_back()
+
+
+def give_back() -> None:
+    function = _libc("malloc_trim")
+    if function is not None:
+        function(0)
+
+
+def _libc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None)

@@ -1,14 +1,36 @@
-"""Holds what the command line says to an agent, as its gateway passes it on."""
+"""Holds what the command line says to an agent, as its gateway passes it on: where things are, among others."""
 
 from pathlib import Path
 
 import msgspec
 
 from gputile.api.core import Node
-from gputile.node.agent.host import HostPaths
 from gputile.support.logs import LogFormat
 
+MPS_DIRECTORY = "mps"
 NODE = msgspec.json.Decoder(Node)
+
+
+class HostPaths(msgspec.Struct, frozen=True):
+    """Where things are.
+
+    ``host_state`` is the state directory as the host sees it, for mounts into containers. ``usage`` is for what
+    containers write, at the same path on the host: see ``usage_files``. With a ``cdi`` directory containers get their
+    devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
+    """
+
+    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    state: Path = Path("/var/lib/gputile")
+    host_state: Path | None = None
+    cdi: Path | None = None
+    root: Path = Path("/")
+    usage: Path = Path("/run/gputile")
+
+    @property
+    def claim(self) -> Path:
+        """The file that says which gateway serves the node."""
+        return self.state / "owner"
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
@@ -25,7 +47,6 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
 
 def encode_settings(settings: AgentSettings) -> str:
-    """Return what ``decode_settings`` reads."""
     return msgspec.json.encode(settings, enc_hook=str).decode()
 
 

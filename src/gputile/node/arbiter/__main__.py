@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
-from gputile.node.arbiter.assignment_message import AssignmentError, decode_assignment
+from gputile.api.quantity import MIB
+from gputile.node.arbiter.agent_messages import AssignmentError, Used, decode_assignment, encode_usage
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
-from gputile.node.arbiter.usage_message import Used, encode_usage
 
 log = logging.getLogger("gputile.node.arbiter")
 
@@ -98,7 +97,6 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def main() -> None:
-    """Run the arbiter."""
     parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Hand out time on this node's GPUs.")
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node holds")
     parser.add_argument(

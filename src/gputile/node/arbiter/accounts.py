@@ -1,4 +1,7 @@
-"""Counts what the containers on one GPU have had of it, in nanoseconds, to decide whose turn is next."""
+"""Counts what the containers on one GPU have had of it, in nanoseconds, to decide whose turn is next.
+
+Also describes a turn, and what processes are told of it.
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -10,7 +13,6 @@ _SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weig
 
 
 def virtual_time(spent: int, share: Share) -> int:
-    """Return by how much ``spent`` moves an account's virtual time."""
     return spent * _SCALE // share.weight
 
 
@@ -26,7 +28,7 @@ class Bucket:
     def refill(self, now: int) -> None:
         """Add what has come in until ``now``."""
         if self.level != self.most:  # of many containers that wait most have all that they may save up
-            level = self.level + (now - self.at) * self.rate // WHOLE if now > self.at else self.level
+            level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
         self.at = now
 
@@ -76,17 +78,14 @@ class Account:
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
-        """Take note that it waits for a turn from now on."""
         self.has_waited(now)
         self.waits_since = now
 
     def has_waited(self, now: int) -> None:
-        """Take note that it waits no more."""
         self.waited, self.waits_since = self.waited_until(now), None
 
     def waited_until(self, now: int) -> int:
-        """Return how long it has waited altogether, in ns."""
-        return self.waited + (max(0, now - self.waits_since) if self.waits_since is not None else 0)
+        return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
         """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.
@@ -110,7 +109,6 @@ class Account:
 
 
 def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Account:
-    """Return the account of a container that is new on the GPU."""
     ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
     guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
     return Account(key, str(key), share, ceiling, guarantee, virtual)
@@ -125,3 +123,43 @@ def change_share(account: Account, share: Share) -> None:
 def change_quantum(account: Account, quantum: int) -> None:
     """Fit what an account may save up to another quantum."""
     account.ceiling.most = account.guarantee.most = 2 * quantum
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``member`` may submit work for ``length``; 0: until it is told otherwise."""
+
+    member: int
+    turn: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``member`` may submit work for ``remaining`` more, then gives the turn back."""
+
+    member: int
+    turn: int
+    remaining: int
+
+
+TimesliceMessage = Grant | Limit
+"""What a process is told of its turn."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A turn of an account on one GPU; times in nanoseconds."""
+
+    number: int
+    account: Account
+    since: int
+    end: int | None  # None: until somebody else wants the GPU
+    charged_until: int
+    sign: int  # when a holder was last heard of
+    holders: set[int] = field(default_factory=set)
+    used: int = 0  # the most that a member that has given the turn back saw the GPU work
+    contended: int = 0  # for how long others waited meanwhile
+    unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
+    settled: int = 0  # how long the GPU worked for those who had given it back before nobody was left
+    kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then

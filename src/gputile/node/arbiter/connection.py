@@ -4,9 +4,9 @@ import asyncio
 import select
 from typing import Final, Protocol
 
+from gputile.node.arbiter.accounts import Grant, TimesliceMessage
 from gputile.node.arbiter.protocol import SIZE, Message, MessageKind, ProtocolError, agree, decode
 from gputile.node.arbiter.rate_limit import ConnectionQueue
-from gputile.node.arbiter.turn_messages import Grant, TimesliceMessage
 
 HELLO_WITHIN_S: Final = 5.0
 MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
@@ -47,7 +47,6 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for ``HELLO``."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy: a stream socket
         self._transport = transport
         self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)
@@ -62,7 +61,6 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._queue.read(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
-        """Take note that the process is gone."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
@@ -70,7 +68,6 @@ class ContainerConnection(asyncio.BufferedProtocol):
         self._handler.gone(self._allocation, self._member)
 
     def tell(self, uuid: str, instruction: TimesliceMessage) -> None:
-        """Send an instruction about a GPU."""
         number = next(number for number, name in self._gpus.items() if name == uuid)
         if isinstance(instruction, Grant):
             self._send(Message(MessageKind.TURN, number, instruction.turn, instruction.length))
@@ -112,12 +109,10 @@ class ContainerConnection(asyncio.BufferedProtocol):
         return spent
 
     def pause(self) -> None:
-        """Read no more for the time being."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
         if self._transport is not None:
             self._transport.resume_reading()
 

@@ -59,7 +59,6 @@ class Listener:
         return os.path.samestat(found, self._file)
 
     def close(self) -> None:
-        """Let in nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._sock)
@@ -117,6 +116,5 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 
 
 def remove_from(directory: Path) -> None:
-    """Remove a socket that nobody listens on any more."""
     with contextlib.suppress(OSError):
         (directory / SOCKET).unlink()

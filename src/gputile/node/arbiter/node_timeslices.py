@@ -10,12 +10,10 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account
-from gputile.node.arbiter.backfill import Begin, TurnCandidate, turns_to_begin
-from gputile.node.arbiter.joint_gpus import JointGpus
+from gputile.node.arbiter.accounts import Account, TimesliceMessage
+from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import TimesliceMessage
 
 KEPT_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most
 LOOK_AGAIN: Final = 1 * MS  # how often a GPU that is kept idle is looked at
@@ -50,51 +48,42 @@ class NodeTimeSlices:
         self.cost = 1
 
     def configure(self, quantum: int, longest_wait: int) -> None:
-        """Use another quantum and another longest wait from now on."""
         self.quantum, self.longest_wait = quantum, longest_wait
         for gpu in self._gpus.values():
             gpu.configure(quantum, longest_wait)
 
     def used(self, uuid: str, key: Hashable) -> int:
-        """Return the time that a container has had on a GPU, in ns."""
         return self._gpus[uuid].used(key)
 
     def waited(self, uuid: str, key: Hashable, now: int) -> int:
-        """Return how long a container has waited for its turns on a GPU, in ns."""
         return self._gpus[uuid].waited(key, now)
 
     def gpu(self, uuid: str) -> TimeSliceScheduler:
-        """Return the turns on one GPU."""
         return self._gpus[uuid]
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The GPUs that there are."""
         return frozenset(self._gpus)
 
     # -- events
 
     def put(self, uuid: str, key: Hashable, share: Share, now: int) -> Said:
-        """Add a container to a GPU, or give it another share."""
         gpu = self._gpus.get(uuid)
         if gpu is None:
             gpu = self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
         return self._after(uuid, gpu.put(key, share, now), now)
 
     def remove(self, uuid: str, key: Hashable, now: int) -> Said:
-        """Take a container off a GPU."""
         self._joint_gpus.forget(key, uuid)
         near = self._near(uuid)
         return self._after(uuid, self._gpus[uuid].remove(key, now), now, near)
 
     def drop(self, uuid: str) -> None:
-        """Forget a GPU that no container has."""
         del self._gpus[uuid]
         self._look_again.pop(uuid, None)
         self._touched.discard(uuid)
 
     def leave(self, uuid: str, member: int, now: int) -> Said:
-        """Take note that a process is gone from a GPU."""
         self._joint_gpus.forget_member(member)
         return self._after(uuid, self._gpus[uuid].leave(member, now), now)
 
@@ -107,11 +96,9 @@ class NodeTimeSlices:
         return self._after(uuid, said, now)
 
     def waits(self, uuid: str, member: int) -> bool:
-        """Return whether a process waits for a turn."""
         return self._gpus[uuid].waits(member)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> Said:
-        """Take note that a holder is alive, and waits for the GPU."""
         if not self._gpus[uuid].holds(member, number):
             return self._nothing()
         return self._after(uuid, self._gpus[uuid].busy(member, number, now), now)
@@ -129,7 +116,6 @@ class NodeTimeSlices:
         return self._after(uuid, said, now)
 
     def tick(self, uuid: str, now: int) -> Said:
-        """Do what is due on a GPU."""
         return self._after(uuid, self._gpus[uuid].tick(now), now)
 
     def touched(self, now: int) -> dict[str, int | None]:
@@ -428,15 +414,12 @@ class NodeTimeSlices:
         on = [(self._gpus[uuid], self._gpus[uuid].accounts[begin.key]) for uuid in begin.gpus]
         lengths = [gpu.length(account, now) for gpu, account in on]
         bounded = [length for length in lengths if length]
-        if self._ends_with_others(begin):
-            bounded.append(max(self.quantum // 4, min(self._ends_of(begin.key), default=now) - now))
+        if begin.key in self._tied and (ends := self._ends_of(begin.key)):
+            bounded.append(max(self.quantum // 4, min(ends) - now))
         if begin.by is not None:
             bounded.append(begin.by - now)
         return min(bounded, default=0)
 
-    def _ends_with_others(self, begin: Begin) -> bool:
-        """Return whether the container has turns on other GPUs already, and one of those ends."""
-        return begin.key in self._tied and bool(self._ends_of(begin.key))
-
     def _ends_of(self, key: Hashable) -> list[int]:
+        """Return when the turns end that a container has on GPUs of its set already."""
         return [end for uuid in self._has(key) if (end := self._gpus[uuid].end) is not None]

@@ -60,7 +60,6 @@ class Message:
     b: int = 0
 
     def encode(self) -> bytes:
-        """Return the message's 32 bytes."""
         version = 0 if self.kind in _WITHOUT_VERSION else VERSION
         return _LAYOUT.pack(self.kind, version, self.gpu, self.turn, self.a, self.b, 0)
 

@@ -38,8 +38,8 @@ class TokenBucket:
 
     def left(self, now: float) -> int:
         """Return how many there are at ``now``; 0 also where more than there were have been spent."""
-        self._level = min(self.most, self._level + max(0.0, now - self._at) * self.per_second)
-        self._at = max(self._at, now)
+        self._level = min(self.most, self._level + (now - self._at) * self.per_second)
+        self._at = now
         return max(0, int(self._level))
 
     @property
@@ -100,7 +100,6 @@ class Pool:
         return -(-spare // len(self._hungry))
 
     def spend(self, number: int) -> None:
-        """Take so many away."""
         self._spare.spend(number)
 
 
@@ -181,7 +180,6 @@ class ConnectionQueue:
         self._call()
 
     def leave(self, speaker: Speaker) -> None:
-        """Forget a connection that has ended."""
         if speaker in self._waiting:
             self._waiting.remove(speaker)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
 from gputile.node.arbiter.connection import ContainerConnection
 from gputile.node.arbiter.listener import (
     CONNECTIONS_AT_ONCE,
@@ -34,7 +34,6 @@ from gputile.node.arbiter.rate_limit import (
     PoolShare,
 )
 from gputile.node.arbiter.timeslice_scheduler import MS
-from gputile.node.arbiter.usage_message import Spent, Used
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,6 @@ class Arbiter:
         self._arriving: set[asyncio.Task[object]] = set()
 
     async def assign(self, assignment: Assignment) -> None:
-        """Serve just the containers of ``assignment``."""
         self.quantum = assignment.quantum_ms * MS
         self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
         wanted = {allocation.directory: allocation for allocation in assignment.allocations}
@@ -151,7 +149,6 @@ class Arbiter:
         return cost
 
     def gone(self, allocation: str, member: int) -> None:
-        """Take note that a connection has ended."""
         container = self._containers.get(allocation)
         self._connections.pop(member, None)
         if container is None or member not in container.members:

@@ -7,9 +7,18 @@ account, and all its members may hold it together. See docs/concepts/arbiter.md 
 from collections.abc import Hashable
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, change_quantum, change_share, open_account, virtual_time
+from gputile.node.arbiter.accounts import (
+    Account,
+    Grant,
+    Limit,
+    TimesliceMessage,
+    Turn,
+    change_quantum,
+    change_share,
+    open_account,
+    virtual_time,
+)
 from gputile.node.arbiter.shares import Share
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage, Turn
 
 MS: Final = 1_000_000
 IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again
@@ -50,25 +59,21 @@ class TimeSliceScheduler:
         return self.quantum // 2
 
     def configure(self, quantum: int, longest_wait: int) -> None:
-        """Use another quantum and another longest wait from now on."""
         self.quantum, self.longest_wait = quantum, longest_wait
         for account in self.accounts.values():
             change_quantum(account, quantum)
 
     def used(self, key: Hashable) -> int:
-        """Return the time that a container has had on the GPU, in ns."""
         account = self.accounts.get(key)
         return account.used if account is not None else 0
 
     def waited(self, key: Hashable, now: int) -> int:
-        """Return how long a container has waited for its turns, in ns."""
         account = self.accounts.get(key)
         return account.waited_until(now) if account is not None else 0
 
     # -- who is there
 
     def put(self, key: Hashable, share: Share, now: int) -> list[TimesliceMessage]:
-        """Add a container, or give it another share."""
         self._bring_up_to(now)
         account = self.accounts.get(key)
         if account is None:
@@ -85,7 +90,6 @@ class TimeSliceScheduler:
         return self.tick(now)
 
     def leave(self, member: int, now: int) -> list[TimesliceMessage]:
-        """Take note that a process is gone."""
         self._left(member, now)
         return self.tick(now)
 
@@ -103,17 +107,14 @@ class TimeSliceScheduler:
         return self.tick(now)
 
     def waits(self, member: int) -> bool:
-        """Return whether a process waits for a turn."""
         account = self._members.get(member)
         return account is not None and member in account.waiting
 
     def is_of(self, member: int, key: Hashable) -> bool:
-        """Return whether a process has wanted the GPU for the container ``key``."""
         account = self._members.get(member)
         return account is not None and account is self.accounts.get(key)
 
     def holds(self, member: int, number: int) -> bool:
-        """Return whether a process has the turn, and that is its number."""
         return self._turn is not None and self._turn.number == number and member in self._turn.holders
 
     def may_give_back(self, member: int, number: int) -> Account | None:
@@ -152,7 +153,6 @@ class TimeSliceScheduler:
     # -- time
 
     def tick(self, now: int) -> list[TimesliceMessage]:
-        """Do what is due."""
         self._bring_up_to(now)
         said: list[TimesliceMessage] = []
         if self._turn is not None:
@@ -178,7 +178,6 @@ class TimeSliceScheduler:
 
     @property
     def holders(self) -> frozenset[int]:
-        """The members whose turn it is."""
         return frozenset(self._turn.holders) if self._turn is not None else frozenset()
 
     # -- for one who sees several GPUs
@@ -195,7 +194,6 @@ class TimeSliceScheduler:
 
     @property
     def since(self) -> int | None:
-        """When the turn began, None if there is none."""
         return self._turn.since if self._turn is not None else None
 
     def held_up(self, now: int) -> bool:
@@ -219,7 +217,6 @@ class TimeSliceScheduler:
         return now + over if over >= self.spare else max(now, turn.end)
 
     def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
-        """Give a turn without end one."""
         turn = self._turn
         if turn is None or turn.end is not None:
             return []
@@ -328,7 +325,8 @@ class TimeSliceScheduler:
     def _look_after(self, turn: Turn, now: int) -> list[TimesliceMessage]:
         account = turn.account
         said: list[TimesliceMessage] = []
-        if turn.end is None and (account.capped or self._others_wait(account, now)):
+        others = (a for a in self.accounts.values() if self._competes(a))
+        if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
             turn.end = max(now, turn.since + self.quantum)
             turn.sign = max(turn.sign, now)
             said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
@@ -363,9 +361,6 @@ class TimeSliceScheduler:
 
     def _competes(self, account: Account) -> bool:
         return account.wants and not (self._turn is not None and self._turn.account is account)
-
-    def _others_wait(self, account: Account, now: int) -> bool:
-        return any(self._competes(a) and self.eligible_at(a) <= now for a in self.accounts.values() if a is not account)
 
     def eligible_at(self, account: Account) -> int:
         """Return when an account has enough of its ceiling for a turn, or since when it has had that."""

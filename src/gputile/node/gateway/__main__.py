@@ -50,7 +50,6 @@ async def serve(arguments: argparse.Namespace) -> int:
 
 
 def main() -> None:
-    """Run the gateway."""
     parser = argparse.ArgumentParser(prog="gputile.node.gateway", description="Serve the kubelet for the node's agent.")
     parser.add_argument("--device-plugin-dir", type=Path, required=True)
     parser.add_argument("--pod-resources-socket", type=Path, required=True)

@@ -56,7 +56,9 @@ class Gateway:
         self._node_lock = node_lock
         self._relay = Relay()
         self._pod_resources = PodResources(sockets.pod_resources)
-        self._registrar = Registrar(sockets.device_plugins, self._relay.call, self._may_serve, self._tell)
+        self._registrar = Registrar(
+            sockets.device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._tell
+        )
         self._agent: MessageChannel[FromAgent] | None = None
         self._starts = 0
         self._others = False
@@ -165,9 +167,6 @@ class Gateway:
             elif now - served > ABANDONED_AFTER_S:
                 raise AbandonedError("the gateway that took over is gone")
 
-    def _may_serve(self) -> bool:
-        return not self.in_charge or self._node_lock.mine
-
     def _tell(self) -> None:
         registrar = self._registrar
         state = State(
@@ -180,7 +179,6 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def _tasks() -> AsyncIterator[set[asyncio.Task[None]]]:
-    """A set of tasks that are cancelled in the end."""
     tasks: set[asyncio.Task[None]] = set()
     try:
         yield tasks

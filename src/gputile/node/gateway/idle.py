@@ -4,12 +4,14 @@
 
 The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
 is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next
-to nothing.
+to nothing. Whether there is a GPU, with or without a driver, is known by what the kernel shows.
 
 ``LEAVE`` is a command in JSON that removes from the node what an agent said of GPUs that are gone; it is run until it
 has exited with 0 once. "[]" is none.
 """
 
+# pathlib would be a tenth of the memory of a process that does nothing else:
+# ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
 import json
 import os
 import select
@@ -18,7 +20,54 @@ import socket
 import sys
 import time
 
-from gputile.node.gateway.hardware import gpu_evidence
+_VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
+_DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among them; the GPUs' audio is 0x04
+_ELSEWHERE = "vfio-pci"  # the driver of devices that belong to a virtual machine
+
+
+def gpu_evidence(root: str = "/") -> str | None:
+    """Return what shows that there is a GPU, None if nothing does. ``root`` is where /sys, /proc and /dev are.
+
+    A GPU counts by being on the PCI bus: a node whose driver is missing is to say so (L1). A virtual machine of
+    Windows (WSL) and a Tegra have no GPU on that bus.
+    """
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    for name in _names(devices):
+        device = os.path.join(devices, name)
+        ours = _read(device, "vendor") == _VENDOR and _read(device, "class").startswith(_DISPLAY)
+        if ours and os.path.basename(_link(os.path.join(device, "driver"))) != _ELSEWHERE:
+            return f"PCI device {name}"
+    for name in _names(os.path.join(root, "proc/driver/nvidia/gpus")):
+        return f"the driver's GPU {name}"
+    for path in ("dev/nvidiactl", "sys/class/misc/dxg"):
+        if os.path.exists(os.path.join(root, path)):
+            return f"/{path}"
+    if _read(root, "sys/devices/soc0/family").lower().startswith(b"tegra"):
+        return "a Tegra"
+    return "a Tegra" if b"nvidia,tegra" in _read(root, "proc/device-tree/compatible") else None
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _read(directory: str, name: str) -> bytes:
+    try:
+        with open(os.path.join(directory, name), "rb", buffering=0) as file:
+            return file.read(4096).strip()
+    except OSError:
+        return b""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
 
 LOOK_EVERY_S = 30.0
 AT_ONCE = 32  # connections: any pod that reaches the port may open some
@@ -40,7 +89,6 @@ class Probes:
         self._asking: list[socket.socket] = []
 
     def answer(self, until: float) -> None:
-        """Answer until this time of the monotonic clock."""
         while (left := until - time.monotonic()) > 0:
             readable, _, _ = select.select(
                 [*([self._listening] if self._listening else []), *self._asking], [], [], left
@@ -84,7 +132,6 @@ class Leaving:
         self._process = 0
 
     def look(self) -> None:
-        """Begin, or see what has become of it."""
         if self._process:
             ended, status = os.waitpid(self._process, os.WNOHANG)
             if not ended:
@@ -104,7 +151,6 @@ class Leaving:
 
 
 def main() -> None:
-    """Rest until there is a GPU."""
     root, port, leave, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
     for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container is not ended by them otherwise
         signal.signal(number, lambda *_: os._exit(0))

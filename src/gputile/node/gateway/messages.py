@@ -119,15 +119,12 @@ class MessageChannel(Generic[Received]):
             yield self._decoder.decode(body)
 
     def close(self) -> None:
-        """Hang up."""
         self._writer.close()
 
 
 def to_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromAgent]:
-    """Return the gateway's end."""
     return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromAgent))
 
 
 def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromGateway]:
-    """Return the agent's end."""
     return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))

@@ -49,7 +49,6 @@ class Plugin:
 
     @property
     def endpoint(self) -> str:
-        """The socket's name inside the directory."""
         return self._socket.name if self._socket else ""
 
     @property
@@ -58,7 +57,6 @@ class Plugin:
         return self._socket is not None and self._socket.exists()
 
     async def start(self) -> None:
-        """Serve on a new socket."""
         await self.stop()
         name = self.resource.rpartition("/")[2].replace("+", ".")
         self._socket = self._directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock"

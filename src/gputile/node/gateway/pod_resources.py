@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class PodResources:
                 while True:
                     async with self._one_at_a_time:
                         try:
-                            return await self._ask()
+                            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
+                            return await call(b"")
                         except grpc.aio.AioRpcError as error:
                             last = error.details() or error.code().name
                             if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -54,14 +55,9 @@ class PodResources:
             return None
 
     async def close(self) -> None:
-        """Close the connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-
-    async def _ask(self) -> bytes:
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
-        return await call(b"")
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:

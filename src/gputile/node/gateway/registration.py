@@ -13,11 +13,10 @@ from pathlib import Path
 
 import grpc
 
-from gputile.node.gateway.directory_watch import DirectoryWatch
 from gputile.node.gateway.plugin import OPTIONS, SOCKET_PREFIX, Carry, Plugin
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.node.gateway.sockets import answers
+from gputile.node.gateway.sockets import DirectoryWatch, answers
 
 log = logging.getLogger(__name__)
 
@@ -77,17 +76,14 @@ class Registrar:
 
     @property
     def listening(self) -> bool:
-        """Whether the kubelet listens to every resource."""
         return bool(self._plugins) and all(plugin.streams for plugin in self._plugins.values())
 
     def others(self) -> bool:
-        """Return whether another gateway serves here."""
         own = {plugin.endpoint for plugin in self._plugins.values()}
         found = self._directory.glob(f"{SOCKET_PREFIX}*.sock")
         return any(path.name not in own and answers(path) for path in found)
 
     async def run(self) -> None:
-        """Look after all plugins until cancelled."""
         try:
             while True:
                 await self.look()
@@ -115,7 +111,6 @@ class Registrar:
         await self._stop(list(self._plugins))
 
     async def look(self) -> None:
-        """Do once whatever has to be done."""
         if not self._in_charge():
             if not self.stood_down:
                 log.warning("a younger gateway has taken over; this one serves no more")

@@ -42,6 +42,10 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
 
 async def _run(command: Sequence[str], gateway: Gateway) -> int:
     ours, theirs = socket.socketpair()
+
+    async def attend() -> None:
+        await gateway.attend(*await asyncio.open_connection(sock=ours))
+
     with theirs:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -50,7 +54,7 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
         except BaseException:
             ours.close()
             raise
-    attending = asyncio.get_running_loop().create_task(_attend(ours, gateway))
+    attending = asyncio.get_running_loop().create_task(attend())
     try:
         await asyncio.wait((attending,))
         attending.result()
@@ -64,7 +68,3 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
             await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
-
-
-async def _attend(link: socket.socket, gateway: Gateway) -> None:
-    await gateway.attend(*await asyncio.open_connection(sock=link))

@@ -1,18 +1,25 @@
-"""Finds the library of native/, and tells how it gets into a container.
+"""Finds the library of native/, and tells how it and its limits get into a container.
 
 It is loaded by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program of the
 container, whatever its environment says, and without CAP_SYS_ADMIN nobody inside can take the mount away. The
 variable LD_PRELOAD would be gone with the first `env -i`. The loader of Nix is made to read another file instead.
+
+The limits are lines, since the library has no JSON parser and needs none; native/accounting/limits.h says what they
+mean. They are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of
+the container map (native/accounting/shared_usage.c); an empty one is all zeros.
 """
 
 import hashlib
 import os
+import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
+from gputile.node import native_layouts
 from gputile.support.files import UnusableFileError, read_whole, write_whole
 
 NAME: Final = "libgputile-cuda.so"
@@ -64,7 +71,6 @@ def place_in(directory: Path, content: bytes) -> Installed:
 
 
 def place_named(directory: Path, version: str) -> Installed:
-    """Return the place of a version of the library under ``directory``."""
     return Installed(directory / version / NAME, directory / version / _PRELOAD)
 
 
@@ -126,3 +132,42 @@ def remove_placeholder(path: Path) -> None:
 def _put(path: Path, content: bytes) -> None:
     remove_placeholder(path)
     write_whole(path, content, 0o755)
+
+
+VERSION: Final = native_layouts.LIMITS_VERSION
+LIMITS: Final = "limits"
+USAGE: Final = "usage"
+USAGE_BYTES: Final = native_layouts.USAGE_BYTES
+MOST_GPUS: Final = native_layouts.MOST_GPUS
+_WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimit:
+    """What a container may have of one GPU: MiB of memory, percent of time (0: no share of its own)."""
+
+    uuid: str
+    mib: int
+    percent: int = 0
+
+
+def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
+    """Return the content of a limits file.
+
+    ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
+    that contexts and modules are charged to a process on a GPU where that is not known exactly; None leaves it to the
+    library.
+
+    Raises:
+        ValueError: there are no GPUs, or too many, or one has no UUID.
+    """
+    known = tuple(gpus)
+    if not 0 < len(known) <= MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
+        raise ValueError(f"limits are of 1 to {MOST_GPUS} GPUs with a UUID each: {known}")
+    lines = [f"{native_layouts.LIMITS_NAME} {native_layouts.LIMITS_VERSION}"]
+    if overhead_mib is not None:
+        lines.append(f"{native_layouts.LIMITS_OVERHEAD} {overhead_mib}")
+    if turn:
+        lines.append(f"{native_layouts.LIMITS_SOCKET} {turn}")
+    lines += (f"{native_layouts.LIMITS_GPU} {gpu.uuid} {gpu.mib} {gpu.percent}" for gpu in known)
+    return "\n".join([*lines, native_layouts.LIMITS_END, ""]).encode()

@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
-from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
+from gputile.api.wording import described
+from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 
 TOGETHER: Final = 4

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.native_layouts import (
     SIMULATED_GPU,
@@ -97,7 +97,6 @@ class SimulatedGpus:
         self.path.write_bytes(content.ljust(SIMULATED_MACHINE.size, b"\0"))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which another process runs on this machine."""
         inherited = os.environ.get("LD_LIBRARY_PATH")
         paths = [str(self._libraries), *([inherited] if inherited else [])]
         return {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(self.path)}
@@ -114,7 +113,6 @@ class SimulatedGpus:
         return found
 
     def processes(self) -> list[SimulatedProcess]:
-        """Return the processes that hold something or did something."""
         content = self.path.read_bytes()
         start, found = _HEADER.size + SIMULATED_MOST_GPUS * _GPU.size, []
         for index in range(SIMULATED_MOST_PROCESSES):

@@ -14,13 +14,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Annotated, ClassVar, Final
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim, encode_assignment
+from gputile.api.wording import described
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
+from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
 
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0

@@ -55,7 +55,6 @@ def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
 
 
 def main(seconds: float) -> int:
-    """Wait for a line, fill, print; return the exit code."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
     try:
         _check(cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context))

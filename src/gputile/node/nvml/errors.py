@@ -101,5 +101,4 @@ class CallError(Exception):
 
     @property
     def problem(self) -> Problem:
-        """The failure in words."""
         return problem_of(self.code, self.function)

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from gputile.api.reasons import ConditionReason
 from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
-from gputile.node.nvml.null_probe import NullProbe
 from gputile.node.nvml.probe import GpuReading, Probe, ProbedGpu, ProbedMachine
 
 EXAMINE_EVERY_S: Final = 10.0
@@ -36,6 +35,20 @@ class Observation:
     health: Health
 
 
+class GpuMonitor(Protocol):
+    """What watches the machine's GPUs: ``Monitor``, or a test's own."""
+
+    seen: Observation
+    readings: tuple[GpuReading, ...]
+    xids: Mapping[tuple[str, int], int]
+
+    def step(self, seconds: float) -> bool:
+        """Watch for so many seconds, in a thread; return whether anything changed."""
+
+    def close(self) -> None:
+        """Stop watching."""
+
+
 class Monitor:
     """What is known of the GPUs, one ``step`` after the other; each blocks, so it is for a thread of its own.
 
@@ -53,7 +66,7 @@ class Monitor:
     ) -> None:
         self._open_probe = open_probe
         self._clock = clock
-        self._probe: Probe = NullProbe(NOT_PROBED)
+        self._probe: Probe | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
         self._lost: frozenset[str] = frozenset()  # GPUs that a new session may find again
         self._failures = 0
@@ -71,7 +84,11 @@ class Monitor:
             if self._clock() >= self._reopen_at_s:
                 self._reopen()
             due_s = min(self._reopen_at_s, self._read_at_s, self._examine_at_s)
-            self._take(self._probe.watch_health(max(0.0, min(seconds, due_s - self._clock()))))
+            wait_s = max(0.0, min(seconds, due_s - self._clock()))
+            if self._probe is None:
+                time.sleep(wait_s)
+                return False
+            self._take(self._probe.watch_health(wait_s))
             if self._clock() >= self._read_at_s:
                 self._read_at_s = self._clock() + READ_EVERY_S
                 self._take(self._read(self._probe.inventory()))
@@ -84,18 +101,18 @@ class Monitor:
         return self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
 
     def close(self) -> None:
-        """End the session with the driver."""
-        self._probe.close()
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
 
     def _reopen(self) -> None:
-        self._probe.close()
+        self.close()
         self._probe = self._open_probe()
         self._reopen_at_s = inf
         self._read_at_s = self._examine_at_s = self._clock()
 
     def _go_down(self, problem: Problem) -> None:
-        self._probe.close()
-        self._probe = NullProbe(problem)
+        self.close()
         self._read_at_s = self._examine_at_s = inf
         self._retry_later()
         self.readings = ()
@@ -130,7 +147,8 @@ class Monitor:
     def _take(self, signs: tuple[Sign, ...]) -> None:
         if not signs:
             return
-        self._count_xids(signs)
+        if seen := Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen)):
+            self.xids = Counter(self.xids) + seen
         self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
         lost = {sign.uuid for sign in examined if sign.trouble is not None and not sign.doubtful}
@@ -140,11 +158,6 @@ class Monitor:
                 self._retry_later()
         else:
             self._failures, self._reopen_at_s = 0, inf
-
-    def _count_xids(self, signs: Iterable[Sign]) -> None:
-        seen = Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen))
-        if seen:
-            self.xids = Counter(self.xids) + seen
 
 
 def _uuids_of(gpu: ProbedGpu) -> tuple[str, ...]:

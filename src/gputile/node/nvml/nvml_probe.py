@@ -12,9 +12,8 @@ from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
 from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
 from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
 from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
-from gputile.node.nvml.gpus import UnusableGpuError, read_gpu, read_wiring, trouble_of
+from gputile.node.nvml.gpus import UnusableGpuError, read_all, read_gpu, read_wiring, trouble_of
 from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine
-from gputile.node.nvml.readings import read_all
 
 _XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
@@ -115,15 +114,12 @@ class RealProbe:
         return tuple(signs)
 
     def examine(self) -> tuple[Examined, ...]:
-        """Ask every listed GPU whether it is well."""
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
-        """Return what the listed GPUs measure, without those that do not answer."""
         return read_all(self._nvml, self._listed)
 
     def close(self) -> None:
-        """End the session with the driver."""
         if self._open:
             self._open = False
             self._stop_listening()

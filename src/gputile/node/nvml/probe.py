@@ -139,5 +139,4 @@ def inventory_of(
 
 
 def as_gpu(gpu: ProbedGpu, *, healthy: bool = True) -> Gpu:
-    """Return ``gpu`` as the scheduler knows it."""
     return Gpu(index=gpu.index, uuid=gpu.uuid, mib=gpu.mib, model=gpu.model, numa=gpu.numa, healthy=healthy)

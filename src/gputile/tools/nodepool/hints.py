@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU
-from gputile.core.devices.advertised import resources_for_mode
+from gputile.core.devices.inventory import resources_for_mode
 from gputile.tools.nodepool.labels import INSTANCE_TYPE, Told, agents, joining
 from gputile.tools.nodepool.pool import NodePool
 

@@ -19,7 +19,7 @@ from gputile.api.well_known import (
     NODE_GPU_MEMORY_LABEL,
     PLACEMENT_LABEL,
 )
-from gputile.core.devices.advertised import model_label_value, model_labels
+from gputile.core.devices.inventory import model_label_value, model_labels
 from gputile.tools.nodepool.pool import NodePool
 
 HOSTNAME: Final = "kubernetes.io/hostname"

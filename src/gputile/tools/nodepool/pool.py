@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from gputile.api.field_mistake import described, matching
 from gputile.api.quantity import MemorySize, parse_mib
 from gputile.api.well_known import Mode, Placement
+from gputile.api.wording import described, matching
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
 
 WAYS = {

@@ -23,8 +23,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.core.devices.advertised import model_label_value, model_labels
-from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, model_label_value, model_labels
 from gputile.core.devices.request import Request
 from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger

@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import Placer
 from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.trace import Arrivals, PodShape, Workload

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.tools.replay.engine import Curve
 
 POINTS = (95, 100, 130)

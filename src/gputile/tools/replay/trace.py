@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.core.devices.inventory import MOST_GPUS
 from gputile.support.bounded_files import is_file, read_bounded
 

@@ -19,9 +19,8 @@ from gputile.api.wording import shown
 from gputile.api.workloads import ListedPriorityClass
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import asks_for_gpu
-from gputile.core.admission.json_patch import apply_patch
-from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, apply_patch
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode

@@ -12,7 +12,6 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Quantity, ResourceList, Taint
-from gputile.api.field_mistake import described
 from gputile.api.quantity import MemorySize, QuantityError, decimal, parse_mib, parse_quantity
 from gputile.api.well_known import (
     DEFAULT_UNIT_MIB,
@@ -28,8 +27,7 @@ from gputile.api.well_known import (
     Mode,
     Placement,
 )
-from gputile.api.wording import shown, unsupported
-from gputile.core.devices.advertised import model_labels, resources_for_mode
+from gputile.api.wording import described, shown, unsupported
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -39,6 +37,8 @@ from gputile.core.devices.inventory import (
     InventoryError,
     check_inventory,
     encode_inventory,
+    model_labels,
+    resources_for_mode,
 )
 from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Manifest, Origin

@@ -8,8 +8,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.field_mistake import described
 from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.api.wording import described
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError

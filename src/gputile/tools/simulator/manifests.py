@@ -12,7 +12,7 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.wording import below, first_of, kind_of, shown
 from gputile.support.bounded_files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text

@@ -9,8 +9,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.field_mistake import described
 from gputile.api.well_known import GANG_GATE
+from gputile.api.wording import described
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
@@ -19,8 +19,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule
-from gputile.core.placement.shortage import gpu_shortages
+from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine

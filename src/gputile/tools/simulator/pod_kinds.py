@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from gputile.api.conversion import convert
-from gputile.api.field_mistake import described
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.wording import shown
+from gputile.api.wording import described, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.described_cluster import API_VERSION
 from gputile.tools.simulator.fields import Json

@@ -31,10 +31,9 @@ from gputile.api.well_known import (
 )
 from gputile.core.admission.completion import DEFAULT_SCHEDULER, tolerate
 from gputile.core.admission.gpu_requests import is_decided
-from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.legacy_forms import rewrite
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory
+from gputile.core.admission.verdict import apply_patch
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory, resources_for_mode
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 

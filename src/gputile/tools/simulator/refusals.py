@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
-from gputile.core.kube_predicates.node_refusals import NodeRefusals
-from gputile.core.placement.fit_refusal import FitRule
-from gputile.core.placement.node_reasons import NAMES_SHOWN, some, told_of_first
+from gputile.core.kube_predicates.node_answers import NodeRefusals
+from gputile.core.placement.fit_refusal import NAMES_SHOWN, FitRule, some, told_of_first
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.equal_pods import NodeStates
 

@@ -7,9 +7,8 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.core import Node, Pod
-from gputile.api.field_mistake import described
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
-from gputile.api.wording import first_of
+from gputile.api.wording import described, first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.ledger.booking import Booking

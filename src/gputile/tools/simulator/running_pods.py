@@ -14,10 +14,9 @@ import msgspec
 
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
-from gputile.core.kube_predicates.disks import disks
-from gputile.core.kube_predicates.host_ports import host_ports
 from gputile.core.kube_predicates.inter_pod import hard_spread
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.core.kube_predicates.ports_and_disks import disks, host_ports
 from gputile.tools.simulator.manifests import Note
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.workloads import Expansion, Owner, owner_of

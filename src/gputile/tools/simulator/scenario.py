@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, Pod
-from gputile.api.pod_groups import PodGroup
+from gputile.api.other_groups import PodGroup
 from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_MEMORY, PLACEMENT_LABEL, PLACEMENTS, TOPOLOGY_GPU
 from gputile.api.wording import nearest
 from gputile.core.kube_predicates.inter_pod import needs_namespace_labels

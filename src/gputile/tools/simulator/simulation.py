@@ -19,12 +19,12 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.inter_pod import may_follow
-from gputile.core.kube_predicates.node_refusals import NodeRefusals, node_refusals
+from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusals
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision

@@ -14,7 +14,6 @@ from gputile.api.well_known import (
     GPUSHARE_PREFIX,
     INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
-    NOMINATED_ANNOTATION,
     RESERVATION_ANNOTATION,
 )
 from gputile.api.wording import shown
@@ -28,7 +27,7 @@ from gputile.tools.simulator.simulation import PodOutcome, Simulation
 
 MOST_COPIES = 100_000
 # Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
-_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, NOMINATED_ANNOTATION, MEMORY_UNIT_ANNOTATION)
+_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
 class UnknownNode(ValueError):

@@ -14,9 +14,8 @@ import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.names import broken_label_name
-from gputile.api.pod_groups import POD_GROUP_API
-from gputile.api.wording import nearest, shown
+from gputile.api.other_groups import POD_GROUP_API
+from gputile.api.wording import broken_label_name, nearest, shown
 from gputile.tools.simulator.admission import Admission, checked
 from gputile.tools.simulator.controllers import MAKERS, ControllerInput, controlled_pods, template_path, workload_of
 from gputile.tools.simulator.fields import MISSING, POD_TEMPLATE, Broken, Json, UnknownFields, broken_fields

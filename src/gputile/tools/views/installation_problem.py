@@ -10,8 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.field_mistake import described
-from gputile.api.wording import first_of
+from gputile.api.wording import described, first_of
 from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
 from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 

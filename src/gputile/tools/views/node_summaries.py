@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from gputile.api.field_mistake import described
 from gputile.api.old_json_keys import OldKeys
+from gputile.api.wording import described
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Terminated, WorkloadCondition
 from gputile.tools.views.component_remedies import remedy_of
 

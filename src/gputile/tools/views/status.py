@@ -8,10 +8,9 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.core import Node
-from gputile.api.field_mistake import described
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
-from gputile.api.wording import first_of
+from gputile.api.wording import described, first_of
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name

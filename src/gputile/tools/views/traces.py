@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputile.api.lease import Lease
+from gputile.api.other_groups import Lease
 from gputile.api.well_known import CONTROLLER_LEASE, EXTENDER_LEASE
 from gputile.api.workloads import WebhookConfiguration, WebhookEntry
 

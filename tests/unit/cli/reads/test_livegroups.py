@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.core import Node
-from gputile.api.pod_groups import POD_GROUPS_PATH
+from gputile.api.other_groups import POD_GROUPS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
 from gputile.cli.app import app
 from tests.corebuilders import allocation_text, gpu_node, pod, share

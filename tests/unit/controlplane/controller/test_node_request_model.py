@@ -1,7 +1,7 @@
 """A model of an autoscaler whose nodes are of use or not, over hours: what is bought for some pods is bounded."""
 
-from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from gputile.api.core import Node
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Deleted
+from gputile.kube.objects import Deleted
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
+    WAIT,
     Bench,
     arrived,
     asked,
@@ -40,8 +41,8 @@ class Cloud:
 
     def __init__(self, bench: Bench, pods: Sequence[str], fates: Sequence[str]) -> None:
         self.bench, self.waiting, self._fates = bench, list(pods), fates
-        self.bought = 0
-        self.events: Counter[str] = Counter()
+        self.bought: list[int] = []
+        self.told: list[str] = []
         self._answered: set[str] = set()
         self._by_itself = 0
 
@@ -58,9 +59,9 @@ class Cloud:
                     self._buy(after)
 
     def _buy(self, after: int) -> None:
-        fate = self._fates[self.bought % len(self._fates)]
-        self.bought += 1
-        self._join(f"new-{self.bought}", fate, after)
+        fate = self._fates[len(self.bought) % len(self._fates)]
+        self.bought.append(after)
+        self._join(f"new-{len(self.bought)}", fate, after)
 
     def _join(self, name: str, fate: str, after: int) -> None:
         if fate == "never":
@@ -77,14 +78,14 @@ class Cloud:
         if fate == "good":
             self._place(name)
         if fate in ("leaves", "leaves bare", "flaps"):
-            self._leave(node(name, type_=TYPE))
+            self.leave(node(name, type_=TYPE))
         if fate == "flaps":
             self._round(after + 9)
             self.bench.join(node(name, type_=TYPE))
             self._round(after + 12)
-            self._leave(node(name, type_=TYPE))
+            self.leave(node(name, type_=TYPE))
 
-    def _leave(self, gone: Node) -> None:
+    def leave(self, gone: Node) -> None:
         at_once(self.bench.state.node_event(Deleted(gone)))
 
     def _place(self, name: str) -> None:
@@ -98,7 +99,11 @@ class Cloud:
                 )
 
     def _round(self, after: float) -> None:
-        self.events.update(event.reason for event in self.bench.round(after).events)
+        self.told += [f"{event.reason}: {event.message}" for event in self.bench.round(after).events]
+
+    def in_vain(self, reason: str = "") -> int:
+        """Return how often was told that a node did not come or was of no use."""
+        return sum(text.startswith("NodeNotAdded") and reason in text for text in self.told)
 
 
 @settings(max_examples=12, deadline=None)
@@ -109,10 +114,57 @@ def test_what_is_bought_for_some_pods_is_bounded_and_told(count: int, fates: lis
     bench.put(*(waits(name, mem=10) for name in names))
     cloud = Cloud(bench, names, fates)
     cloud.run()
-    assert cloud.bought <= count * ORDERS
+    bought = len(cloud.bought)
+    assert bought <= count * ORDERS
     assert cloud.waiting == [] or set(fates) != {"good"}
-    in_vain = cloud.bought - fates.count("good") * (1 + cloud.bought // len(fates))
-    assert cloud.events["NodeNotAdded"] >= (in_vain > 2 * count)
+    in_vain = bought - fates.count("good") * (1 + bought // len(fates))
+    assert cloud.in_vain() >= (in_vain > 2 * count)
     bench.drop(*(waits(name, mem=10) for name in names))
     bench.round(HOURS * 3600)
     assert (asked(bench), bench.waiting.placeholders) == (0, {}), "nothing is kept"
+
+
+@pytest.mark.parametrize(
+    ("fate", "most", "reason"),
+    [
+        ("never", 5, "no node"),
+        ("bare", 5, "its agent has reported no GPU"),
+        ("leaves bare", 6, "went away before a pod had got its GPUs"),
+        ("no units", 5, "cannot all be used"),
+        ("unhealthy", 5, "cannot all be used"),
+        ("leaves", 6, "went away before a pod had got its GPUs"),
+        ("taken", 11, "the pod has no place"),
+    ],
+)
+def test_one_waiting_pod_does_not_buy_nodes_without_end(fate: str, most: int, reason: str) -> None:
+    """The first node is bought at once, and the pauses grow until they are an hour long."""
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    cloud = Cloud(bench, ["p"], [fate])
+    cloud.run()
+    assert 2 <= len(cloud.bought) <= most
+    pauses = [later - earlier for earlier, later in pairwise(cloud.bought)]
+    assert all(later >= earlier - STEP for earlier, later in pairwise(pauses))
+    assert cloud.in_vain(reason) >= len(cloud.bought) - 2, cloud.told
+
+
+def test_a_type_that_has_failed_is_whole_again_once_a_pod_got_the_place_it_was_asked_for() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    cloud = Cloud(bench, ["p"], ["leaves"])
+    cloud.run()
+    bench.round(10**5)
+    assert asked(bench) == 1
+    bench.join(node("good", type_=TYPE))
+    placed = runs("p", "good", 0, 10)
+    meta = msgspec.structs.replace(placed.metadata, resource_version="2")
+    bench.put(msgspec.structs.replace(placed, metadata=meta), runs("full", "good", 1, 8))
+    bench.round(10**5 + 10)
+    bench.put(waits("q", mem=10))
+    bench.round(10**5 + 20)
+    assert (len(cloud.bought) >= 2, asked(bench)) == (True, 1), "at once"
+    bench.join(node("bad", type_=TYPE, gpus=0))
+    bench.round(10**5 + 25)
+    cloud.leave(node("bad", type_=TYPE))
+    bench.round(10**5 + 30)
+    assert (asked(bench), len(bench.round(10**5 + 30 + WAIT).created)) == (0, 1), "the pause is the first one again"

@@ -11,7 +11,7 @@ from gputile.api.well_known import IDLE_NODE_ANNOTATION
 from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, ConnectionFailed, Forbidden, KubeError, NotFound
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND
@@ -85,13 +85,6 @@ class Requests:
         await self.requester.run_round()
 
 
-async def test_a_round_creates_placeholders_and_tells() -> None:
-    requests = Requests()
-    await requests.round()
-    assert requests.writer.created == ["gputile-placeholder-0"]
-    assert requests.writer.said == ["NodeRequested"]
-
-
 async def test_a_placeholder_of_which_nobody_knows_is_not_written_again_at_once() -> None:
     """The answer may have been lost: a second one would bring a second node."""
     requests = Requests()
@@ -137,13 +130,6 @@ async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_no
     await requests.round(13)
     assert requests.writer.deleted == ["gputile-placeholder-0"] * 2
     assert asked(requests.bench) == 0
-
-
-async def test_autoscalers_are_shown_a_placeholder_that_exists() -> None:
-    requests = Requests()
-    requests.bench.round()
-    await requests.round(11)
-    assert requests.writer.marked == ["gputile-placeholder-0"]
 
 
 async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
@@ -215,10 +201,3 @@ async def test_a_leader_that_is_new_does_not_know_yet_where_placeholders_stand()
     assert set(result.deleted) == {each.metadata.name for each in starting.placeholders}
     starting.bench.drop(*starting.placeholders)
     assert not planner.in_the_way()
-
-
-async def test_a_gang_without_placeholders_waits_for_nothing() -> None:
-    requests = Requests()
-    await requests.round()
-    await requests.requester.make_way()
-    assert len(requests.writer.created) == 1, "the round before"

@@ -13,14 +13,15 @@ from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
-from gputile.controlplane.controller.node_diagnosis import UnitsInForce, condition_patch, diagnose
-from gputile.controlplane.controller.node_reconciler import NodeReconciler
-from gputile.controlplane.controller.taints import JsonPatch, taint_patch
-from gputile.controlplane.controller.work_queue import WorkQueue
+from gputile.controlplane.controller.node_diagnosis import SilentNodes, UnitsInForce, condition_patch, diagnose
+from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeReconciler, taint_patch
+from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node
 
-pytestmark = pytest.mark.requirement("G7", "M2", "U5")
+pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
+
 
 OURS = {"key": WHOLE_GPU, "effect": "NoSchedule"}
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -272,24 +273,6 @@ def timers_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.anyio
-async def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waiting = timers_of(asyncio.get_running_loop(), monkeypatch)
-    now, configuration = (
-        [0.0],
-        Configuration(controller=ControllerConfiguration(taint_nodes=False, agent_silent_seconds=30)),
-    )
-    before = asyncio.all_tasks()
-    keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
-    for i in range(1000):
-        now[0] = i / 100
-        await keeper.work("n")
-    assert waiting() == 1
-    assert asyncio.all_tasks() == before
-
-
-@pytest.mark.anyio
 async def test_the_earlier_of_two_times_counts_and_the_timer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> list[str]:
         waiting = timers_of(asyncio.get_running_loop(), monkeypatch)
@@ -311,3 +294,32 @@ async def test_the_earlier_of_two_times_counts_and_the_timer_goes(monkeypatch: p
         return worked
 
     assert await scenario() == ["a"]
+
+
+def telling(name: str, status: str = "True") -> Node:
+    found = gpu_node(name)
+    said = (NodeCondition(type=ConditionType.AGENT_SILENT, status=status),)
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, conditions=said))
+
+
+def test_nodes_that_are_silent_for_a_moment_each_are_not_one_that_is_silent_for_long() -> None:
+    now = [100.0]
+    nodes = SilentNodes(lambda: now[0])
+    assert (nodes.count(), nodes.since()) == (0, 0)
+    nodes.node_event(Applied(telling("a")))
+    now[0] = 200.0
+    nodes.node_event(Applied(telling("a")))
+    nodes.node_event(Applied(telling("b")))
+    assert (nodes.count(), nodes.since()) == (2, 100)
+    nodes.node_event(Applied(telling("a", "False")))
+    assert (nodes.count(), nodes.since()) == (1, 200)
+
+
+def test_what_is_gone_is_not_silent() -> None:
+    nodes = SilentNodes(lambda: 5.0)
+    nodes.node_event(Replaced([telling("a"), telling("b"), telling("c", "False")]))
+    assert nodes.count() == 2
+    nodes.node_event(Deleted(telling("a")))
+    assert nodes.count() == 1
+    nodes.node_event(Replaced([]))
+    assert (nodes.count(), nodes.since()) == (0, 0)

@@ -13,9 +13,9 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.stateful.gangmodel import NAMES, SECOND
-from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
+from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, Gangs, bound_of
 
 pytestmark = pytest.mark.requirement("M13")
 
@@ -86,37 +86,6 @@ def test_a_plan_that_is_given_anew_in_part_starts_nobody(executed: int, fate: st
     machine.teardown()
 
 
-def test_a_plan_that_has_begun_is_not_given_anew_by_a_controller_that_has_not_heard() -> None:
-    machine = planned()
-    machine.time_passes(RENEWAL)
-    assert machine.schedule("g1-0")
-    machine.the_controller_acts([], 1)
-    assert set(plans_of(machine).values()) == {"g1/1"}
-    assert all(machine.schedule(uid) for uid in FOUR[1:])
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
-
-
-def test_nobody_follows_a_first_pod_whose_binding_may_be_refused_yet() -> None:
-    machine = planned()
-    machine.schedule("g1-0", slow=True)
-    assert not any(machine.schedule(uid) for uid in FOUR[1:])
-    machine.time_passes(RENEWAL)
-    machine.the_controller_acts([], 1)
-    machine.bindings_land()
-    assert not bound_of(machine), "its place was taken away before its Binding came"
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-
-
-def test_the_first_pod_leads_whatever_order_they_come_in() -> None:
-    machine = planned()
-    assert not any(machine.schedule(uid) for uid in reversed(FOUR[1:]))
-    assert machine.schedule("g1-0")
-    assert all(machine.schedule(uid) for uid in reversed(FOUR[1:]))
-
-
 def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
     """What has started runs by the plan that its pods carry: the others follow, and what was lost is planned anew."""
     machine = planned()
@@ -127,17 +96,6 @@ def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
     machine.a_gpu_fails_or_recovers("a", [])
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
-
-
-def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
-    """Its watch is late: the GPUs that it kept for them are no longer kept, as far as it knows."""
-    machine = planned(units=4)
-    machine.a_gpu_fails_or_recovers("b", [1])
-    for uid in FOUR:
-        machine.server.delete(uid)
-    machine.the_controller_acts([], 2)
-    assert not [booking.key for booking in machine.view.ledger.bookings()]
-    machine.everything_settles()
 
 
 @pytest.mark.requirement("M13")
@@ -156,34 +114,6 @@ def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
         machine.the_controller_acts([], 2)
     assert not [booking.key for booking in machine.view.ledger.bookings()]
     machine.everything_settles()
-
-
-@pytest.mark.parametrize("ahead", [YEAR, HOLD_SECONDS, -HOLD_SECONDS, -YEAR])
-def test_a_clock_of_the_extender_that_was_wrong_once_disables_no_gang(ahead: int) -> None:
-    machine = planned()
-    machine.a_clock_is_set("extender", ahead)
-    machine.the_extender_hears(10_000)
-    machine.a_clock_is_set("extender", 0)
-    machine.the_extender_hears(10_000)
-    assert all(machine.schedule(uid) for uid in FOUR), "the places are there again"
-
-
-@pytest.mark.parametrize("ahead", [YEAR, HOLD_SECONDS, -HOLD_SECONDS, -YEAR])
-def test_a_clock_of_the_controller_that_was_wrong_once_disables_no_gang(ahead: int) -> None:
-    """Places that it wrote meanwhile, to end in a year, end in time."""
-    machine = Gangs()
-    machine.a_gang_comes(4, 3, 0, 0)
-    machine.the_controller_hears(10_000)
-    machine.a_clock_is_set("controller", ahead)
-    machine.the_controller_acts([], 2)
-    machine.a_clock_is_set("controller", 0)
-    machine.the_controller_acts([], 2)
-    ends = {hold.expires_ns for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
-    assert ends
-    assert all(machine.now_ns < end <= machine.now_ns + LONGEST_SECONDS * SECOND for end in ends)
-    machine.everything_settles()
-    assert bound_of(machine) == set(FOUR)
-    machine.teardown()
 
 
 def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> None:
@@ -243,19 +173,6 @@ def test_a_node_that_is_closed_for_a_moment_keeps_the_places_of_a_plan_that_has_
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
     machine.teardown()
-
-
-def test_a_node_that_is_closed_for_a_moment_is_left_by_a_plan_that_has_not_begun() -> None:
-    machine = planned(units=2)
-    taken = {hold.node for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
-    opened = machine.server.nodes[taken.pop()]
-    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
-    closed = replace(opened, metadata=replace(opened.metadata, annotations=annotations))
-    machine.extender.apply(NodeApplied(closed))
-    at_once(machine.view.node_event(Applied(closed)))
-    machine.everything_settles()
-    places = {machine.server.pods[uid].spec.node_name for uid in FOUR}
-    assert places == set(NAMES) - {opened.metadata.name}
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -9,8 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, Taint
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.controlplane.bound_pods import BoundPods
-from gputile.controlplane.budgets import Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -21,7 +20,7 @@ from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 

@@ -1,14 +1,13 @@
 """Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides."""
 
-import copy
 from dataclasses import dataclass
 
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
+from gputile.controlplane.event_loop import AT_ONCE
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S, PAUSE_S, fence_off
-from gputile.controlplane.parallel_requests import AT_ONCE
 from gputile.kube.errors import AnswerLost
 from tests.unit.controlplane.extender.builders import gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -56,14 +55,6 @@ async def test_the_pods_that_a_binding_may_be_under_way_for() -> None:
     assert await fenced(cluster, Time()) == {"waits", "invalid", "other-unit"}, (
         "by another configuration it was no nonsense"
     )
-
-
-@pytest.mark.anyio
-async def test_more_pods_than_are_written_to_at_once() -> None:
-    cluster = ModelCluster(lambda: Fate.OK)
-    for i in range(100):
-        cluster.add(gpu_pod(f"p{i}"))
-    assert len(await fenced(cluster, Time())) == 100
 
 
 @pytest.mark.anyio
@@ -119,12 +110,3 @@ async def test_an_api_server_that_is_slow_is_waited_for() -> None:
 
     cluster.fence = slow  # type: ignore[method-assign]
     assert len(await fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"
-
-
-@pytest.mark.anyio
-async def test_nothing_to_do() -> None:
-    cluster = ModelCluster(lambda: Fate.OK)
-    cluster.add(copy.deepcopy(pods()["plain"]))
-    time = Time()
-    assert await fenced(cluster, time) == set()
-    assert time.now == 0.0

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.bound_pods import BoundPods
+from gputile.controlplane.evictable_pods import BoundPods
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
-from gputile.kube.watching.decoding import Applied, Replaced, UnreadableObject
+from gputile.kube.objects import Applied, Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of

@@ -12,7 +12,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.pod_requeuer import WATCH_LAG_SECONDS, PodRequeuer
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.fakes.apiserver import until
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 

@@ -8,16 +8,13 @@ import pytest
 from gputile.api.affinity import LabelSelector
 from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
-from gputile.api.policy import PodDisruptionBudget
-from gputile.api.reasons import EventReason
-from gputile.api.well_known import NOMINATED_ANNOTATION
+from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.extender import preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
-from gputile.kube.watching.decoding import Applied
-from tests.unit.controlplane.extender.builders import gpu_node
+from gputile.kube.objects import Applied
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -72,25 +69,6 @@ async def test_kube_scheduler_evicts_nobody_else_for_a_pod_that_has_a_place() ->
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims == {}
 
 
-async def test_of_two_that_kube_scheduler_proposes_on_two_gpus_one_stays() -> None:
-    """Four of 7 GiB, two on each GPU, and 15 wanted: two leave, as many as kube-scheduler proposes."""
-    world = PreemptingWorld()
-    for i in range(4):
-        await world.run(f"low{i}", 7)
-    pods = {pod.metadata.uid: pod for i in range(4) if (pod := world.pod(f"low{i}")) is not None}
-    on_gpu: dict[str, list[str]] = {}
-    for booking in world.extender.ledger.bookings():
-        on_gpu.setdefault(booking.gpus[0].uuid, []).append(booking.uid)
-    first, second = on_gpu.values()
-    proposed = {"a": MetaVictims(pods=[MetaPod(uid=first[0]), MetaPod(uid=second[0])], num_pdb_violations=0)}
-    asked = ExtenderPreemptionArgs(pod=world.add("high", 15, 10), node_name_to_meta_victims=proposed)
-    answer = (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
-    assert answer is not None
-    leaving = {pod.uid for pod in answer["a"].pods or []}
-    assert leaving in ({*first}, {*second})
-    assert leaving < pods.keys()
-
-
 @pytest.mark.parametrize("policy", ["Never", ""])
 async def test_equal_pods_and_pods_that_never_preempt_wait(policy: str) -> None:
     world = await two_full_gpus()
@@ -122,58 +100,6 @@ async def test_a_place_is_given_up_when_the_first_eviction_is_refused() -> None:
     assert world.said("PreemptionEnded")
 
 
-async def test_a_pod_whose_eviction_is_always_refused_blocks_nobody_for_ever() -> None:
-    """The first choice is refused each time, by a webhook perhaps; the other pod is not, and its turn comes."""
-    world = await two_full_gpus()
-    world.cluster.refused_evictions = {"low0"}
-    await preempting(world)
-    for _ in range(10):
-        world.watch_all()
-        await world.schedule("high")
-        await world.round()
-    assert world.leaving() == {"low1"}
-    assert len(world.said("PreemptionRefused")) == 1
-    world.end("low1")
-    assert await world.schedule("high")
-    world.check()
-
-
-async def test_a_pod_that_was_refused_is_asked_again_in_the_end() -> None:
-    world = PreemptingWorld()
-    await world.run("full", 15, 100)
-    await world.run("low", 15)
-    world.cluster.refused_evictions = {"low"}
-    await preempting(world)
-    world.cluster.refused_evictions = set()
-    for _ in range(20):
-        world.watch_all()
-        await world.schedule("high")
-        await world.round(5)
-    assert world.leaving() == {"low"}
-
-
-async def test_who_was_refused_before_is_asked_first_so_that_nobody_leaves_in_vain() -> None:
-    """Two have to leave. The second one is refused for ever: the first one leaves once at most."""
-    world = PreemptingWorld()
-    await world.run("full", 15, 100)
-    await world.run("low0", 7)
-    await world.run("low1", 7)
-    world.cluster.refused_evictions = {"low1"}
-    await preempting(world, 15)
-    waiting = list[str]()
-    for number in range(80):
-        world.watch_all()
-        for name in world.leaving():
-            world.end(name)
-            world.add(f"successor{number}", 7)
-            waiting.append(f"successor{number}")
-        for name in ("high", *waiting):
-            await world.schedule(name)
-        await world.round(10)
-    assert world.bound() >= {*waiting}, "its successor has the place again"
-    assert len(world.cluster.evicted) <= 1
-
-
 async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
     world = PreemptingWorld()
     await world.run("full", 15, 100)
@@ -197,32 +123,6 @@ def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
     budget.spec.selector = LabelSelector(match_labels={"app": "low"})
     world.extender.budgets.budgets(Applied(budget))
     return budget
-
-
-async def test_a_pod_that_does_not_go_and_need_not_keeps_no_other_from_leaving() -> None:
-    """It has been due for an hour. Of the others one left, and the eviction of the other was refused at first."""
-    world = PreemptingWorld("a")
-    for name, gib, priority in (("full", 15, 100), ("stuck", 2, 100), ("low-1", 6, 0), ("low-2", 6, 0)):
-        await world.run(name, gib, priority)
-    stuck = world.pod("stuck")
-    assert stuck is not None
-    stuck.metadata.deletion_timestamp = world.stamp(-3600)
-    world.cluster.touch(stuck)
-    world.watch("stuck")
-    world.add("high", 12, 10)
-
-    def refuse_the_other(evicted: Pod) -> None:
-        world.cluster.refused_evictions = {"low-1", "low-2"} - {evicted.metadata.name}
-
-    world.cluster.on_evict = refuse_the_other
-    await world.schedule("high")
-    for _ in range(3):
-        await world.round(2)
-    (first,) = world.cluster.evicted
-    world.end(first)
-    world.cluster.refused_evictions = set()
-    await world.round(6)
-    assert sorted(world.cluster.evicted) == ["low-1", "low-2"]
 
 
 async def test_a_budget_without_any_left_keeps_all() -> None:
@@ -308,55 +208,6 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     world.end("low0")
     assert not await world.schedule("successor")
     assert await world.schedule("high")
-
-
-async def test_a_node_that_the_controller_has_nominated_is_none_of_kube_scheduler_s() -> None:
-    """It is a hint: the pod may not be able to run there, though GPUs are free."""
-    world = PreemptingWorld("a", "b")
-    for i in range(4):
-        await world.run(f"low{i}", 10)
-    high = world.add("high", 12, 10)
-    assert not await world.schedule("high")
-    world.end("low0")
-    free = next(name for name in world.nodes if len(list(world.extender.ledger.on_node(name))) == 1)
-    high.status.nominated_node_name = free
-    high.metadata.annotations[NOMINATED_ANNOTATION] = free
-    await world.round()
-    assert not world.has_reservation("high")
-
-
-async def test_a_question_about_the_nominated_node_alone_tells_nothing_yet() -> None:
-    """kube-scheduler asks about all nodes next, which may be no more than this one."""
-    world = await two_full_gpus()
-    high = world.add("high", 12, 10)
-    high.status.nominated_node_name = "a"
-    high.metadata.annotations[NOMINATED_ANNOTATION] = "a"
-    world.events.clear()
-    assert not await world.schedule("high")
-    assert world.events == []
-    await world.round()
-    assert not world.leaving()
-    assert not await world.schedule("high")
-    assert len(world.said(EventReason.NO_GPU_FITS)) == 1
-    await world.round()
-    assert len(world.leaving()) == 1
-
-
-async def test_kube_scheduler_s_victims_may_take_their_time() -> None:
-    """They were told to leave, and need two hours: nobody is evicted beside them, and their place is kept."""
-    world = await two_full_gpus()
-    high, low = world.add("high", 12, 10), world.pod("low0")
-    assert low is not None
-    victims = {"a": MetaVictims(pods=[MetaPod(uid=low.metadata.uid)], num_pdb_violations=0)}
-    await world.extender.handlers.preempt(ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims))
-    high.status.nominated_node_name = "a"
-    low.metadata.deletion_timestamp = world.stamp(2 * 3600)
-    world.watch("low0")
-    for _ in range(5):
-        await world.round(20)
-        world.watch_all()
-    assert world.has_reservation("high")
-    assert world.cluster.evicted == []
 
 
 async def waiting_for_a_gpu(waited_s: int, *nodes: str) -> PreemptingWorld:
@@ -544,29 +395,6 @@ async def searches_in(monkeypatch: pytest.MonkeyPatch, seconds: int) -> tuple[Pr
     return world, searched
 
 
-@pytest.mark.parametrize("priority", [10, 11])
-async def test_older_pods_that_nothing_can_help_keep_nobody_from_preempting(
-    priority: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No search is like another, as their nodes differ. kube-scheduler tries all of them again each minute."""
-    world, _ = await searches_in(monkeypatch, 1)
-    nodes = list(permutations(world.nodes, 3))
-    hopeless = {f"big{i}": [*nodes[i % len(nodes)]] for i in range(60)}
-    for i, name in enumerate(hopeless):
-        world.add(name, 15, priority).spec.node_selector = {"kubernetes.io/hostname": str(i)}
-    world.add("high", 12, 10)
-    for _ in range(10):
-        for name, named in hopeless.items():
-            await refused_on(world, name, named)
-        await refused_on(world, "high", ["a", "b", "c", "d"])
-        for _ in range(30):
-            await world.round(1)
-            if world.has_reservation("high"):
-                assert world.cluster.evicted == ["low"]
-                return
-    raise AssertionError("nobody has searched for it")
-
-
 async def test_equal_searches_are_made_once_in_whatever_order_the_nodes_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -576,51 +404,6 @@ async def test_equal_searches_are_made_once_in_whatever_order_the_nodes_are_name
         await refused_on(world, f"big{i}", [*named])
     await world.round()
     assert len(searched) == 1
-
-
-async def test_a_pod_that_is_deleted_leaves_nothing_kept() -> None:
-    world = await two_full_gpus()
-    await preempting(world)
-    (victim,) = world.leaving()
-    world.end("high")
-    world.end(victim)
-    await world.round()
-    world.add("successor", 10)
-    assert await world.schedule("successor")
-    assert not world.said("PreemptionEnded")
-
-
-@pytest.mark.parametrize("taken_over", [False, True], ids=["the same extender", "the next one"])
-async def test_a_place_that_was_kept_by_a_wrong_clock_ends_in_time(taken_over: bool) -> None:
-    """It was kept for hours, from others too, where the pod did not come: a clock that was ahead wrote when it ends."""
-    world = await two_full_gpus()
-    world.set_clocks(world.now_s + 5 * 3600)
-    await preempting(world)
-    world.set_clocks(world.now_s - 5 * 3600)
-    for name in world.leaving():
-        world.end(name)
-    if taken_over:
-        world.replace_extender()
-    await world.round()
-    world.add("other", 12)
-    assert not await world.schedule("other"), "the place is kept"
-    await world.round(200)
-    await world.round()
-    world.watch_all()
-    assert await world.schedule("other")
-
-
-async def test_a_place_is_kept_as_long_as_it_should_by_whatever_clock() -> None:
-    """Set back or ahead meanwhile, the clock neither ends a place early for good nor lengthens it."""
-    world = await two_full_gpus()
-    await preempting(world)
-    world.set_clocks(world.now_s - 5 * 3600)
-    for name in world.leaving():
-        world.end(name)
-    await world.round(60)
-    world.add("other", 12)
-    assert not await world.schedule("other"), "the place is kept"
-    assert await world.schedule("high")
 
 
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -680,15 +463,6 @@ async def test_nobody_is_evicted_on_a_node_that_has_closed_since_the_pod_was_ref
 
 
 @pytest.mark.parametrize("how", CLOSED)
-async def test_others_leave_where_the_best_node_has_closed(how: str) -> None:
-    world = await full_nodes("a", "b")
-    assert not await world.schedule("high")
-    close(world, "a", how)
-    await world.round()
-    assert world.cluster.evicted == ["low-b"]
-
-
-@pytest.mark.parametrize("how", CLOSED)
 async def test_free_gpus_of_a_node_that_has_closed_are_no_reason_to_wait(how: str) -> None:
     """It is drained: its GPUs are free, and the pod may not go there."""
     world = await full_nodes("a", "b")
@@ -727,29 +501,6 @@ async def preempting_on(world: PreemptingWorld, node: str) -> None:
     assert high is not None
     assert high.status.nominated_node_name == node
     assert world.has_reservation("high")
-
-
-async def test_nobody_else_leaves_a_node_while_its_kubelet_offers_no_gpus() -> None:
-    """Two have to leave, and one has. The reservation stays: the node may be back in a moment."""
-    world = PreemptingWorld()
-    await world.run("full", 15, 100)
-    await world.run("low0", 7)
-    await world.run("low1", 7)
-    world.cluster.refused_evictions = {"low1"}
-    await preempting(world, 15)
-    assert world.cluster.evicted == ["low0"]
-    world.cluster.refused_evictions = set()
-    node = gpu_node("a", mode="cgpu")
-    node.status.allocatable = {"cpu": "8", "aliyun.com/gpu-mem": "0"}
-    world.extender.informer.nodes(Applied(node))
-    for _ in range(5):
-        world.watch_all()
-        await world.round(10)
-    assert world.cluster.evicted == ["low0"]
-    assert world.has_reservation("high")
-    world.change_node("a")
-    await world.round()
-    assert world.cluster.evicted == ["low0", "low1"]
 
 
 async def test_a_pod_that_tolerates_a_taint_preempts_where_it_is() -> None:

@@ -13,9 +13,9 @@ from gputile.controlplane.extender.price_learning import PriceLearning, priced
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.packing.array_scores import PackingState
-from gputile.core.placement.packing.prices import Demand, Prices, prices
-from gputile.core.scheduling.demand_tracker import FIRST_DUE, DemandTracker
+from gputile.core.placement.packing_scores import PackingState
+from gputile.core.placement.prices import Demand, Prices, prices
+from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import book, gpu_node, pod, share
 

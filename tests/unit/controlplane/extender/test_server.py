@@ -14,8 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Attempts, Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.kube.views import QUICK

@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.certificates import LIFETIME, OVERLAP, RENEW_BEFORE
-from gputile.kube.clock import Clock
+from gputile.kube.client import Attempts, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError, NotFound
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
 
@@ -158,16 +157,6 @@ async def test_a_deleted_or_damaged_secret_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_secret_that_nobody_can_use_is_replaced() -> None:
-    async with on_stage() as scene:
-        scene.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": {"tls.crt": "AAAA", "tls.key": ""}})
-        rotation = scene.replica()
-        await rotation.once()
-        assert set(scene.bundles()) == {scene.data["ca.crt"]}
-        assert served(rotation, scene)
-
-
-@pytest.mark.anyio
 async def test_a_key_that_openssl_refuses_is_replaced() -> None:
     """Somebody else's certificate in the Secret ended every replica, again and again."""
 
@@ -211,19 +200,6 @@ async def test_a_certificate_that_is_not_valid_yet_serves_nobody() -> None:
         assert rotation.material is not None
         assert rotation.material.current.begins <= scene.time
         assert served(rotation, scene)
-
-
-@pytest.mark.anyio
-async def test_a_bundle_that_somebody_removes_is_put_back() -> None:
-    """As an upgrade may do that writes the configurations anew."""
-
-    async with on_stage() as scene:
-        rotation = scene.replica()
-        await rotation.once()
-        scene.register()
-        assert set(scene.bundles()) == {b""}
-        await rotation.once()
-        assert set(scene.bundles()) == {scene.data["ca.crt"]}
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
 from gputile.controlplane.webhook.server import Webhook, WebhookSettings, service_names
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
 from gputile.support.config_file import ConfigFile
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.localcluster.ports import free_ports

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.core.admission.refusal import AdmissionRule, message
 from gputile.core.admission.review import UnreadableReview, mutate, unreadable, validate
+from gputile.core.admission.verdict import AdmissionRule, message
 
 from .builders import POLICY, Json, pod, request
 

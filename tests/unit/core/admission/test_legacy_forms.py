@@ -1,4 +1,4 @@
-"""Old forms, tolerations, unit and gates: what is changed in a pod."""
+"""Old forms, tolerations, unit, scheduler and gates: what is changed in a pod."""
 
 import json
 from dataclasses import replace
@@ -206,3 +206,21 @@ def test_a_pod_with_instances_of_mig_tolerates_the_taint_too(section: str) -> No
     assert stored["spec"] == body["spec"]
     none = pod({"nvidia.com/mig-1g.10gb": 0})
     assert mutated(none) == none
+
+
+@pytest.mark.requirement("U3")
+@pytest.mark.parametrize(
+    ("named", "resource", "scheduler", "expected"),
+    [
+        ("default-scheduler", "aliyun.com/gpu-mem", "gputile-scheduler", "gputile-scheduler"),
+        ("default-scheduler", "nvidia.com/gpu", "gputile-scheduler", "gputile-scheduler"),
+        ("another", "nvidia.com/gpu", "gputile-scheduler", "another"),
+        ("default-scheduler", "nvidia.com/gpu", "", "default-scheduler"),
+        ("default-scheduler", "nvidia.com/mig-1g.10gb", "gputile-scheduler", "default-scheduler"),
+        ("default-scheduler", "cpu", "gputile-scheduler", "default-scheduler"),
+    ],
+)
+def test_gpu_pods_that_name_no_scheduler_get_gputiles(named: str, resource: str, scheduler: str, expected: str) -> None:
+    stored = mutated(pod({resource: 1}, schedulerName=named), replace(POLICY, scheduler=scheduler))
+    assert stored["spec"]["schedulerName"] == expected
+    assert mutated(stored, replace(POLICY, scheduler=scheduler)) == stored, "a pod may pass twice"

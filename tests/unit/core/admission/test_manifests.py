@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import (
-    GANG_GATE,
     GPU_COUNT_LABEL,
     GPU_RESOURCES,
     LEGACY_AFFINITY_ANNOTATION,
     MIG_PREFIX,
-    MIRROR_ANNOTATION,
     MPS_THREADS_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
-from gputile.core.admission import gate_protection, isolation_bypass, protected_annotations
+from gputile.core.admission import isolation_bypass, protected_annotations
 from gputile.core.admission.pod_view import ContainerView, PodSpecView, PodView, VolumeMount
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
@@ -164,34 +162,6 @@ def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) ->
         {"matchExpressions": [{"key": UNSAFE_ACCESS_LABEL, "operator": "NotIn", "values": ["allowed"]}]},
         {"matchLabels": {UNSAFE_ACCESS_LABEL: "allowed"}},
     ]
-
-
-def test_the_trusted_are_the_same_everywhere() -> None:
-    trusted = set(AdmissionConfiguration().trusted_users)
-    for name in ("allocations.gputile.io", "devices.gputile.io", "gangs.gputile.io"):
-        (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == name]
-        assert conditions(webhook)["by-others-than-gputile"] == trusted
-    assert conditions(POLICIES["gputile-allocations"])["by-others-than-gputile"] == trusted
-
-
-def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
-    protected = {
-        *protected_annotations.PROTECTED,
-        protected_annotations.PROTECTED_PREFIX,
-        protected_annotations.STAMPED,
-    }
-    (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
-    judged = conditions(second_line)["writes-an-allocation"] - {"UPDATE", "Binding"}
-    labels = {GPU_COUNT_LABEL}
-    assert judged == {*protected, *labels, MIRROR_ANNOTATION, TIME_WEIGHT_ANNOTATION, MPS_THREADS_ANNOTATION}
-    assert variable("gputile-allocations", "forged") - {"UPDATE", "Binding"} == protected
-
-
-def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
-    (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "gangs.gputile.io"]
-    assert conditions(webhook)["waits-for-its-gang"] == {GANG_GATE}
-    assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *gate_protection.FIXED}
-    assert judged_by(webhook["rules"]) == {("pods", "UPDATE"), ("pods/status", "UPDATE")}, "both take labels"
 
 
 def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotations() -> None:

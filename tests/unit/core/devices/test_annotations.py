@@ -1,7 +1,6 @@
-"""What nodes and pods carry: round trips, and garbage that is never more than an error of its own kind."""
+"""What nodes and pods carry: round trips, the rules that a text breaks, and what a node advertises."""
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import (
     Allocation,
     AllocationError,
@@ -23,12 +23,14 @@ from gputile.core.devices.inventory import (
     Gpu,
     Inventory,
     InventoryError,
-    advertised_units,
     decode_inventory,
     encode_inventory,
+    model_label_value,
+    model_labels,
+    resources_for_mode,
 )
-from gputile.core.devices.reservation import Reservation, ReservationError, decode_reservation, encode_reservation
-from gputile.core.devices.versioned_codec import MOST_CHARACTERS
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.core.devices.versioned_codec import MOST_CHARACTERS, VersionedCodec
 from tests import gpushare_client
 from tests.corebuilders import container, pod, request_of
 
@@ -106,58 +108,6 @@ def test_an_allocation_reads_back(allocation: Allocation) -> None:
     assert decode_allocation(encode_allocation(allocation)) == allocation
 
 
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5)),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "version",
-                    "cards",
-                    "index",
-                    "uuid",
-                    "mib",
-                    "bandwidth",
-                    "containers",
-                    "unit_mib",
-                    "healthy",
-                    "percent",
-                ]
-            ),
-            inner,
-            max_size=6,
-        )
-    ),
-    max_leaves=12,
-)
-garbage = st.one_of(
-    st.text(), json_values.map(json.dumps), st.just("[" * 100_000), st.just('{"version":1,"cards":"\ud800"}')
-)
-
-
-@given(garbage)
-def test_garbage_is_an_inventory_error_and_nothing_else(text: str) -> None:
-    with suppress(InventoryError):
-        decode_inventory(text)
-
-
-@given(garbage)
-def test_garbage_is_an_allocation_error_and_nothing_else(text: str) -> None:
-    with suppress(AllocationError):
-        decode_allocation(text)
-
-
-@given(st.one_of(inventories().map(encode_inventory), allocations.map(encode_allocation)), st.data())
-def test_one_changed_character_is_no_worse(text: str, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(text) - 1))
-    broken = text[:at] + data.draw(st.characters()) + text[at + 1 :]
-    with suppress(InventoryError):
-        decode_inventory(broken)
-    with suppress(AllocationError):
-        decode_allocation(broken)
-
-
 def inventory_text(**changes: Any) -> str:
     gpu = {"index": 0, "uuid": "a", "mib": 100}
     return json.dumps({"version": 1, "cards": [gpu, {**gpu, "index": 1, "uuid": "b"}], **changes})
@@ -211,14 +161,6 @@ def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any],
     decode_allocation(json.dumps(good))
     with pytest.raises(AllocationError, match=says):
         decode_allocation(json.dumps({**good, **changes}))
-
-
-@pytest.mark.requirement("U1", "U2")
-@pytest.mark.parametrize(
-    ("mib", "unit", "units"), [(15360, 1024, 15), (15109, 1024, 14), (15109, 128, 118), (63, 64, 0)]
-)
-def test_a_gpu_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, units: int) -> None:
-    assert advertised_units(Gpu(0, "a", mib), unit) == units
 
 
 @pytest.mark.requirement("B9")
@@ -297,13 +239,115 @@ def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
     )
 
 
-def test_a_text_that_no_object_can_carry_is_refused_unread() -> None:
-    """Kubernetes bounds the annotations of an object to 256 KiB, and so whoever reads one reads no more."""
-    text = inventory_text(mode="x" * MOST_CHARACTERS)
-    for decode, error in (
-        (decode_inventory, InventoryError),
-        (decode_allocation, AllocationError),
-        (decode_reservation, ReservationError),
-    ):
-        with pytest.raises(error, match=f"characters, more than {MOST_CHARACTERS}"):
-            decode(text)
+class Said(msgspec.Struct, rename="camel", omit_defaults=True):
+    first_word: str = ""
+    content: msgspec.Raw = msgspec.Raw()
+
+
+class SaidError(ValueError):
+    """The text is none."""
+
+
+def trusted(said: Said) -> Said:
+    if said.first_word == "no":
+        raise ValueError("it contradicts itself")
+    return said
+
+
+CODEC = VersionedCodec(Said, 3, SaidError, trusted)
+LONG = f'{{"version":3,"firstWord":"{"a" * MOST_CHARACTERS}"}}'
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (Said(), '{"version":3}'),
+        (Said("yes"), '{"version":3,"firstWord":"yes"}'),
+        (Said("yes", msgspec.Raw(b'{"a":[1]}')), '{"version":3,"firstWord":"yes","content":{"a":[1]}}'),
+    ],
+)
+def test_a_text_begins_with_its_version(said: Said, text: str) -> None:
+    assert CODEC.encode(said) == text
+    assert CODEC.decode(text) == said
+    assert CODEC.decode(text.encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ('{"version":4}', "version 4 is not known; this gputile reads version 3"),
+        ('{"version":3,"firstWord":"no"}', "it contradicts itself"),
+        (LONG, f"it has {len(LONG)} characters, more than {MOST_CHARACTERS}"),
+    ],
+)
+def test_a_text_that_is_refused_names_the_rule(text: str, rule: str) -> None:
+    with pytest.raises(SaidError) as refused:
+        CODEC.decode(text)
+    assert str(refused.value) == rule
+
+
+def test_a_file_may_be_longer_than_an_annotation() -> None:
+    assert VersionedCodec(Said, 3, SaidError, trusted, most=None).decode(LONG).first_word == "a" * MOST_CHARACTERS
+
+
+GPUS = [
+    Gpu(0, "a", 15360, "Tesla T4"),
+    Gpu(1, "b", 15109, "Tesla T4"),
+    Gpu(2, "c", 15360, "Tesla T4", healthy=False),
+]
+
+
+@pytest.mark.requirement("T1", "V1", "U1", "U2")
+@pytest.mark.parametrize(
+    ("mode", "unit", "memory", "core", "topology", "whole"),
+    [
+        (Mode.EXCLUSIVE, 1024, 0, 0, 0, 2),
+        (Mode.CGPU, 1024, 15 + 14, 0, 0, 0),
+        (Mode.SHARE, 128, 120 + 118, 0, 0, 0),
+        (Mode.MPS, 20000, 0, 0, 0, 0),
+        (Mode.CORE_MEM, 1024, 15 + 14, 200, 0, 0),
+        (Mode.TOPOLOGY, 1024, 0, 0, 2, 0),
+    ],
+)
+def test_resources_of_a_mode(mode: Mode, unit: int, memory: int, core: int, topology: int, whole: int) -> None:
+    assert resources_for_mode(mode, GPUS, unit) == {
+        "aliyun.com/gpu-mem": memory,
+        "aliyun.com/gpu-core.percentage": core,
+        "aliyun.com/gpu": topology,
+        "nvidia.com/gpu": whole,
+    }
+
+
+def test_capacity_counts_unhealthy_gpus_too() -> None:
+    assert resources_for_mode(Mode.CORE_MEM, GPUS, 1024, count_unhealthy=True) == {
+        "aliyun.com/gpu-mem": 44,
+        "aliyun.com/gpu-core.percentage": 300,
+        "aliyun.com/gpu": 0,
+        "nvidia.com/gpu": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        ("Tesla V100-SXM2-32GB", "Tesla-V100-SXM2-32GB"),
+        (" NVIDIA RTX 6000 (Ada) ", "NVIDIA-RTX-6000--Ada"),
+        ("x" * 62 + " y", "x" * 62),
+        ("", ""),
+    ],
+)
+def test_model_label_value(model: str, value: str) -> None:
+    assert model_label_value(model) == value
+
+
+def test_labels_are_true_of_every_gpu() -> None:
+    assert model_labels(GPUS) == {
+        "aliyun.accelerator/nvidia_count": "3",
+        "aliyun.accelerator/nvidia_name": "Tesla-T4",
+        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",
+    }
+    assert model_labels([]) == {}
+    assert model_labels([Gpu(0, "a", 1024)]) == {
+        "aliyun.accelerator/nvidia_count": "1",
+        "aliyun.accelerator/nvidia_mem": "1024MiB",
+    }

@@ -156,11 +156,3 @@ def test_gpus_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> Non
             if sign.uuid == uuid:
                 alone = after(alone, [sign], now_s)
         assert together.conditions.get(uuid) == alone.conditions.get(uuid)
-
-
-@given(HISTORIES)
-def test_a_gpu_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
-    harmless: list[tuple[float, Sign]] = [
-        (pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and sign.trouble is None
-    ]
-    assert played(harmless)[0].reasons == {}

@@ -93,18 +93,6 @@ def test_whole_gpus_are_never_on_two_running_containers_l3(containers: tuple[Con
         assert len(running) == len(set(running)) == sum(part.gpus for part in moment)
 
 
-@pytest.mark.requirement("L3")
-def test_two_containers_with_2_and_3_gpus_get_five_distinct_l3() -> None:
-    request = parse_request(
-        pod("p", *(container(name, asks={"alpha.kubernetes.io/nvidia-gpu": n}) for name, n in (("a", 2), ("b", 3)))),
-        1024,
-    )
-    assert request is not None
-    allocation = allocate(request, tuple(Chosen(Gpu(i, f"u{i}", 1000)) for i in range(5)), "default", 0)
-    assert [s.uuid for s in allocation.containers["a"]] == ["u0", "u1"]
-    assert [s.uuid for s in allocation.containers["b"]] == ["u2", "u3", "u4"]
-
-
 def test_a_pods_own_manifest_goes_by_the_same_arithmetic() -> None:
     asking = pod(
         "p",

@@ -4,13 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
-from gputile.core.devices.inventory import MOST_GPUS
-from gputile.core.devices.node_type import NodeType, is_placeholder, node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule, is_placeholder, node_types_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import ledger_of, pod, request_of
@@ -93,10 +90,6 @@ def test_there_are_no_types_where_it_is_switched_off() -> None:
 def test_a_node_is_of_the_type_whose_label_it_has() -> None:
     kind, other = node_types_of(configured(described(label="pool=a"), described(label="pool=b")))
     assert (kind.has(kind.node("n")), other.has(kind.node("n"))) == (True, False)
-
-
-def test_as_many_gpus_may_be_described_as_a_node_can_have() -> None:
-    assert len(node_type(count=MOST_GPUS).gpus) == MOST_GPUS
 
 
 def test_only_who_names_the_scheduler_of_placeholders_is_one() -> None:

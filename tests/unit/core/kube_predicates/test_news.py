@@ -1,4 +1,4 @@
-"""Predicates that were told of every change answer as new ones would."""
+"""Predicates that were told of every change answer as new ones would, and all nodes at once as each alone."""
 
 import sys
 from collections.abc import Sequence
@@ -6,16 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates import predicates as module
+from gputile.core.kube_predicates.node_answers import MOST_RESOURCES, SpareAmounts
+from gputile.core.kube_predicates.pod_requests import PODS as POD_COUNT
+from gputile.core.kube_predicates.pod_requests import TOO_MANY_PODS, insufficient, lacks
 from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
 from gputile.core.placement.steps import at_once
-from tests.unit.tools.simulator.builders import node, pod
+from tests.unit.core.kube_predicates.builders import node, pod
 
-pytestmark = pytest.mark.requirement("M13")
+pytestmark = pytest.mark.requirement("M13", "C2")
 
 SPECS = (
     "{}",
@@ -107,15 +110,6 @@ def test_pods_that_were_asked_about_are_kept_in_bounds() -> None:
     assert 0 < referred(asked) <= module.MOST_QUESTIONS
 
 
-def test_changes_of_who_is_where_are_kept_in_bounds() -> None:
-    live = Predicates([a_node("n0", "a", 3)])
-    before = sys.getrefcount(PODS[0].metadata)
-    for _ in range(20_000):
-        live.place(PODS[0], "n0")
-        live.remove(PODS[0].metadata.uid)
-    assert sys.getrefcount(PODS[0].metadata) - before <= 2 * module.MOVES_KEPT
-
-
 def test_specs_that_were_judged_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ANSWERS", 3000)
     many = Predicates([a_node(f"n{i}", "a", 3) for i in range(100)])
@@ -123,3 +117,37 @@ def test_specs_that_were_judged_are_kept_in_bounds(monkeypatch: pytest.MonkeyPat
     for i in range(len(specs)):
         many.reasons(Pod(spec=specs[i]))
     assert 0 < referred(specs) <= 30
+
+
+amounts = st.one_of(st.integers(0, 4), st.sampled_from([2**62 - 1, 2**62, 2**62 + 1, 2**63, 2**80]))
+resources = st.dictionaries(st.sampled_from(["cpu", "memory", POD_COUNT, "example.com/fpga"]), amounts)
+all_nodes = st.lists(st.tuples(resources, resources), min_size=1, max_size=4)
+
+
+@given(all_nodes, all_nodes, resources)
+@example([({POD_COUNT: 1, "cpu": 2**63}, {})], [], {"cpu": 2**62 - 1})
+@example([({POD_COUNT: 1, "cpu": 2**80}, {"cpu": 2**80 - 1})], [], {"cpu": 2})
+def test_all_nodes_at_once_answer_as_each_alone(
+    at_first: list[tuple[dict[str, int], dict[str, int]]],
+    later: list[tuple[dict[str, int], dict[str, int]]],
+    asked: dict[str, int],
+) -> None:
+    needs = {name: amount for name, amount in asked.items() if amount}
+    spare = SpareAmounts(at_first)
+    spare.first_lacking([(POD_COUNT, 1), *needs.items()])
+    for row, (allocatable, used) in enumerate(later[: len(at_first)]):
+        spare.update(row, allocatable, used)
+    found = spare.first_lacking([(POD_COUNT, 1), *needs.items()])
+    now = later[: len(at_first)] + at_first[len(later) :]
+    if found is None:
+        assert max(needs.values()) >= 2**62
+        return
+    refusals = [TOO_MANY_PODS, *map(lacks, needs)]
+    said = [None if first < 0 else refusals[first] for first in found.tolist()]
+    assert said == [insufficient(needs, used, allocatable) for allocatable, used in now]
+
+
+def test_pods_that_name_ever_other_resources_make_no_array_each() -> None:
+    spare = SpareAmounts([({POD_COUNT: 110}, {})])
+    answers = [spare.first_lacking([(f"example.com/r{i}", 1)]) for i in range(2 * MOST_RESOURCES)]
+    assert [answer is None for answer in answers] == [False] * MOST_RESOURCES + [True] * MOST_RESOURCES

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod, PodSpec, PodStatus
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable, host_request, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import plan_gang
-from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.calls import calls
 from tests.corebuilders import gpu_node, ledger_of
-from tests.unit.core.kube_predicates.words import all_said
+from tests.unit.core.kube_predicates.builders import all_said
 
 GIB = 2**30
 
@@ -166,41 +160,6 @@ def test_a_manifest_takes_what_it_takes_once_it_is_stored(
             total = as_stored["requests"].get(name, total)
         factor = 1000 if name == "cpu" else 1
         assert as_written.get(name, 0) == factor * (total + overhead.get(name, 0))
-
-
-@pytest.mark.requirement("M13")
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"overhead": {"cpu": "2"}}, {"resources": {"requests": {"cpu": "3"}}}],
-    ids=["alone", "over", "whole"],
-)
-def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict[str, Any]) -> None:
-    """Three pods of 3 CPU do not start on two nodes of 4, whatever field says that it is 3."""
-    cpu = "1" if fields else "3"
-    nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
-    pods = [member(f"p{i}", cpu, fields) for i in range(3)]
-    engine = PlacementEngine(
-        ledger_of(*nodes, configuration=Configuration(admission=AdmissionConfiguration(gangs=True)))
-    )
-    members = [GangCandidate(each, engine.request(each)) for each in pods]
-    plan = at_once(plan_gang(members, 3, engine, Predicates(nodes), 1))
-    assert not plan.fits
-
-
-def member(name: str, cpu: str, fields: dict[str, Any]) -> Pod:
-    resources = {"limits": {"aliyun.com/gpu-mem": "3"}, "requests": {"cpu": cpu}}
-    return msgspec.convert(
-        {
-            "metadata": {
-                "name": name,
-                "namespace": "a",
-                "uid": name,
-                "labels": {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"},
-            },
-            "spec": {"containers": [{"name": "c", "resources": resources}], **fields},
-        },
-        Pod,
-    )
 
 
 INFEASIBLE = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}

@@ -31,11 +31,11 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import MOST_CPU, MOST_HOST_MIB
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.watching.decoding import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
-from tests.corebuilders import allocation_text, gpu_node, pod, request_of, share
+from gputile.kube.objects import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
+from tests.corebuilders import gpu_node, pod, request_of
 from tests.stateful.ledgercheck import image
 
 GOOD = gpu_node("good", mode="core_mem", sizes=[8192] * 2, allocatable={"cpu": "8", "pods": "110"})
@@ -242,41 +242,3 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
             assert isinstance(deleted, Deleted)
             feed.pods(deleted)
         assert (image(ledger), ledger.node_arrays.cpu.tolist()) == (before, cpu)
-
-
-@pytest.mark.requirement("B1")
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("cpu", ["9223372036854776", "9E", "1e40"])
-def test_a_node_with_more_cpu_than_can_be_counted_has_much(placement: Any, cpu: str) -> None:
-    """The nodes after it in a list are taken in, and it is served too."""
-    ledger = Ledger(Configuration(placement=placement))
-    bad = gpu_node("bad", mode="core_mem", sizes=[8192], allocatable={"cpu": cpu})
-    Informer(ledger, lambda _: None).nodes(Replaced([bad, GOOD]))
-    assert ledger.node_arrays.cpu[ledger.row_of["bad"]] == MOST_CPU
-    names = ["bad", "good"]
-    assert PlacementEngine(ledger).filter(request_of(pod(mem=2, core=20)), names).feasible == names
-
-
-@pytest.mark.requirement("B1")
-@pytest.mark.parametrize("limits", [{"cpu": "9E"}, {"mem": 1, "cpu": "9E"}])
-def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: dict[str, Any]) -> None:
-    """Its node has no CPU left in the eyes of packing, and all of it again when the pod is gone."""
-    ledger = Ledger(Configuration(placement="packing"))
-    feed = Informer(ledger, lambda _: None)
-    feed.nodes(Replaced([GOOD]))
-    cpu = ledger.node_arrays.cpu[ledger.row_of["good"]]
-    bound = pod("huge", node="good", annotations={ALLOCATION_ANNOTATION: allocation_text(share("GPU-good-0", 1024))})
-    bound.spec.containers = pod("", asks=limits).spec.containers
-    feed.pods(Applied(bound))
-    assert ledger.node_arrays.cpu[ledger.row_of["good"]] == cpu - MOST_CPU
-    feed.pods(Deleted(bound))
-    assert ledger.node_arrays.cpu[ledger.row_of["good"]] == cpu
-
-
-@pytest.mark.requirement("M8")
-def test_compute_that_no_gpu_can_have_breaks_a_rule() -> None:
-    """100 per GPU of the node; no patience would help who asks for more."""
-    for core in ("9223372036854775805", "105"):
-        with pytest.raises(RequestError, match=rf"asks for {core} percent of one GPU"):
-            parse_request(pod(mem=1, core=core), 1024)
-    assert request_of(pod(mem=2, core=200, count=2)).shape.percent == 100

@@ -16,10 +16,17 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
-from gputile.core.placement.packing.array_scores import PackingState, build, remnants, scores
-from gputile.core.placement.packing.demand import generic
-from gputile.core.placement.packing.prices import WHOLE_GPU, prices
-from gputile.core.placement.packing.scoring import PodDemand, score, thousandths, usable_cpu
+from gputile.core.placement.packing_scores import (
+    PackingState,
+    PodDemand,
+    build,
+    remnants,
+    score,
+    scores,
+    usable_cpu,
+)
+from gputile.core.placement.prices import WHOLE_GPU, prices, thousandths
+from gputile.core.scheduling.demand import generic
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of
 from tests.unit.core.placement.strategies import ledgers, requests
 

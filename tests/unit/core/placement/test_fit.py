@@ -9,7 +9,7 @@ from gputile.api.core import Node, Pod
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule
+from gputile.core.placement.fit_refusal import FitRefusal, FitRule, grouped
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
@@ -270,3 +270,23 @@ def test_a_gpu_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> 
     book(ledger, "b1", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
     assert refused("b") == "GPU 1 holds 2 pods, the most that a GPU may hold here (2)"
     assert refused("b", 3) == "it has 2 GPUs; the pod needs 3"
+
+
+SAID = [("a", "full"), ("b", "small"), ("c", "full"), ("d", "full"), ("e", "full")]
+
+
+@pytest.mark.requirement("B4")
+def test_equal_reasons_are_one_text() -> None:
+    assert grouped(SAID, 5, 10) == ["4 nodes (a, c, d, ...): full", "b: small"]
+
+
+@pytest.mark.requirement("B4")
+def test_the_same_nodes_in_another_order_are_the_same_text() -> None:
+    assert grouped([("b", "full"), ("d", "full"), ("c", "full"), ("a", "full")], 4, 10) == [
+        "4 nodes (a, b, c, ...): full"
+    ]
+
+
+@pytest.mark.requirement("B4")
+def test_what_is_left_out_is_counted() -> None:
+    assert grouped(SAID, 9, 1) == ["4 nodes (a, c, d, ...): full", "and 5 more"]

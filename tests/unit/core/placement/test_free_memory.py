@@ -89,13 +89,6 @@ def test_nothing_is_free_on_nodes_that_take_no_pods(spec: NodeSpec, status: Node
     assert (found.free, found.largest_hole, found.free_gpus) == (16 * GIB, 16 * GIB, 1)
 
 
-def test_whole_gpus_are_used_where_nothing_is_booked() -> None:
-    ledger = ledger_of(gpu_node("n", mode="default", sizes=[16 * GIB] * 2))
-    book(ledger, "a", "n", share("GPU-n-0", 16 * GIB), whole=True)
-    found = summed(ledger)
-    assert (found.booked, found.free, found.free_gpus, found.fragmentation) == (16 * GIB, 16 * GIB, 1, 0)
-
-
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 15)), max_size=20))
 def test_the_ratio_is_a_part_of_what_is_free(bookings: list[tuple[int, int]]) -> None:
     ledger = ledger_of(*(gpu_node(name, mode="cgpu", sizes=[15 * GIB] * 4) for name in ("a", "b")))

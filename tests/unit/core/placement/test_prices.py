@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.core.placement.packing.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
+from gputile.core.placement.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
 from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")

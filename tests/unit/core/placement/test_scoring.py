@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.packing.prices import Demand, prices
-from gputile.core.placement.packing.scoring import (
+from gputile.core.placement.choose import packing_key
+from gputile.core.placement.packing_scores import (
     PodDemand,
     ScoringContext,
     allowed,
     score,
     scoring_context,
-    thousandths,
     usable_cpu,
 )
-from gputile.core.placement.policies import packing
+from gputile.core.placement.prices import Demand, prices, thousandths
 from tests.corebuilders import gpu_node, ledger_of
 from tests.examples import examples
 
@@ -68,7 +67,7 @@ def gpu_of(context: ScoringContext, free: list[int], milli: int) -> int:
         replace(gpu, total=1000, used=1000 - left) for gpu, left in zip(node.gpus, free, strict=True) if left >= milli
     ]
     shape = Shape(RequestKind.SHARED, 1, milli)
-    return min(gpus, key=lambda gpu: packing.gpu_key(node, gpu, shape, context.prices.value)).gpu.index
+    return min(gpus, key=lambda gpu: packing_key(node, gpu, shape, context.prices.value)).gpu.index
 
 
 def best(

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
-from gputile.core.devices.node_type import node_types_of
-from gputile.core.devices.node_type_refusal import NodeTypeRefusal, NodeTypeRule, worded
+from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -86,14 +85,6 @@ def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
     assert planned(sizes(20), small, large).counts == {"pool=large": 1}
     barred = {("p0", "pool=small"): NodeTypeRefusal(NodeTypeRule.PAUSED)}
     assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
-
-
-def test_a_pod_that_selects_another_type_brings_none_of_the_first() -> None:
-    selecting = tolerant(pod("p", mem=1), nodeSelector={"pool": "b"})
-    found = planned(
-        [GangCandidate(selecting, request_of(selecting))], described(label="pool=a"), described(label="pool=b")
-    )
-    assert found.counts == {"pool=b": 1}
 
 
 def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:

@@ -6,7 +6,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.node_access import kept_off, takes_now
+from gputile.core.scheduling.pod_filter import kept_off, takes_now
 from tests.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B5")

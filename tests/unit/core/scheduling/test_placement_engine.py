@@ -1,5 +1,6 @@
 """Filter, rank and decide: the answers that a scheduler gets."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -7,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.well_known import Placement
-from gputile.core.devices.request import Request
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import MEMORY_UNIT_ANNOTATION, Placement
+from gputile.core.devices.request import Request, parse_request
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import FEW_GPUS
-from gputile.core.placement import vectorized
+from gputile.core.placement import packing_scores, vectorized
 from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
-from gputile.core.placement.packing import array_scores
 from gputile.core.placement.vectorized import UNFIT
+from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
+from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, KeptFullness, PlacementEngine
 from tests.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
@@ -194,17 +196,6 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
     assert decision.text() == "GPU 0 (2048 MiB, 10 % of compute)"
 
 
-@pytest.mark.requirement("M1")
-def test_whole_gpus_are_given_with_all_they_have_m1() -> None:
-    ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], unhealthy=[0]))
-    decision = PlacementEngine(ledger).decide(request_of(pod(asks={"nvidia.com/gpu": 2})), "n", 0)
-    assert isinstance(decision, Decision)
-    assert decision.allocation is not None
-    assert decision.allocation.whole
-    assert [(s.index, s.mib, s.percent) for s in decision.allocation.gpus] == [(1, 8192, 100), (2, 4096, 100)]
-    assert decision.text() == "GPU 1, GPU 2"
-
-
 @pytest.mark.requirement("G6")
 def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
     node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
@@ -256,7 +247,7 @@ def test_a_node_of_many_gpus_leaves_the_scores_of_all_nodes_as_they_are(
         arrays, group = ledger.node_arrays, ledger.group_number(request.shape.trust_group)
         rows = slice(0, arrays.rows)
         if engine.packing_state is not None:
-            wanted = array_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
+            wanted = packing_scores.scores(arrays, request.shape, request.host, group, rows, engine.packing_state)
         else:
             full = vectorized.fullness(arrays, request.shape, group, rows)
             wanted = vectorized.scores(arrays, full, rows, request.host, emptier=False)
@@ -272,15 +263,66 @@ def test_a_node_of_many_gpus_widens_the_arrays_of_no_other() -> None:
     assert few.used.base is not None, "it is no copy: what is booked counts"
 
 
-@pytest.mark.requirement("M9")
-def test_the_clusters_policy_decides_between_nodes_m9() -> None:
-    for placement, best in (("binpack", "full"), ("spread", "bare")):
-        ledger = ledger_of(
-            *(gpu_node(name, mode="cgpu") for name in ("bare", "full")),
-            configuration=Configuration(placement=placement),  # type: ignore[arg-type]
-        )
-        book(ledger, "h", "full", share("GPU-full-0", 4096))
-        ranks = dict(
-            zip(("bare", "full"), PlacementEngine(ledger).rank(request_of(pod(mem=1)), ("bare", "full")), strict=True)
-        )
-        assert max(ranks, key=lambda name: ranks[name]) == best
+def test_few_shapes_are_kept() -> None:
+    """Each has three numbers for each node."""
+    kept = KeptFullness(ledger_of(gpu_node("n")))
+    asked = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in range(placement_engine.MOST_SHAPES + 1)]
+    again = [kept.of(request_of(pod(asks={"mem": i + 1})).shape) for i in reversed(range(len(asked)))]
+    assert [one is other for one, other in zip(asked, reversed(again), strict=True)] == [False] + [True] * (
+        len(asked) - 1
+    )
+
+
+MEMORY_UNITS = st.sampled_from([64, 100, 128, 512, 1000, 1024, 2048])
+
+
+def stamped(units: int, unit_mib: int, gpus: int = 1) -> Pod:
+    return pod(mem=units, count=gpus, annotations={MEMORY_UNIT_ANNOTATION: str(unit_mib)})
+
+
+def placed(asking: Pod, configured_mib: int, *nodes: Node) -> Decision | str:
+    """Return the decision, or what kube-scheduler is told of the first node."""
+    configuration = Configuration(gpu_memory_unit=f"{configured_mib}MiB")
+    engine = PlacementEngine(ledger_of(*nodes, configuration=configuration))
+    request = parse_request(asking, configuration.unit_mib)
+    assert request is not None
+    name = nodes[0].metadata.name
+    found = engine.filter(request, [name])
+    if not found.feasible:
+        assert not found.refused, "nobody's leaving would help: nothing is preempted for it"
+        return found.unresolvable[name]
+    decision = engine.decide(request, name, 1)
+    assert isinstance(decision, Decision)
+    return decision
+
+
+@pytest.mark.requirement("U5", "U9", "M12")
+def test_it_waits_and_is_told_what_to_ask_for_instead() -> None:
+    node = gpu_node(mode="cgpu", unit_mib=128)
+    assert placed(stamped(4, 1024), 128, node) == (
+        "n: its memory unit is 128 MiB; the pod counts in the 1024 MiB that were in force when it was created: "
+        "create it anew, and ask 32 units for its 4096 MiB"
+    )
+    anew = placed(stamped(32, 128), 128, node)
+    assert isinstance(anew, Decision)
+    assert anew.allocation is not None
+    assert [share.mib for share in anew.allocation.gpus] == [4096]
+
+
+@pytest.mark.requirement("U5", "U9", "M12")
+@given(units=st.integers(1, 12), gpus=st.integers(1, 3), before=MEMORY_UNITS, after=MEMORY_UNITS)
+def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, before: int, after: int) -> None:
+    node = gpu_node(mode="cgpu", sizes=[2**20] * 3, unit_mib=after)
+    told = placed(stamped(units * gpus, before, gpus), after, node)
+    if before == after:
+        assert isinstance(told, Decision)
+        return
+    assert isinstance(told, str)
+    said = re.search(r"ask (\d+) units for its (\d+) MiB", told)
+    assert said is not None
+    number, mib = int(said[1]), int(said[2])
+    assert mib == units * gpus * before
+    anew = placed(stamped(number, after, gpus), after, node)
+    assert isinstance(anew, Decision)
+    assert anew.allocation is not None
+    assert all(units * before <= each.mib < units * before + after for each in anew.allocation.gpus)

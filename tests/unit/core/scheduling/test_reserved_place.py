@@ -1,4 +1,4 @@
-"""Places that gangs' plans keep: who may take them, and when."""
+"""What is decided about a pod that is to be bound: by its request, or by the place that a plan keeps for it."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,22 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, RESERVATION_ANNOTATION, WHOLE_GPU
-from gputile.core.devices.allocation import Allocation
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    RESERVATION_ANNOTATION,
+    WHOLE_GPU,
+)
+from gputile.core.devices.allocation import Allocation, decode_allocation
+from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import (
     Reservation,
-    ReservationError,
-    decode_reservation,
     encode_reservation,
     reservation_of,
 )
 from gputile.core.ledger.events import (
     Assumed,
-    Confirmed,
     Forgotten,
     NodeApplied,
     PodApplied,
@@ -28,14 +32,22 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
-from gputile.core.scheduling.assume import decide_pod
+from gputile.core.scheduling.assume import (
+    AlreadyBound,
+    BindRefusal,
+    BindTime,
+    BindVerdict,
+    BoundElsewhere,
+    WaitsForPod,
+    assume_pod,
+    decide_pod,
+)
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal
-from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
-from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
-
-pytestmark = pytest.mark.requirement("M13", "B5")
+from gputile.core.scheduling.pod_binding import PodBinding
+from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
+from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
+from tests.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
@@ -82,6 +94,7 @@ def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     return why.text if why is not None else ""
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     ledger = ledger_with()
     assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
@@ -89,20 +102,7 @@ def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     assert isinstance(claimed(ledger, pod("alone", mem=1)), Decision)
 
 
-def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
-    """All or nothing, whatever the controller had written when it died."""
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first)
-    assert problem(ledger, first, 0) == "gang g: 1 of the 2 places of its plan are kept so far"
-    ledger.apply(PodApplied(second))
-    decision = claimed(ledger, first)
-    assert isinstance(decision, Decision)
-    assert [each.gpu.index for each in decision.gpus] == [0]
-    assert decision.allocation is not None
-    assert decision.allocation.assumed_ns == 5
-    assert isinstance(claimed(ledger, second, "other"), ReservationRefusal)
-
-
+@pytest.mark.requirement("M13", "B5")
 @pytest.mark.parametrize(("replicas", "starts"), [(4, True), (2, True), (0, False)])
 def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool) -> None:
     """A whole GPU that pods have in turns has room for as many of them as there are turns."""
@@ -121,6 +121,7 @@ def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool
     assert isinstance(claimed(ledger, held[0]), Decision) == starts
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     """Else it would begin a plan of which a place is missing, and the others could follow it."""
     first, second = holding(member("a"), 0), holding(member("b"), 1)
@@ -132,6 +133,7 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     assert isinstance(claimed(ledger, stripped), Decision)
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_held_gpu_is_not_given_to_others() -> None:
     held = holding(member("a"), 0)
     ledger = ledger_with(held, sizes=(GIB15,))
@@ -145,6 +147,7 @@ def test_a_held_gpu_is_not_given_to_others() -> None:
     assert ledger.booking("a") is None, "what has ended does not begin again"
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
     """A clock was ahead while a search looked at the cluster without it, and is set right after."""
     ledger = ledger_with(holding(member("a"), 0))
@@ -158,36 +161,7 @@ def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
     assert ledger.booking("a") == kept
 
 
-@pytest.mark.parametrize("loser", ["a", "b"])
-def test_a_plan_that_lost_a_gpu_to_somebody_else_starts_nobody(loser: str) -> None:
-    """The controller planned on an older view: the extender had given the GPU away meanwhile."""
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first, second)
-    book(ledger, "thief", "n", share(f"GPU-n-{'ab'.index(loser)}", 6 * 1024))
-    for each in (first, second):
-        assert "was taken by others" in problem(ledger, each, 0)
-        assert isinstance(claimed(ledger, each), ReservationRefusal)
-
-
-def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -> None:
-    first, second = holding(member("a"), 0), holding(member("b"), 1)
-    ledger = ledger_with(first, second)
-    decision = claimed(ledger, first)
-    assert isinstance(decision, Decision)
-    booking = decision.booking(first, request_of(first), 1.0)
-    assert booking is not None
-    ledger.apply(Assumed(booking))
-    assert problem(ledger, second, 0) == "", "it may be offered its node"
-    refused = claimed(ledger, second)
-    assert isinstance(refused, ReservationRefusal), "the API server may refuse the first one yet"
-    assert refused.text == "pod default/a of its gang is bound first, and is not yet"
-    ledger.apply(Confirmed("a"))
-    assert isinstance(claimed(ledger, second), Decision)
-    ledger.apply(PodApplied(bound(first, decision)))
-    assert isinstance(claimed(ledger, second), Decision)
-    assert ledger.node_arrays.used[0, :2].tolist() == [10240, 10240]
-
-
+@pytest.mark.requirement("M13", "B5")
 def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first, second)
@@ -203,6 +177,7 @@ def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     assert ledger.booking("a") == before
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -> None:
     ledger = ledger_with(
         holding(member("a", 1), 0, units=1), holding(member("b"), 1), holding(member("c", 5), 1, units=5)
@@ -227,6 +202,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     assert reserved_node(ledger, holding(member("a"), 0), 0) is None
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
     held = holding(member("a", size=1), 0, size=1)
     for change, text in (
@@ -268,6 +244,7 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     assert isinstance(claimed(ledger, lying), ReservationRefusal)
 
 
+@pytest.mark.requirement("M13", "B5")
 def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     asking = member("a", size=1)
     hold = Reservation("g/1", 0, 1, "foreign", LATER)
@@ -279,19 +256,98 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version":9}', '{"version":1,"plan":"","size":1,"node":"n","expires_ns":1}', "\ud800"]
-)
-def test_a_hold_that_cannot_be_read_is_none(text: str) -> None:
-    with pytest.raises(ReservationError):
-        decode_reservation(text)
-    asking = pod("a", mem=1, annotations={RESERVATION_ANNOTATION: text})
-    assert reservation_of(asking) is None
-    assert ledger_with(asking).booking("a") is None
+NOW = BindTime(unix_ns=5, monotonic=7.0)
 
 
-def test_a_hold_is_read_as_it_was_written() -> None:
-    shares = (share("GPU-n-0", 1024, 5),)
-    allocation = Allocation(shares, {"main": shares}, 1024, mode="core_mem")
-    hold = Reservation("g/1", 3, 4, "n", 7, allocation)
-    assert decode_reservation(encode_reservation(hold)) == hold
+def verdict_on(ledger: Ledger, asking: Pod, node: str = "n", *, wait: bool = True) -> BindVerdict:
+    return assume_pod(PlacementEngine(ledger), asking, node, NOW, wait=wait)
+
+
+def binding_on(ledger: Ledger, asking: Pod) -> PodBinding:
+    verdict = verdict_on(ledger, asking)
+    assert isinstance(verdict, PodBinding)
+    return verdict
+
+
+def share_node() -> Ledger:
+    return ledger_of(gpu_node(mode="cgpu", sizes=(GIB15, GIB15)), configuration=GANGS)
+
+
+@pytest.mark.requirement("U1")
+def test_an_ordinary_pod_gets_gpus_that_are_booked_by_then() -> None:
+    ledger = share_node()
+    binding = binding_on(ledger, pod("p", mem=4))
+    booking = ledger.booking("p")
+    assert booking is not None
+    assert booking.allocation is not None
+    assert binding.gpus == "GPU 0 (4096 MiB)"
+    written = binding.body.metadata.annotations[ALLOCATION_ANNOTATION]
+    assert (decode_allocation(written), booking.assumed_at) == (booking.allocation, 7.0)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_bound_without_a_booking() -> None:
+    ledger = share_node()
+    binding = binding_on(ledger, pod("p", container()))
+    assert (binding.node, binding.body.metadata.annotations, binding.gpus) == ("n", {}, "")
+    assert ledger.booking("p") is None
+
+
+def test_a_refusal_says_why_and_books_nothing() -> None:
+    ledger = share_node()
+    invalid = verdict_on(ledger, pod("p", core=7))
+    assert isinstance(invalid, BindRefusal)
+    assert isinstance(invalid.why, RequestError)
+    assert invalid.text.startswith("spec.containers[main].resources.limits: ")
+    too_large = verdict_on(ledger, pod("p", mem=99))
+    assert isinstance(too_large, BindRefusal)
+    assert isinstance(too_large.why, FitRefusal)
+    why = "node n: its largest GPU has 15 units of 1024 MiB; the pod needs 99 on one GPU"
+    assert (too_large.text, ledger.booking("p")) == (why, None)
+
+
+def test_a_pod_is_bound_once() -> None:
+    ledger = share_node()
+    verdict_on(ledger, pod("p", mem=4))
+    assert verdict_on(ledger, pod("p", mem=4)) == AlreadyBound()
+    elsewhere = verdict_on(ledger, pod("p", mem=4), "m")
+    assert elsewhere == BindRefusal("m", BoundElsewhere("default/p", "n"))
+    assert elsewhere.text == "pod default/p has GPUs of node n already"
+
+
+@pytest.mark.requirement("M13")
+def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
+    ledger, first, second = share_node(), holding(member("a"), 0), holding(member("b"), 1)
+    ledger.apply(PodApplied(first))
+    ledger.apply(PodApplied(second))
+    assert verdict_on(ledger, second) == WaitsForPod("default/a")
+    told = verdict_on(ledger, second, wait=False)
+    assert told == BindRefusal("n", ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod="default/a"))
+    assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
+    binding = binding_on(ledger, first)
+    assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10240 MiB)")
+
+
+def test_a_pod_is_ordinary_without_booking_gang_and_reservation() -> None:
+    ledger, first = share_node(), holding(member("a"), 0)
+    unlabelled = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
+    assert [is_ordinary(ledger, each) for each in (pod("a", mem=4), member("a"), unlabelled)] == [True, False, False]
+    without_gangs = ledger_of(gpu_node(mode="cgpu"))
+    assert is_ordinary(without_gangs, member("a"))
+    verdict_on(without_gangs, member("a"))
+    assert not is_ordinary(without_gangs, member("a"))
+
+
+@pytest.mark.requirement("B1")
+def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
+    ledger, asking = share_node(), pod("p", mem=4)
+    binding = binding_on(ledger, asking)
+    bound = pod("p", mem=4, node="n", annotations=binding.body.metadata.annotations)
+    assert binding.is_executed(bound)
+    assert not binding.is_executed(pod("p", mem=4, node="elsewhere", annotations=bound.metadata.annotations))
+    reading = binding.begin_reading()
+    ledger.apply(PodApplied(bound))
+    by_watch = ledger.booking("p")
+    reading.apply(pod("p", mem=4, node="elsewhere"), 9.0)
+    assert ledger.booking("p") is by_watch
+    binding.begin_reading().apply(None, 9.0)
+    assert ledger.booking("p") is None

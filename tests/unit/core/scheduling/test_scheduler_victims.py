@@ -1,7 +1,6 @@
-"""Victims: enough, of lower priority, and no more than need to leave."""
+"""Victims of kube-scheduler: enough, of lower priority, and no more than need to leave; what pods say of it."""
 
 import sys
-from itertools import combinations
 from types import FrameType
 from typing import Any
 
@@ -10,21 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.core import Container, ContainerPort, Pod
+from gputile.api.core import Container, ContainerPort, Pod, PodCondition
 from gputile.api.disks import ClaimSource, DiskVolume, NamedSource
+from gputile.api.well_known import DELETION_COST_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
-from gputile.core.scheduling.interchange import Interchange
+from gputile.core.scheduling.eviction_facts import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.scheduler_victims import victims
+from gputile.core.scheduling.scheduler_victims import Interchange, victims
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
 from tests.examples import examples
 
 GIB = 1024
-held_pods = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 3)), max_size=6)
 
 
 def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
@@ -34,44 +32,6 @@ def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
         allocation = Allocation((share(f"GPU-n-{gpu}", gib * GIB),), {}, 1024)
         ledger.apply(Assumed(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority, assumed_at=0.0)))
     return PlacementEngine(ledger)
-
-
-@pytest.mark.requirement("B5")
-@given(held_pods, st.integers(1, 15), st.sets(st.integers(0, 5).map(str), max_size=2))
-def test_victims_are_enough_lower_and_none_to_spare_b5(
-    pods: list[tuple[int, int, int]], units: int, proposed: set[str]
-) -> None:
-    engine, request = placer_with(pods), request_of(pod(mem=units))
-
-    def fits(gone: frozenset[str]) -> bool:
-        return isinstance(engine.decide(request, "n", 0, gone), Decision)
-
-    before = [booking.uid for booking in engine.ledger.bookings()]
-    leaving = victims(engine, request, "n", proposed, 2)
-    lower = {str(i) for i, (_, _, priority) in enumerate(pods) if priority < 2}
-    if leaving is None:
-        assert not any(
-            fits(frozenset(some) | proposed) for n in range(len(lower) + 1) for some in combinations(sorted(lower), n)
-        )
-    else:
-        assert proposed <= leaving
-        assert leaving - proposed <= lower
-        assert fits(leaving)
-        assert not any(fits(leaving - {uid}) for uid in leaving - proposed)
-    assert [booking.uid for booking in engine.ledger.bookings()] == before
-
-
-@pytest.mark.requirement("B5")
-def test_a_gpu_that_others_leave_is_emptied_before_another_b5() -> None:
-    """kube-scheduler counts units of the node: what it proposes may be on two GPUs, and then one more is enough."""
-    engine = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
-    assert victims(engine, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
-
-
-def test_the_lowest_priorities_leave_first() -> None:
-    engine = placer_with([(0, 15, 1), (1, 15, 0)])
-    assert victims(engine, request_of(pod(mem=8)), "n", [], 5) == frozenset({"1"})
-    assert victims(engine, request_of(pod(mem=8)), "n", [], 0) is None
 
 
 def by_looking_at_the_node_each_time(
@@ -293,3 +253,31 @@ def test_what_leaves_is_enough_for_kube_scheduler_too_b5(
     assert sum(memory[int(uid)] or 0 for uid in found) >= sum(memory[int(uid)] or 0 for uid in proposed)
     if {pods[int(uid)][2] for uid in before} <= {0}:
         assert len(found) <= len(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"), [("7", 7), ("-7", -7), ("", 0), ("1e3", 0), ("--1", 0), ("9" * 400, 0), ("9" * 10, 2**31 - 1)]
+)
+def test_the_cost_is_an_int32_or_0(text: str, cost: int) -> None:
+    assert eviction_facts(pod(mem=1, annotations={DELETION_COST_ANNOTATION: text})).cost == cost
+
+
+@given(st.text(max_size=30))
+def test_no_text_breaks_it(text: str) -> None:
+    said = pod(mem=1, annotations={DELETION_COST_ANNOTATION: text})
+    said.metadata.creation_timestamp = said.metadata.deletion_timestamp = text
+    assert abs(eviction_facts(said).cost) < 2**31
+
+
+def test_times_are_those_of_the_api_server() -> None:
+    bound = pod(mem=1, node="n")
+    bound.metadata.creation_timestamp = "1970-01-01T00:00:10Z"
+    assert eviction_facts(bound).started_at == 10
+    bound.status.conditions = (
+        PodCondition(type="PodScheduled", status="True", last_transition_time="1970-01-01T00:01:00Z"),
+    )
+    bound.metadata.deletion_timestamp = "1970-01-01T00:02:00Z"
+    facts = eviction_facts(bound)
+    assert (facts.started_at, facts.leaves_at, facts.grace_s) == (60, 120, DEFAULT_GRACE_S)
+    bound.spec.termination_grace_period_seconds = 10**9
+    assert eviction_facts(bound).grace_s == MOST_GRACE_S + 1

@@ -212,31 +212,6 @@ def test_no_other_victims_within_budgets_are_better(
         assert choice.loss[:1] >= best[:1]
 
 
-@pytest.mark.parametrize(
-    ("others", "gib"),
-    [([(0, 1, 0)] * 3, 4), ([(1, 3, 5)] * 5, 5), ([(0, 3, 5)], 5)],
-    ids=["beside", "on another GPU", "of a higher priority"],
-)
-def test_a_budget_that_is_used_up_leaves_others(others: list[tuple[int, int, int]], gib: int) -> None:
-    """Six pods of one app whose budget lets one go."""
-    cluster = Cluster([two_gpus()])
-    app = {f"x{i}" for i in range(6)}
-    for uid in sorted(app):
-        cluster.add(uid, "n", [0], 2)
-    for i, (gpu, size, priority) in enumerate(others):
-        cluster.add(f"y{i}", "n", [gpu], size, priority=priority)
-    for gpu in range(2):
-        held = sum(_mib(each)[0] for uid, each in cluster.pods.items() if uid in app) // GIB if gpu == 0 else 0
-        held += sum(size for on, size, _ in others if on == gpu)
-        if held < 15:
-            cluster.add(f"full{gpu}", "n", [gpu], 15 - held, priority=10)
-    rules = replace(cluster.rules(), budget=lambda uid: EvictionBudget("app", 1) if uid in app else None)
-    preemptor = Preemptor("high", request_of(pod("high", mem=gib)), 10, NOW_S)
-    choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
-    assert choice is not None
-    assert len(app.intersection(choice.evicted)) <= 1
-
-
 @given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2), st.integers(0, 3))
 def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
     held: list[tuple[str, int, int, int, int]], gib: int, count: int, allows: int
@@ -276,35 +251,6 @@ def test_nobody_leaves_a_gpu_that_another_victim_has_made_needless() -> None:
     assert choice is not None
     assert choice.evicted == ("both",)
     assert sorted(gpu.index for gpu in choice.gpus) == [1, 2]
-
-
-def test_four_gpus_of_which_none_has_room_free_one() -> None:
-    """Enough in sum is what kube-scheduler sees, and evicts nobody for."""
-    cluster = Cluster([gpu_node("n", mode="cgpu", sizes=[15 * GIB] * 4)])
-    for gpu in range(4):
-        cluster.add(f"p{gpu}", "n", [gpu], 10, age_s=1000 - gpu)
-    choice = cluster.choose(pod("high", mem=12))
-    assert choice is not None
-    assert choice.evicted == ("p3",), "the one that has run for the shortest time"
-    assert [gpu.index for gpu in choice.gpus] == [3]
-
-
-def test_what_a_pod_says_of_its_loss_goes_before_its_age() -> None:
-    cluster = Cluster([two_gpus()])
-    cluster.add("dear", "n", [0], 10, cost=5, age_s=1)
-    cluster.add("old", "n", [1], 10, age_s=10_000)
-    choice = cluster.choose(pod("high", mem=12))
-    assert choice is not None
-    assert choice.evicted == ("old",)
-
-
-def test_nobody_leaves_for_too_little() -> None:
-    cluster = Cluster([two_gpus()])
-    cluster.add("low", "n", [0], 5)
-    cluster.add("same", "n", [0], 5, priority=10)
-    cluster.add("other", "n", [1], 10, priority=10)
-    assert cluster.choose(pod("high", mem=12)) is None
-    assert cluster.choose(pod("high", mem=10)) is not None
 
 
 def test_a_static_pod_never_leaves() -> None:
@@ -493,18 +439,6 @@ def test_gangs_leave_whole_or_as_many_as_they_let_go(
         assert choice.loss == min(loss_of(cluster, gone) for gone in enough)
 
 
-def test_a_gang_on_both_gpus_of_a_request_leaves_once() -> None:
-    cluster = Cluster([two_gpus("a"), two_gpus("b")])
-    for i in range(2):
-        cluster.add(f"g{i}", "a", [i], 10, labels={GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"})
-    for i in range(2):
-        cluster.add(f"s{i}", "b", [i], 8)
-        cluster.add(f"t{i}", "b", [i], 7)
-    choice = cluster.choose(pod("high", mem=30, count=2))
-    assert choice is not None
-    assert set(choice.evicted) == {"g0", "g1"}
-
-
 REPLICAS = 3
 sliced_pods = st.lists(
     st.tuples(st.sets(st.integers(0, 1), min_size=1), st.integers(0, 3), st.sampled_from("xxy")), max_size=7
@@ -571,28 +505,3 @@ def test_all_pods_of_another_trust_group_leave() -> None:
     choice = cluster.choose(pod("high", mem=1))
     assert choice is not None
     assert set(choice.evicted) == {"large", "small"}
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 3), st.integers(1, 15))
-def test_no_budget_is_violated(sizes: list[int], allowed: int, gib: int) -> None:
-    """A budget that lets ``allowed`` pods go, whichever they are."""
-    cluster = Cluster([two_gpus()])
-    for i, size in enumerate(sizes):
-        cluster.add(str(i), "n", [i % 2], size)
-    cluster.add("full0", "n", [0], 3, priority=10)
-    cluster.add("full1", "n", [1], 3, priority=10)
-    rules = replace(cluster.rules(), budget=lambda _: EvictionBudget("all", allowed))
-    preemptor = Preemptor("high", request_of(pod("high", mem=gib)), 10, NOW_S)
-    choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
-    assert choice is None or len(choice.evicted) <= allowed
-
-
-def test_a_step_judges_one_node() -> None:
-    cluster = Cluster([two_gpus(f"n{i:03}") for i in range(120)])
-    for node in cluster.nodes:
-        for gpu in range(2):
-            cluster.add(f"{node.metadata.name}-{gpu}", node.metadata.name, [gpu], 10)
-    preemptor = Preemptor("high", request_of(pod("high", mem=12)), 10, NOW_S)
-    names = [node.metadata.name for node in cluster.nodes]
-    steps = sum(1 for _ in choose_victims(cluster.engine(), preemptor, names, cluster.rules()))
-    assert 100 <= steps <= 201

@@ -1,9 +1,10 @@
-"""The agent's parts run and end together."""
+"""The agent's parts run and end together, and its loops are woken and end."""
 
 import asyncio
 
 import pytest
 
+from gputile.node.agent.cluster.informer import Wakeup
 from gputile.node.agent.serve import _together
 
 
@@ -40,3 +41,38 @@ async def test_a_part_that_fails_ends_the_others_and_is_told_of() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await _together(asyncio.sleep(3600), fails())
     assert caught.group_contains(OSError, match="gone")
+
+
+@pytest.mark.anyio
+async def test_wishes_add_up_to_one() -> None:
+    wakeup = Wakeup()
+    wakeup.wish()
+    wakeup.wish()
+    async with asyncio.timeout(10.0):
+        await wakeup.wait(60.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await wakeup.wait(60.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment(turns: int) -> None:
+    async def loop(wakeup: Wakeup) -> None:
+        while True:
+            await wakeup.wait(60.0)
+
+    async def main() -> bool:
+        wakeup = Wakeup()
+        task = asyncio.create_task(loop(wakeup))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        wakeup.wish()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=2.0)
+        task.cancel()
+        return bool(done)
+
+    assert await main()

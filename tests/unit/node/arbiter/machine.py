@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
 from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage
 
 
 @dataclass

@@ -1,16 +1,14 @@
 """Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
-from itertools import pairwise, product
-from random import Random
+from itertools import pairwise
 
 import pytest
 
-from gputile.node.arbiter.backfill import Begin, TurnCandidate, turns_to_begin
-from gputile.node.arbiter.joint_gpus import TOGETHER_FOR, USED_WITHIN, JointGpus
+from gputile.node.arbiter.accounts import Grant, Limit
+from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
-from gputile.node.arbiter.turn_messages import Grant, Limit, TimesliceMessage
 from tests.unit.node.arbiter.collective import Job, Node
 
 Q = 30 * MS
@@ -29,15 +27,6 @@ def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple
     had = [job.done for job in jobs]
     node.run((2 + seconds) * SECOND)
     return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)], node
-
-
-@pytest.mark.requirement("M5")
-@pytest.mark.parametrize("processes", [False, True])
-def test_kernels_over_two_gpus_beside_those_on_one(processes: bool) -> None:
-    """Of 200 kernels of 5 ms that GPU A can do in a second, each of the three has a third."""
-    (x, y, z), node = rates(Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",)))
-    assert min(x, y, z) > 64
-    assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free GPU"
 
 
 @pytest.mark.requirement("G4")
@@ -64,42 +53,6 @@ def test_percentages_hold_over_several_gpus(processes: bool) -> None:
     assert y / 200 == pytest.approx(0.60, rel=0.02)
 
 
-@pytest.mark.requirement("G4")
-def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
-    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
-    (a, b, c), _ = rates(low, high, single, seconds=20)
-    assert b > 160
-    assert min(a, c) > 3
-    for job in (low, single):
-        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
-        assert max(gaps) < 1500 * MS
-
-
-@pytest.mark.requirement("M4")
-@pytest.mark.parametrize("processes", [False, True])
-def test_sets_that_overlap_in_a_ring(processes: bool) -> None:
-    """Three containers, each two of three GPUs: nobody waits for somebody who waits for him."""
-    jobs = [Job(name, gpus, processes=processes) for name, gpus in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))]
-    got, _ = rates(*jobs)
-    assert min(got) > 60
-
-
-def test_one_over_eight_gpus_beside_one_on_each() -> None:
-    """Reserving eight GPUs leaves none of them idle: all of their time is used, half by each."""
-    gpus = tuple("ABCDEFGH")
-    got, _ = rates(Job("x", gpus), *(Job(f"single {gpu}", (gpu,)) for gpu in gpus), seconds=5)
-    assert min(got) > 97
-
-
-def test_long_kernels_on_one_gpu_do_not_idle_the_other() -> None:
-    """GPU B is not free when it should be: what GPU A is kept for waits, and others go on meanwhile."""
-    jobs = [Job("x", BOTH), Job("y", BOTH), Job("z", ("A",)), Job("w", ("B",), kernel=45 * MS)]
-    (x, y, z, w), node = rates(*jobs)
-    assert min(x, y, z) > 58
-    assert w * 45 > 330, "a third of B"
-    assert max(node.idle.values()) <= Q // 3
-
-
 @pytest.mark.requirement("M5", "G4")
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("kernel", [20 * MS, 29 * MS, 45 * MS, 200 * MS])
@@ -110,21 +63,6 @@ def test_kernels_that_outlast_their_turns_do_not_starve_a_set(kernel: int, proce
     got, _ = rates(*others, both)
     assert max(later - earlier for earlier, later in pairwise([0, *both.finished, 12 * SECOND])) < 1500 * MS
     assert min(rate * kernel / SECOND for rate in got[:2]) > 0.3
-
-
-@pytest.mark.requirement("M5")
-@pytest.mark.parametrize("seed", [0, 63, 74, 93, 111, 128, 161, 164, 192, 208, 231, 302])
-def test_nobody_starves_whatever_kernels_and_sets_there_are(seed: int) -> None:
-    chance, jobs = Random(seed), []
-    gpus = "ABCD"[: chance.randint(2, 4)]
-    for i in range(chance.randint(2, 6)):
-        own = tuple(sorted(chance.sample(gpus, min(chance.choice([1, 1, 2, 2, 3, 4]), len(gpus)))))
-        kernel, between = (chance.choice(some) * MS for some in ([1, 2, 5, 5, 20, 45], [0, 0, 0, 3, 25]))
-        jobs.append(Job(f"j{i}", own, kernel=kernel, between=between, processes=chance.random() < 0.5))
-    rates(*jobs, seconds=4)
-    for job in jobs:
-        times = [0, *job.finished, 6 * SECOND]
-        assert max(later - earlier for earlier, later in pairwise(times)) < 1500 * MS, job
 
 
 def test_processes_with_work_of_their_own_are_not_tied() -> None:
@@ -327,38 +265,3 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
         for gpu in "AB":
             joint.forget(name, gpu)
     assert len(joint) == 0
-
-
-class Thorough(NodeTimeSlices):
-    """It looks at all who wait, whoever may begin."""
-
-    def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_what_is_not_looked_at_would_begin_nothing(seed: int) -> None:
-    """Four containers want and give back what they use of three GPUs: all, two, or one of them."""
-    chance, now = Random(seed), 10_000 * MS
-    both: tuple[NodeTimeSlices, NodeTimeSlices] = NodeTimeSlices(6 * MS), Thorough(6 * MS)
-    said: list[list[tuple[str, TimesliceMessage]]] = [[], []]
-    for node, gpu, container in product(both, range(3), range(4)):
-        node.put(f"g{gpu}", f"c{container}", Share(priority=container // 3), now)
-    for _ in range(400):
-        now += chance.choice([0, 0, MS // 10, MS, 7 * MS])
-        what, container, gpus = chance.choice(["want", "done", "tick"]), chance.randrange(4), chance.randint(1, 3)
-        again = chance.random() < 0.5
-        for gpu in range(gpus):
-            for node, log in zip(both, said, strict=True):
-                uuid = f"g{gpu}"
-                held = [each.turn for where, each in log if (where, each.member) == (uuid, container)]
-                if what == "want":
-                    log += node.want(uuid, f"c{container}", container, now)
-                elif what == "done":
-                    log += node.done(uuid, container, max(held, default=0), MS, again, now)
-                else:
-                    log += node.tick(uuid, now)
-            assert said[0] == said[1]
-            assert both[0].touched(now) == both[1].touched(now)
-    begun = [len({each.turn for where, each in said[0] if where == f"g{gpu}"}) for gpu in range(3)]
-    assert min(begun) > 20

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.usage_message import Spent, Totals, UsageError, Used, decode_usage, encode_usage
+from gputile.node.arbiter.agent_messages import Spent, Totals, UsageError, Used, decode_usage, encode_usage
 
 names = st.text(max_size=20)
 times = st.integers(min_value=0, max_value=2**62)

@@ -1,13 +1,16 @@
-"""What happens to a resource while its socket is made anew."""
+"""Sockets that appear are seen at once, what is offered is served, and one of two gateways serves the node."""
 
 import asyncio
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 
+from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Registrar, pause_after
-from gputile.node.gateway.sockets import answers
+from gputile.node.gateway.sockets import DirectoryWatch, answers
 
 RESOURCE = "aliyun.com/gpu-mem"
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
@@ -49,3 +52,89 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
 def test_the_pause_after_days_of_failures_is_the_longest() -> None:
     assert [pause_after(failures) for failures in (1, 2)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
     assert {pause_after(failures) for failures in (50, 1025, 10**9)} == {LONGEST_PAUSE_S}
+
+
+FOREVER_S = 3600.0
+
+
+def is_socket(name: str) -> bool:
+    return name.endswith(".sock")
+
+
+async def seen(watch: DirectoryWatch, change: Callable[[], object]) -> bool:
+    """Return whether a change ends the waiting; another one that is relevant ends it in any case."""
+    waiting = asyncio.create_task(watch.changed(FOREVER_S))
+    await asyncio.sleep(0.01)
+    change()
+    done, _ = await asyncio.wait({waiting}, timeout=0.3)
+    waiting.cancel()
+    return bool(done)
+
+
+@pytest.mark.anyio
+async def test_names_that_matter_are_seen_and_others_are_not(tmp_path: Path) -> None:
+    watch = DirectoryWatch(tmp_path, is_socket)
+    try:
+        assert await seen(watch, (tmp_path / "a.sock").touch)
+        assert not await seen(watch, (tmp_path / "checkpoint").touch)
+        assert await seen(watch, (tmp_path / "a.sock").unlink)
+        (tmp_path / "b").touch()
+        assert await seen(watch, lambda: (tmp_path / "b").rename(tmp_path / "b.sock"))
+    finally:
+        watch.close()
+
+
+@pytest.mark.anyio
+async def test_a_directory_that_comes_later_or_again_is_watched(tmp_path: Path) -> None:
+    directory = tmp_path / "device-plugins"
+    watch = DirectoryWatch(directory, is_socket)
+    try:
+        await watch.changed(0.01)
+        for _ in range(2):
+            directory.mkdir()
+            await watch.changed(0.01)
+            assert await seen(watch, (directory / "kubelet.sock").touch)
+            assert await seen(watch, lambda: shutil.rmtree(directory))
+            await watch.changed(0.01)
+    finally:
+        watch.close()
+
+
+@pytest.mark.anyio
+async def test_where_nothing_can_be_watched_waiting_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = DirectoryWatch(tmp_path, is_socket)
+    monkeypatch.setattr(watch.libc, "inotify_init1", lambda _: -1)
+    async with asyncio.timeout(5.0):
+        await watch.changed(0.01)
+    watch.close()
+
+
+def _put_away(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.requirement("B1")
+@pytest.mark.parametrize("lose", [Path.unlink, _put_away], ids=["removed", "a directory"])
+def test_the_older_one_does_not_serve_again_because_the_file_is_lost(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    file = tmp_path / "owner"
+    older, younger = NodeLock(file, "older"), NodeLock(file, "younger")
+    assert older.mine, "nobody has claimed it"
+    older.take()
+    assert not younger.mine
+    younger.take()
+    assert (older.mine, younger.mine) == (False, True)
+    lose(file)
+    assert (older.mine, younger.mine) == (False, True)
+
+
+@pytest.mark.requirement("B1")
+def test_a_gateway_that_is_alone_goes_on_without_the_file(tmp_path: Path) -> None:
+    lock = NodeLock(tmp_path / "owner", "alone")
+    lock.take()
+    (tmp_path / "owner").unlink()
+    assert lock.mine

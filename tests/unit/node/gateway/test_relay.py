@@ -1,12 +1,16 @@
 """The kubelet's calls wait for the next agent, but not for ever, and none is tried on agent after agent."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputile.node.gateway import relay as relaying
 from gputile.node.gateway.messages import (
@@ -20,8 +24,6 @@ from gputile.node.gateway.messages import (
     to_gateway,
 )
 from gputile.node.gateway.relay import MOST_TRIES, RefusedError, Relay
-
-pytestmark = pytest.mark.requirement("G1")
 
 
 class Agents:
@@ -65,6 +67,7 @@ async def serving_agents() -> AsyncIterator[Agents]:
         agents.close()
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
     async with serving_agents() as agents:
@@ -77,6 +80,7 @@ async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
         assert (await first, await second) == (b"A", b"B")
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_a_refusal_keeps_its_status() -> None:
     async with serving_agents() as agents:
@@ -88,6 +92,7 @@ async def test_a_refusal_keeps_its_status() -> None:
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
     async with serving_agents() as agents:
@@ -105,6 +110,7 @@ async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
         assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_a_call_that_agents_die_of_is_given_up() -> None:
     async with serving_agents() as agents:
@@ -118,6 +124,7 @@ async def test_a_call_that_agents_die_of_is_given_up() -> None:
             await asked
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relaying, "AWAY_FOR_S", 0.05)
@@ -134,6 +141,7 @@ async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch
         assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
     async with serving_agents() as agents:
@@ -149,3 +157,19 @@ async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
         assert call.body == b"later"
         agents.relay.take(CallAnswer(call.number, b""))
         assert await later == b""
+
+
+@pytest.mark.anyio
+@given(st.binary(max_size=200))
+async def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    gateway = to_agent(*await asyncio.open_connection(sock=ours))
+    with theirs:
+        theirs.sendall(len(junk).to_bytes(4, "big") + junk)
+    try:
+        async with asyncio.timeout(5):
+            with contextlib.suppress(msgspec.MsgspecError):
+                heard = [message async for message in gateway.messages()]
+                assert all(isinstance(message, msgspec.Struct) for message in heard)
+    finally:
+        gateway.close()

@@ -13,12 +13,11 @@ from gputile.core.devices.allocation import GpuShare
 from gputile.node.agent.decisions.answers.allocate import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
-from gputile.node.agent.files.nosuid import is_ours
+from gputile.node.agent.files.mounts import is_ours
+from gputile.node.agent.files.node_mounts import mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.files.usage_mount import mount_usage
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
-from gputile.node.isolation.limits_format import USAGE_BYTES
+from gputile.node.isolation.library import NAME, USAGE_BYTES, LibraryMissing, install, library_path, place_in
 from tests.localcluster.nosuid import nosuid_directory
 
 
@@ -69,11 +68,17 @@ def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: p
     def missing() -> Path:
         raise LibraryMissing("this gputile has no library")
 
+    answer = node.answer()
+    node = Node(node.state, node.usage, IsolationMounts(node.state, Path("/host/state"), node.usage))
     monkeypatch.setattr("gputile.node.agent.files.isolation_mounts.library_path", missing)
     for mode in Mode:
         isolated = mode in (Mode.CGPU, Mode.CORE_MEM)
-        assert node.enforcement.problem(mode) == ("this gputile has no library" if isolated else None)
         assert node.enforcement.mounts(mode, "a") == []
+        if isolated:
+            with pytest.raises(NotIsolated, match="this gputile has no library"):
+                node.enforcement.prepare(mode, "a", answer)
+        else:
+            assert node.enforcement.prepare(mode, "a", answer) is None
 
 
 @pytest.mark.requirement("M4", "M5")
@@ -195,13 +200,6 @@ def test_files_that_an_answer_names_are_what_they_should_be(
 
 
 @pytest.mark.requirement("M4")
-def test_what_an_older_agent_answered_is_served(node: Node) -> None:
-    """Where it had the place to count; that is closed to the node's other users too."""
-    answer = node.answer() | {"/etc/gputile/usage": "/host/state/allocations/a/usage"}
-    assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.state / "allocations/a/usage"
-
-
-@pytest.mark.requirement("M4")
 def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) -> None:
     """What a container may write must not run as root for others of the node."""
     allows = next((path for path in (tmp_path, Path.cwd()) if not os.statvfs(path).f_flag & os.ST_NOSUID), None)
@@ -210,8 +208,7 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
     inside = allows / f"gputile-usage-{os.getpid()}"
     enforcement = IsolationMounts(tmp_path, Path("/host/state"), UsageFiles(inside))
     try:
-        assert "not mounted nosuid" in (enforcement.problem(Mode.CGPU) or "")
-        assert enforcement.problem(Mode.SHARE) is None
+        assert enforcement.prepare(Mode.SHARE, "a", None) is None
         answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
         with pytest.raises(NotIsolated, match="not mounted nosuid"):
             enforcement.prepare(Mode.CGPU, "a", answer)
@@ -227,16 +224,12 @@ def test_a_place_from_which_nothing_is_loaded_isolates_nobody(node: Node) -> Non
         pytest.skip("no file system that is mounted noexec can be written here")
     there = Node(state, node.usage, IsolationMounts(state, Path("/host/state"), node.usage))
     for mode in (Mode.CGPU, Mode.CORE_MEM):
-        problem = there.enforcement.problem(mode)
-        assert problem is not None
-        assert f"the file system of {state}/library/" in problem
-        assert "is mounted noexec" in problem
-        assert "--state-dir" in problem
         with pytest.raises(NotIsolated) as refused:
             there.enforcement.prepare(mode, "a", there.answer(mode))
-        assert str(refused.value) == problem
-        assert node.enforcement.problem(mode) is None
-    assert there.enforcement.problem(Mode.SHARE) is None
+        assert f"the file system of {state}/library/" in str(refused.value)
+        assert "is mounted noexec" in str(refused.value)
+        assert "--state-dir" in str(refused.value)
+        node.enforcement.prepare(mode, "a", node.answer(mode))
 
 
 @pytest.mark.requirement("M4", "M5")
@@ -289,14 +282,6 @@ def test_what_a_container_makes_longer_is_cut_back(node: Node) -> None:
     node.usage.make(node.usage.path("three"))
     assert [path.stat().st_size for path in (one, two)] == [USAGE_BYTES] * 2
     assert two.read_bytes() == b"\1" * USAGE_BYTES
-
-
-@pytest.mark.requirement("M4")
-def test_a_directory_in_the_place_of_the_file_gives_way(node: Node) -> None:
-    """Containerd makes one where the source of a mount is missing."""
-    node.usage.path("one").mkdir()
-    node.usage.make(node.usage.path("one"))
-    assert node.usage.path("one").stat().st_size == USAGE_BYTES
 
 
 @pytest.mark.requirement("M4")

@@ -112,15 +112,6 @@ def test_a_critical_xid_takes_the_gpu_away_until_it_was_quiet(watched: Watch) ->
     assert w.unhealthy == set()
 
 
-def test_an_xid_of_an_application_changes_nothing(watched: Watch) -> None:
-    w = watched("t4")
-    w.look()
-    for code in (13, 31, 43, 45, 68, 109):
-        w.machine.xid(1, code)
-    assert not w.look()
-    assert w.unhealthy == set()
-
-
 def test_a_lost_gpu_leaves_and_comes_back_by_a_new_session(watched: Watch) -> None:
     w = watched("t4")
     w.look()
@@ -231,16 +222,6 @@ def test_instances_that_were_destroyed_are_forgotten(watched: Watch) -> None:
     assert [gpu.mig for gpu in w.monitor.seen.machine.gpus] == [Mig.OFF, Mig.OFF]
 
 
-def test_every_gpu_failing_is_not_a_crash(watched: Watch) -> None:
-    w = watched("a100")
-    w.machine.fail("nvmlDeviceGetUUID")
-    w.look()
-    assert (w.indices, len(w.monitor.seen.machine.problems)) == ({}, 8)
-    w.machine.mend()
-    w.look(READ_EVERY_S)
-    assert len(w.indices) == 8
-
-
 @pytest.fixture
 def elsewhere() -> Elsewhere:
     """Return what runs Python in a process with another environment."""
@@ -288,8 +269,3 @@ monitor.step(0.01)
 print(len(monitor.seen.machine.gpus))
 """
     assert elsewhere(later, environment) == "DriverMissing\n4\n"
-
-
-def test_another_process_sees_the_machine(elsewhere: Elsewhere, tmp_path: Path) -> None:
-    machine = fake.t4_pcie(tmp_path / "machine")
-    assert elsewhere(LOOK, fake.environment(machine.path)) == "4 None\n"

@@ -14,7 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.equal_pods import bind

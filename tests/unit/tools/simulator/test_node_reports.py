@@ -26,11 +26,11 @@ from gputile.api.well_known import (
     MODEL_LABEL,
 )
 from gputile.core.admission.completion import tolerate
-from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.legacy_forms import rewrite
+from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.fit import gpu_fits, same_unit, serves
-from gputile.core.placement.shortage import gpu_shortages
+from gputile.core.placement.fit_refusal import gpu_shortages
 from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.corebuilders import allocation_text, container, gpu_node, pod, share

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.core.kube_predicates.node_refusals import node_refusals
+from gputile.core.kube_predicates.node_answers import node_refusals
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
 from gputile.core.placement.fit_refusal import FitRule
 from gputile.tools.simulator.refusals import FITS, NodeNames, ToldRefusal, fits_nowhere_text

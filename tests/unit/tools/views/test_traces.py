@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.lease import Lease
+from gputile.api.other_groups import Lease
 from gputile.api.workloads import WebhookConfiguration
 from gputile.tools.views.traces import Traces, traces_of
 

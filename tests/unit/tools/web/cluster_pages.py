@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 
 from gputile.api.core import Node, Pod
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.serving.server import Beside, LoginSettings, WebSettings, serve
 from tests.corebuilders import pod

@@ -12,7 +12,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.serving.server import Beside, WebSettings, serve
 from tests.corebuilders import allocation_text, gpu_node, pod, share

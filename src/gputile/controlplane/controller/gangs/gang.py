@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Pod
-from gputile.api.timestamps import unix_seconds
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import GangName, gated

@@ -17,11 +17,9 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang, Gangs
 from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
-from gputile.controlplane.controller.gangs.gang_reach import GangReach
-from gputile.controlplane.controller.gangs.gang_reports import GangReports
 from gputile.controlplane.controller.gangs.gang_reservations import GangReservations
-from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound
-from gputile.controlplane.controller.gangs.gang_searches import GangSearches
+from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound
+from gputile.controlplane.controller.gangs.gang_searches import GangReach, GangSearches
 from gputile.controlplane.controller.gangs.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.reservation import reservation_of

@@ -4,8 +4,8 @@ First GPUs are reserved, by a plan that is not to start yet. When all reservatio
 that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
 It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
 the gang waits before it tries again. Pods whose eviction was refused are not chosen again for a while
-(``refused_evictions``). The next leader finds the reservations and the pods that leave, and plans anew. A gang that has
-to leave whole does so whatever becomes of the plan (``half_left_gangs``).
+(``eviction_memory``). The next leader finds the reservations and the pods that leave, and plans anew. A gang that has
+to leave whole does so whatever becomes of the plan.
 """
 
 from collections import Counter
@@ -18,8 +18,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang import Gang
-from gputile.controlplane.half_left_gangs import HalfLeftGangs
-from gputile.controlplane.refused_evictions import RefusedEvictions
+from gputile.controlplane.eviction_memory import HalfLeftGangs, RefusedEvictions
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason

@@ -1,10 +1,16 @@
-"""Says what a round of planning gangs decided: reservations, gates, evictions and events."""
+"""Says what a round of planning gangs decided, and keeps what was told of each gang, so that it is told once."""
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gangs.gang import Gang
 from gputile.controlplane.controller.gangs.gang_preemption import Eviction
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation
 
 
@@ -45,3 +51,55 @@ class GangRound:
     planned: int = 0
     unfinished: bool = False
     contradictions: list[str] = field(default_factory=list)
+
+
+_SECOND = 10**9
+_LACKS_GPUS: Final = (
+    EventReason.GANG_WAITING,
+    EventReason.GANG_BEHIND,
+    EventReason.GANG_TOO_LARGE,
+    EventReason.GANG_PREEMPTING,
+)
+STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_GPUS)
+"""The reasons of the events that tell in which state a gang is."""
+
+
+class GangReports:
+    """The events that tell the states of gangs. An event is left out where the one before it said the same."""
+
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self._cluster_state = cluster_state
+        self._reported: dict[GangName, tuple[EventReason, str]] = {}
+        self._lacking_since: dict[GangName, int] = {}  # Unix time in nanoseconds
+        self._told_now: list[GangName] = []  # in this round
+
+    def begin(self, names: Collection[GangName]) -> None:
+        """Begin a round: forget all gangs but those ``names``."""
+        self._told_now = []
+        for remembered in (self._reported, self._lacking_since):
+            for name in remembered.keys() - names:
+                del remembered[name]
+
+    def states(self) -> Counter[EventReason]:
+        """Return how many gangs there are by the reason of the event that was last told of them."""
+        return Counter(reason for reason, _ in self._reported.values())
+
+    def waiting_since(self) -> float:
+        """Return when the gang that lacks GPUs for longest began to, Unix time in seconds; 0 where none does."""
+        return min(self._lacking_since.values(), default=0) / _SECOND
+
+    def take_back(self) -> None:
+        """Tell the events of a round again that was given up before they were written."""
+        for name in self._told_now:
+            self._reported.pop(name, None)
+
+    def tell(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
+        """Add an event to the round, unless the last one of this gang said the same."""
+        if reason in _LACKS_GPUS:
+            self._lacking_since.setdefault(gang.name, self._cluster_state.now_ns)
+        else:
+            self._lacking_since.pop(gang.name, None)
+        if self._reported.get(gang.name) != (reason, message):
+            self._reported[gang.name] = (reason, message)
+            self._told_now.append(gang.name)
+            result.events.append(GangEvent(gang.unreserved, reason, message, warning))

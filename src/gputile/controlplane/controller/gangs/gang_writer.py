@@ -25,13 +25,12 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangRound, ReservationPatch
-from gputile.controlplane.controller.update_queue import UpdateQueue
-from gputile.controlplane.event_loop_slices import in_slices
-from gputile.controlplane.parallel_requests import AT_ONCE, for_each
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
-from gputile.kube.watching.reflector import Deleted
+from gputile.kube.objects import Deleted
 
 log = logging.getLogger(__name__)
 

@@ -1,38 +1,17 @@
 """Reads and writes what the agent needs of the API server beyond its watches."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gputile.api.core import ObjectReference, Pod
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.listing import list_all
-from gputile.kube.writing.events import EventRecorder
-from gputile.kube.writing.writes import annotate_pod, patch_node_status, read_pod
+from gputile.kube.client import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.objects import list_all
+from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
 
 
-class NodeApi(Protocol):
+class NodeApi:
     """The agent's calls. Errors are those of ``gputile.kube.errors``."""
-
-    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
-        """Read a pod from the API server itself, None where there is none of this name."""
-
-    async def bound_pods(self) -> list[Pod]:
-        """Return the pods that are bound to this node, from the API server itself."""
-
-    async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of just this pod in just this version (None removes one), and return the pod."""
-
-    async def patch_node(self, patch: Mapping[str, Any]) -> None:
-        """Apply a strategic merge patch to the status of this node."""
-
-    def record(
-        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
-    ) -> None:
-        """Say something about an object."""
-
-
-class ApiServerNodeApi:
-    """``NodeApi`` on a connection to the API server."""
 
     def __init__(self, connection: Connection, events: EventRecorder, node: str) -> None:
         self._connection = connection
@@ -40,11 +19,9 @@ class ApiServerNodeApi:
         self._node = node
 
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
-        """Read a pod from the API server itself, None where there is none of this name."""
         return await read_pod(self._connection, namespace, name, within=within)
 
     async def bound_pods(self) -> list[Pod]:
-        """Return the pods that are bound to this node, from the API server itself."""
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"})
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
@@ -52,11 +29,9 @@ class ApiServerNodeApi:
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
-        """Apply a strategic merge patch to the status of this node."""
         await patch_node_status(self._connection, self._node, patch)
 
     def record(
         self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
     ) -> None:
-        """Say something about an object."""
         self._events.record(about, reason, message, kind)

@@ -1,14 +1,40 @@
-"""Keeps the agent informed of its node, its pods and the configuration by watches."""
+"""Keeps the agent informed of its node, its pods and the configuration by watches, and wakes its loops."""
 
 import asyncio
+import contextlib
+from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched
-from gputile.node.agent.decisions.news import take_in
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched, take_in
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.wakeup import Wakeups
+
+
+class Wakeup:
+    """A wish that a loop does its work soon; wishes that come before it does add up to one."""
+
+    def __init__(self) -> None:
+        self._wished = asyncio.Event()
+
+    def wish(self) -> None:
+        """Have the next wait end at once, or the present one."""
+        self._wished.set()
+
+    async def wait(self, within: float) -> None:
+        """Return at the next wish, after ``within`` seconds without one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._wished.wait()
+        self._wished.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeups:
+    """Wakes the agent's loops: ``compare`` the one that compares, ``publish`` the one that publishes on the node."""
+
+    compare: Wakeup = field(default_factory=Wakeup)
+    publish: Wakeup = field(default_factory=Wakeup)
 
 
 class NodeInformer:
@@ -24,7 +50,6 @@ class NodeInformer:
         self._node_name = node_name
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
-        """Take in news of the pods that are bound to this node."""
         match event:
             case Applied(pod):
                 if not take_in(self._state, PodWatched(pod)):
@@ -39,7 +64,6 @@ class NodeInformer:
         self._wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
-        """Take in news of this node."""
         match event:
             case Applied(node):
                 if not take_in(self._state, NodeWatched(node)):
@@ -55,6 +79,5 @@ class NodeInformer:
         self._wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
-        """Take in a new configuration."""
         take_in(self._state, Configured(configuration))
         self._wakeups.compare.wish()

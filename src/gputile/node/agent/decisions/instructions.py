@@ -7,8 +7,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from gputile.node.agent.decisions.answers.allocate import Limits
-from gputile.node.agent.decisions.answers.mps_clients import GpuUuids
+from gputile.node.agent.decisions.answers.allocate import GpuUuids, Limits
 from gputile.node.agent.decisions.devices.device_lists import Device
 from gputile.node.nvml.probe import ProbedMachine
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import Mode
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
@@ -24,7 +24,7 @@ from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
+from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
@@ -165,9 +165,7 @@ class NodeFiles:
         """Return the allocation directories with which a container was let start since the machine did."""
         read = {path.name: self._boot_file(path) for path in self.allocations.iterdir()}
         self._boot_files = {name: file for name, file in read.items() if file is not None}
-        without = (name for name, file in read.items() if file is None)  # of an agent that wrote no such file
-        unmarked = {name for name in without if (self.allocations / name / LIMITS_FILE).exists()}
-        return frozenset(name for name, file in self._boot_files.items() if file.of_this_boot) | unmarked
+        return frozenset(name for name, file in self._boot_files.items() if file.of_this_boot)
 
     def _boot_file(self, directory: Path) -> _BootFile | None:
         """Return what an allocation's mark says, None where none can be read; one that has not changed is not read."""

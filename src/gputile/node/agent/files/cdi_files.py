@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.decisions.answers.cdi import (
     FILE_NAME,
     LIBRARIES,
@@ -39,7 +39,6 @@ class CdiFiles:
         self._known: frozenset[str] = frozenset()
 
     def refresh(self, machine: ProbedMachine) -> None:
-        """Write what the machine is now."""
         nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
@@ -49,7 +48,8 @@ class CdiFiles:
             if _content(path) != spec:
                 write_whole(path, spec)
             for file in sorted(self._directory.glob("*.json")):
-                found |= _names_in(file)
+                content = _content(file)  # another's may be none that can be read, or too long
+                found |= names(content) if content is not None else frozenset()
         except OSError as error:
             log.error("CDI directory %s: %s; containers get their devices by environment only", self._directory, error)
         self._known = found
@@ -73,12 +73,6 @@ class CdiFiles:
             if path is not None:
                 found.append(f"/{path}")
         return found
-
-
-def _names_in(file: Path) -> frozenset[str]:
-    """Return the names of the devices in another's file; none where it is not one that can be read, or too long."""
-    content = _content(file)
-    return names(content) if content is not None else frozenset()
 
 
 def _content(file: Path) -> bytes | None:

@@ -48,7 +48,6 @@ _CHECKPOINT = msgspec.json.Decoder(Checkpoint)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return the file's content."""
     content = msgspec.json.encode(checkpoint)
     return _ENVELOPE.encode(_Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))).encode()
 

@@ -32,7 +32,6 @@ from gputile.node.isolation.library import (
     place_in,
     place_named,
 )
-from gputile.node.isolation.limits_format import USAGE
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +52,6 @@ class IsolationMounts:
         self._host_state = host_state
         self._usage = usage
         self._content: bytes | None = None
-
-    def problem(self, mode: Mode) -> str | None:
-        """Return why a container must not start in a mode: it would not be isolated; None if it may."""
-        if mode not in LIBRARY_MODES:
-            return None
-        try:
-            self._install(self._place())
-        except (LibraryMissing, LibraryNotLoadable, OSError) as error:
-            return str(error)
-        return self._usage.problem()
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
         """Return an isolated container's mounts beside its allocation's ``directory``; none where there is no library.
@@ -111,8 +100,7 @@ class IsolationMounts:
                 f"it was told to mount {library} and {preload}, which are no places of the library: {ANEW}"
             )
         own = self._state / "allocations" / directory
-        # Where the agents before this one had it.
-        if allocation != own or usage not in (self._usage.path(directory), own / USAGE):
+        if allocation != own or usage != self._usage.path(directory):
             raise NotIsolated(f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}")
         try:
             self._install(installed)

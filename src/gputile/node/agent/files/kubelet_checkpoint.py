@@ -14,11 +14,17 @@ from google.protobuf.message import DecodeError
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
-from gputile.node.agent.state.allocation_directory import DeviceOwner, directory_name
 from gputile.node.agent.state.device_ids import DeviceIdError
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import NodeConfig, is_served
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, pod_devices_for, with_devices
+from gputile.node.agent.state.pod_devices import (
+    ContainerDevices,
+    DeviceOwner,
+    PodDevices,
+    directory_name,
+    pod_devices_for,
+    with_devices,
+)
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
@@ -89,7 +95,6 @@ def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[Devic
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
-    """Return the container path and the host path of each mount."""
     return tuple((mount.container_path, mount.host_path) for mount in mounts)
 
 

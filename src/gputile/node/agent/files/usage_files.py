@@ -5,7 +5,7 @@ for every user of the node. So the files are on a file system that is mounted ``
 that are closed to the node's other users. They are in memory and full from the start: making one longer takes room of
 that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
 
-Where the node has places (``usage_mount``), each file is in one of its own, and the directory has a link to it.
+Where the node has places (``node_mounts``), each file is in one of its own, and the directory has a link to it.
 """
 
 import contextlib
@@ -17,16 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.files.nosuid import is_nosuid, mount_points
-from gputile.node.agent.files.usage_mount import PLACES
-from gputile.node.isolation.library import remove_placeholder
-from gputile.node.isolation.limits_format import USAGE
+from gputile.node.agent.files.mounts import is_nosuid, mount_points
+from gputile.node.isolation.library import USAGE, remove_placeholder
 from gputile.node.isolation.usage_file_reader import TO_THE_END, slots_listed, slots_locked
 from gputile.node.native_layouts import USAGE_BYTES
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
+PLACES: Final = "containers"  # the directory of the places, beside that of the files
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
 _OPEN: Final = 0o666  # the container's user can be anybody
 
@@ -60,7 +59,6 @@ class UsageFiles:
         return self.directory / name
 
     def file(self, name: str) -> Path:
-        """Return the file of an allocation."""
         return Path(os.path.realpath(self.path(name)))
 
     def problem(self) -> str | None:
@@ -86,10 +84,8 @@ class UsageFiles:
         """
         self.cut_back()
         remove_placeholder(path)
-        place = None
-        if path.parent == self.directory:
-            close_to_others(self.directory)
-            place = self._place(path)
+        close_to_others(self.directory)
+        place = self._place(path)
         if place is None:
             write_whole(path, bytes(USAGE_BYTES), _OPEN)
             return
@@ -153,7 +149,6 @@ class UsageFiles:
                 log.error("%s cannot be cut back: %s", path, error)
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
         return [path.name for path in self._files()]
 
     def is_held(self, name: str) -> bool:
@@ -181,7 +176,6 @@ class UsageFiles:
             os.close(file)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove the files of allocations that are gone."""
         kept = set(names)
         for path in self._files():
             if path.name not in kept:

@@ -1,22 +1,62 @@
-"""Writes what was decided for a container: its directory, limits, mounts and share of time."""
+"""Writes what was decided for a container: its directory, limits, mounts and share of time.
+
+A container waits until the processes of pods that are gone have let go of its GPUs, after a deletion by force. Such
+processes are known by their containers' files (``UsageFiles.is_held``), without a look at processes of the host.
+"""
 
 import asyncio
+import time
+from collections.abc import Collection
+from typing import Final
 
 from gputile.api.well_known import Mode
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, AllocateAnswer, Limits
-from gputile.node.agent.decisions.answers.mps_clients import CONTAINER_PIPES, PIPE_ENV, daemon_name
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.decisions.answers.allocate import (
+    CONTAINER_DIRECTORY,
+    CONTAINER_PIPES,
+    PIPE_ENV,
+    AllocateAnswer,
+    Limits,
+    daemon_name,
+)
 from gputile.node.agent.decisions.calls.container_start import Start
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts
-from gputile.node.agent.files.lingering_processes import LingeringProcesses
-from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
-from gputile.node.agent.processes.arbiter_process import ArbiterProcess
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.kubelet import AgentNotReady
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+
+LONGEST_S: Final = 120.0
+
+
+class LingeringProcesses:
+    """The GPUs that processes of pods that are gone still use."""
+
+    def __init__(self, store: NodeFiles) -> None:
+        self._store = store
+        self._since: dict[str, float] = {}
+
+    def on(self, uuids: Collection[str], present: Collection[str]) -> str:
+        """Return which pod that is gone still has processes on one of the GPUs, "" for none worth waiting for.
+
+        ``present`` are the allocation directories of the pods that are not gone.
+        """
+        now, found, held = time.monotonic(), "", set()
+        for name in self._store.usage.names():
+            if name in present or not self._store.usage.is_held(name):
+                continue
+            held.add(name)
+            limits = self._store.limits(name)
+            since = self._since.setdefault(name, now)
+            if limits is not None and now - since < LONGEST_S and any(gpu.uuid in uuids for gpu in limits.gpus):
+                found = f"{limits.namespace}/{limits.pod}"
+        self._since = {name: since for name, since in self._since.items() if name in held}
+        return found
+
 
 DAEMON_WITHIN_S = 5.0
 LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
@@ -39,7 +79,6 @@ class ContainerPreparation:
         self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        """Return the answer to ``Allocate``."""
         allocation = self._host_allocations / answer.directory
         mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
         mounts += self._isolation.mounts(mode, answer.directory)

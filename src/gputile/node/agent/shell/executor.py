@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterable
 
-from gputile.node.agent.decisions.events import CheckpointSaved, MarksRead
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.decisions.events import CheckpointSaved, MarksRead, take_in
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     CorrectLimits,
@@ -14,12 +15,10 @@ from gputile.node.agent.decisions.instructions import (
     ShareTime,
     WriteCdi,
 )
-from gputile.node.agent.decisions.news import take_in
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.records import Records
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
-from gputile.node.agent.processes.arbiter_process import ArbiterProcess
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.state.allocation_state import AllocationState
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from gputile.api.quantity import count_of
 from gputile.api.well_known import HANDOVER_ANNOTATION
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import Listing
@@ -63,7 +63,6 @@ class HandOver:
         self._now = now
         self._clock = clock
         self._text = ""
-        self._seen_text, self._ends = "", 0.0  # what the node says last, and when that ends at the latest, monotonic
 
     async def close(self) -> None:
         """Close the node where another agent serves it, and wait until no pod is on its way to it.
@@ -75,7 +74,7 @@ class HandOver:
         try:
             await self._keep_closed()
             self.under_way = True
-            await self._until(self._seen, SEEN_WITHIN_S)
+            await self._until(self._is_closed, SEEN_WITHIN_S)
             await asyncio.sleep(self._closed_for)
             pods = [known_pod(pod, self._state.configuration) for pod in await self._cluster.bound_pods()]
         except KubeError as error:
@@ -96,23 +95,20 @@ class HandOver:
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
-        if text == self._text and not self.under_way:
-            return 0.0
+        if self.under_way:
+            return CLOSED_AT_MOST_S
+        return 0.0 if text == self._text else self._seconds_left(text)
+
+    def _seconds_left(self, text: str) -> float:
+        """Return for how long an annotation holds; 0 where it cannot be read, or the clock was set back since."""
         try:
-            said = max(0.0, float(text) - self._now())
+            left = float(text) - self._now()
         except ValueError:
             return 0.0
-        return min(said, max(0.0, self._latest_end(text) - self._clock()))
-
-    def _latest_end(self, text: str) -> float:
-        """Return when an annotation ends at the latest: a clock that was set back meanwhile puts its end off."""
-        if text != self._seen_text:
-            self._seen_text, self._ends = text, self._clock() + CLOSED_AT_MOST_S
-        return self._ends
+        return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0
 
     async def _keep_closed(self) -> None:
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
-        self._seen_text, self._ends = self._text, self._clock() + CLOSED_AT_MOST_S
         await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
@@ -134,7 +130,7 @@ class HandOver:
             if now - progress > STUCK_AFTER_S or now - fewer > SILENT_FOR_S:
                 log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
-            if min(float(self._text) - self._now(), self._latest_end(self._text) - self._clock()) < OPEN_WITHIN_S:
+            if self._seconds_left(self._text) < OPEN_WITHIN_S:
                 try:
                     await self._keep_closed()
                 except KubeError as error:
@@ -149,7 +145,7 @@ class HandOver:
             return None
         return present if present is not None and present.uid == pod.uid else pod
 
-    def _seen(self) -> bool:
+    def _is_closed(self) -> bool:
         node = self._state.node
         return node is not None and node.metadata.annotations.get(HANDOVER_ANNOTATION) == self._text
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from gputile.node.agent.cluster.informer import Wakeup
 from gputile.node.agent.decisions.advertising.advertise import allocated
 from gputile.node.agent.decisions.answers.allocate import AllocateAnswer
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, answered
@@ -11,7 +12,7 @@ from gputile.node.agent.decisions.calls.container_start import NotYet, Start, on
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.files.isolation_mounts import NotIsolated
 from gputile.node.agent.files.kubelet_checkpoint import mounts_of
-from gputile.node.agent.kubelet.kubelet_calls import AgentNotReady
+from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.lookup import NEEDED_WITHIN_S, Lookup
@@ -19,7 +20,6 @@ from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.wakeup import Wakeup
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ class AllocationHandler:
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Return the IDs that the kubelet should take."""
         with self._metrics.seconds.labels("GetPreferredAllocation").time():
             listing = await self._lookup.look(resource, size)
             allocator = DeviceAllocator(self._state, listing, time.monotonic())
@@ -82,7 +81,8 @@ class AllocationHandler:
         What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
         say, named a pod that had just ended, and it was taken for one that runs.
         """
-        expected = self._follows(resource, ids, now)
+        preferred = self._state.admission.expected
+        expected = preferred is not None and preferred.is_for(resource, ids, now)  # so its pod is known already
         listing = None if expected else await self._lookup.look(resource, len(ids))
         written = None if expected else self._lookup.records.owners(resource, ids)
         try:
@@ -94,11 +94,6 @@ class AllocationHandler:
             decided = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return decided
-
-    def _follows(self, resource: str, ids: tuple[str, ...], now: float) -> bool:
-        """Return whether the kubelet asks for what was preferred last, so that its pod is known already."""
-        expected = self._state.admission.expected
-        return expected is not None and expected.is_for(resource, ids, now)
 
     def _write(self, answer: AllocateAnswer) -> None:
         """Write down the answer; what fails here is made good before the container starts, or recovered."""

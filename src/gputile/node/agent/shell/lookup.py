@@ -13,11 +13,10 @@ import time
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.decisions.calls.allocation import unclear, unnamed
-from gputile.node.agent.decisions.events import PodAnswered
-from gputile.node.agent.decisions.news import take_in
-from gputile.node.agent.decisions.ownership.listing_sync import settle
+from gputile.node.agent.decisions.events import PodAnswered, take_in
+from gputile.node.agent.decisions.ownership import settle
 from gputile.node.agent.files.records import Records
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
 

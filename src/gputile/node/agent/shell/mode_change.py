@@ -1,10 +1,14 @@
-"""Renews what the node advertises, and changes its mode once no pod can be on its way to it."""
+"""Looks around on the node, renews what it advertises, and changes its mode once no pod can be on its way to it."""
 
 import asyncio
 import logging
+from pathlib import Path
 
+from gputile.api.well_known import Mode
+from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.cluster.informer import Wakeups
 from gputile.node.agent.decisions.advertising.advertise import (
     empty_in,
     enlarges,
@@ -12,13 +16,46 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.events import MachineSeen, PodAnswered
-from gputile.node.agent.decisions.news import take_in
+from gputile.node.agent.decisions.advertising.other_plugin import SOCKET_PATTERNS
+from gputile.node.agent.decisions.events import MachineSeen, PodAnswered, SurroundingsSeen, take_in
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
-from gputile.node.agent.shell.surroundings import Surroundings
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.wakeup import Wakeups
+from gputile.node.gateway.sockets import answers
+from gputile.node.nvml.gpu_monitor import GpuMonitor
+
+
+class Surroundings:
+    """What is on the node. ``device_plugins`` is the kubelet's directory of plugins' sockets."""
+
+    def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path) -> None:
+        self._monitor = monitor
+        self._mps = mps
+        self._device_plugins = device_plugins
+
+    def machine(self, *, free: bool = False, keep_unit: bool = False) -> MachineSeen:
+        """Return what was last seen of the GPUs, and what is to be done with them by then; see ``MachineSeen``.
+
+        A GPU whose MPS control daemon does not run is as unhealthy as any other that no pod can use.
+        """
+        seen = self._monitor.seen
+        idle = {
+            uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
+            for uuid, why in self._mps.without_daemon.items()
+            if seen.health.healthy(uuid)
+        }
+        health = Health({**seen.health.conditions, **idle}) if idle else seen.health
+        return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
+
+    def around(self, mode: Mode) -> SurroundingsSeen:
+        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        return SurroundingsSeen(tuple(path.name for path in found if answers(path)), self.mps_problem(mode))
+
+    def mps_problem(self, mode: Mode) -> str | None:
+        """Return why mode ``mps`` cannot be served; None where it can, or another mode is in force."""
+        return self._mps.problem if mode is Mode.MPS else None
+
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Keeps the node as its agent knows it: the state that every decision of the agent is made on.
 
-It is plain data. ``decisions`` are given the state and what happened, wait for nothing, read nothing, and return what
-is to be done.
+It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. ``decisions`` are
+given the state and what happened, wait for nothing, read nothing, and return what is to be done.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,17 +10,78 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, ObjectMeta, Pod
-from gputile.node.agent.state.advertised import Advertised, ModeDecision
-from gputile.node.agent.state.allocation_directory import directory_name
-from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod
+from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.known_pods import KnownPod, PodCache
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.node_config import NodeConfig
-from gputile.node.agent.state.pod_cache import PodCache
-from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
+from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.state.pod_devices import PodDevices, directory_name, gpus_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModeDecision:
+    """What is in force from now on, and what the node says about what is not.
+
+    ``closing`` says that the node is to take no new pods: a change is about to happen.
+    """
+
+    effective_mode: EffectiveMode
+    conditions: tuple[NodeCondition, ...]
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMemory:
+    """What pods are still to get of a GPU: IDs, and what these are worth in MiB."""
+
+    ids: int = 0
+    mib: int = 0
+
+
+@dataclass(slots=True)
+class Advertised:
+    """What the node advertises now. ``decided`` is what is in force, ``other_plugin`` what shows that another
+    plugin serves the node instead.
+
+    ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are
+    the resources that agents before this one have served. The kubelet was told of ``resources``, with the IDs that pods
+    were ``expected`` to get; ``mixed`` says that pods of several memory units hold some. ``unsaved`` is set while the
+    checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
+    """
+
+    decided: ModeDecision
+    effective_mode: EffectiveMode | None = None
+    registered: tuple[str, ...] = ()
+    other_plugin: str | None = None
+    resources: tuple[str, ...] = ()
+    expected: Mapping[int, ExpectedMemory] = field(default_factory=dict)
+    mixed: bool = True
+    unsaved: bool = False
+    closed_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCandidate:
+    """A container that the kubelet may be asking for.
+
+    ``container`` is "" where it is one of several that were let start, of this pod or others, and nobody knows which.
+    ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
+    ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
+    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
+    False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
+    same name. ``guessed`` says that the kubelet did not list anything, so that the caller may be a pod nobody knows.
+    """
+
+    key: str
+    container: str
+    pod: KnownPod | None = None
+    request: ContainerRequest | None = None
+    sure: bool = False
+    known: bool = True
+    guessed: bool = False
+
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
 

@@ -83,5 +83,4 @@ TRANSITIONS: Final[Mapping[DeviceStage, Mapping[DeviceEvent, DeviceStage]]] = {
 
 
 def after(stage: DeviceStage, event: DeviceEvent) -> DeviceStage:
-    """Return the stage that follows on ``event``."""
     return TRANSITIONS[stage].get(event, stage)

@@ -10,9 +10,8 @@ are reassigned from their former owner, and answered for the right one; its dire
 from collections.abc import Callable, Iterable, Iterator
 
 from gputile.core.devices.request import Phase
-from gputile.node.agent.state.allocation_directory import directory_name
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
-from gputile.node.agent.state.pod_devices import EMPTY, ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import EMPTY, ContainerDevices, PodDevices, directory_name
 
 
 class DeviceTable:
@@ -36,7 +35,6 @@ class DeviceTable:
         return len(self._by_uid)
 
     def get(self, uid: str) -> PodDevices | None:
-        """Return what a pod holds."""
         return self._by_uid.get(uid)
 
     def apply(
@@ -69,7 +67,6 @@ class DeviceTable:
         self.apply_by_directory(DeviceEvent.CANNOT_RUN, known - found)
 
     def stage(self, directory: str) -> DeviceStage:
-        """Return the stage of the container with an allocation directory."""
         return self._stages.get(directory, DeviceStage.RELEASED)
 
     def stage_of(self, uid: str, container: str) -> DeviceStage:
@@ -81,7 +78,6 @@ class DeviceTable:
         return next((stage for stage in stages if stage.may_run), next(iter(stages), DeviceStage.RELEASED))
 
     def directories(self) -> set[str]:
-        """Return the allocation directories of all devices."""
         return {directory for directory, stage in self._stages.items() if stage.has_devices}
 
     def started(self) -> set[str]:
@@ -128,7 +124,6 @@ class DeviceTable:
         return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
 
     def slots(self, resource: str, index: int) -> set[int]:
-        """Return the slots of a GPU that are held."""
         return {slot for h in self._by_uid.values() for slot in h.slots.get(resource, EMPTY).get(index, ())}
 
     def mib(self, index: int, without: str = "") -> int:
@@ -136,14 +131,12 @@ class DeviceTable:
         return sum(pod_devices.mib(index) for pod_devices in self.on(index, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
-        """Return the devices of the pods that have one of ``ids``."""
         uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
         if len(uids) > 1:
             return [pod_devices for pod_devices in self if pod_devices.uid in uids]
         return [self._by_uid[uid] for uid in uids]
 
     def _change(self, directory: str, event: DeviceEvent) -> None:
-        """Let ``event`` happen to the container with an allocation directory."""
         self._stages[directory] = after(self.stage(directory), event)
         if self._stages[directory] is DeviceStage.RELEASED:
             del self._stages[directory]

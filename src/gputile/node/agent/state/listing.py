@@ -20,15 +20,12 @@ class ListedPod:
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
     def ids(self, container: str, resource: str) -> frozenset[str]:
-        """Return the IDs of a resource that a container has."""
         return self.containers.get(container, {}).get(resource, frozenset())
 
     def parts(self) -> Iterator[tuple[str, str, frozenset[str]]]:
-        """Yield container, resource and IDs."""
         for container, resources in self.containers.items():
             for resource, ids in resources.items():
                 yield container, resource, ids

@@ -11,8 +11,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
-from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory, resources_for_mode
 from gputile.node.agent.state.device_ids import encode
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
@@ -55,7 +54,6 @@ class MigDevice:
 
     @property
     def device_id(self) -> str:
-        """The instance's device ID."""
         return encode(self.index, self.slot)
 
 
@@ -76,7 +74,6 @@ class Withholding:
 
     @property
     def text(self) -> str:
-        """The reason for people."""
         match self.rule:
             case WithholdingRule.OTHER_PLUGIN:
                 return f"another device plugin hands out the GPUs of this node ({self.evidence})"
@@ -97,7 +94,6 @@ class NodeConfig:
 
     @property
     def mode(self) -> Mode:
-        """The mode in force."""
         return self.effective_mode.mode
 
     @property
@@ -106,11 +102,9 @@ class NodeConfig:
         return self.effective_mode.sharing is Sharing.TIME_SLICING
 
     def gpu(self, index: int) -> Gpu | None:
-        """Return the whole GPU with ``index``."""
         return next((gpu for gpu in self.inventory.gpus if gpu.index == index), None)
 
     def instance(self, resource: str, device_id: str) -> MigDevice | None:
-        """Return the MIG instance that an ID of ``resource`` stands for."""
         return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
 
     def advertises(self, resource: str) -> bool:

@@ -2,11 +2,15 @@
 
 The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
 here and in a checkpoint. What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+Where the API server does not know a pod, or nobody does, a stand-in takes the place of its UID.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +19,54 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import NodeConfig
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceOwner:
+    """A container for which the kubelet's checkpoint has devices, by the UID that the kubelet has for its pod.
+
+    ``directory`` is the name of the allocation directory that it mounts, "" where the answer cannot be read.
+    """
+
+    uid: str
+    container: str
+    directory: str = ""
+
+
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
+
+
+_STATIC, _UNKNOWN = "static:", "unknown:"
+
+
+def static_uid(key: str) -> str:
+    """Return what stands for the UID of a pod that the API server does not know: a static pod."""
+    return _STATIC + key
+
+
+def unknown_uid(device_id: str, at_ns: int) -> str:
+    """Return what stands for the UID of a pod that nobody knows, which was given ``device_id`` at this Unix time in
+    nanoseconds: an init container's IDs are given again to the containers after it.
+    """
+    return f"{_UNKNOWN}{device_id}:{at_ns}"
+
+
+def stand_in(uid: str) -> bool:
+    return uid.startswith((_STATIC, _UNKNOWN))
+
+
+class PodContainer(NamedTuple):
+    """A container, by the names of its pod; ``uid`` is the pod's, which tells it from a predecessor of its name."""
+
+    uid: str
+    namespace: str
+    pod: str
+    name: str
+
 
 EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
 
@@ -58,7 +110,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     @cached_property
@@ -71,7 +122,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def indices(self) -> frozenset[int]:
-        """The indices of the GPUs that the pod is on."""
         return frozenset(index for gpus in self.slots.values() for index in gpus)
 
     @cached_property
@@ -91,12 +141,10 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
 
     def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
-        """Return the slots of each GPU that a container has of a resource."""
         devices = self.container_devices(container, resource)
         return by_gpu(devices.ids) if devices else EMPTY
 
     def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
-        """Return what a container got of a resource."""
         return next((p for p in self.devices if p.container == container and p.resource == resource), None)
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
@@ -105,7 +153,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return self.only((*others, devices))
 
     def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
-        """Return the pod with just these devices."""
         return msgspec.structs.replace(self, devices=devices)
 
 

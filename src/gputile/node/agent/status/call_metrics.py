@@ -20,7 +20,6 @@ class GpuTimes(Collector):
         self.rows: tuple[TimeUsed, ...] = ()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the metrics."""
         used = CounterMetricFamily(
             "gputile_agent_gpu_time_seconds",
             "Time for which a container had the GPU in its turns, seconds",
@@ -74,11 +73,6 @@ class AgentMetrics:
         self.registry.counter(
             "gputile_agent_agents_started",
             "Agents that the gateway has started, including this one",
-            lambda: self.agents_started,
-        )
-        self.registry.gauge(
-            "gputile_agent_starts",
-            "The former name of gputile_agent_agents_started_total",
             lambda: self.agents_started,
         )
         self.gpu_times = GpuTimes()

@@ -11,14 +11,11 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.host import GpuMonitor
-from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.gpu_bookings import NOT_BOOKED, GpuHoldings
-from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.process_owners import PROC
-from gputile.node.nvml.gpu_monitor import Observation
+from gputile.node.agent.status.container_use import PROC, ContainerUse
+from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots
+from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.version import VERSION
 
@@ -39,7 +36,6 @@ class NodeMetrics(Collector):
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the node, of its GPUs and of its containers."""
         readings, seen = self._monitor.readings, self._monitor.seen
         indices = _indices(seen.machine)
         yield self._node()
@@ -159,7 +155,6 @@ def _of_namespaces(bookings: GpuHoldings) -> Metric:
 
 
 def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric]:
-    """Yield the metrics of the MIG instances."""
     info = GaugeMetricFamily(
         "gputile_agent_mig_instance_info",
         "1, with the profile of a MIG instance, its UUID and the index of the GPU that it is on",
@@ -187,7 +182,6 @@ def _indices(machine: ProbedMachine) -> dict[str, str]:
 
 
 def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield what the GPUs measure of themselves."""
     used = GaugeMetricFamily(
         "gputile_agent_gpu_memory_used_bytes",
         "Memory of the GPU that is in use as NVML tells, by whomever and for whatever, bytes",

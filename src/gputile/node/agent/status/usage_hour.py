@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.usage_hour import MOST_SAMPLES, HourLine, HourSample, PodHour
-from gputile.node.agent.host import GpuMonitor
 from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.nvml.gpu_monitor import GpuMonitor
 
 EVERY_S: Final = 60.0
 _UNKNOWN: Final = -1

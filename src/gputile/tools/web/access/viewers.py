@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, BadAnswer, KubeError
-from gputile.kube.transport.connection import Connection
 
 RECHECK_S: Final = 60.0
 STALE_S: Final = 300.0  # how old rights may be that show names, while the API server does not answer

@@ -6,16 +6,15 @@ from typing import Final
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node, NodeCondition, Pod
 from gputile.api.reasons import ConditionType
-from gputile.api.timestamps import unix_seconds
 from gputile.api.well_known import CONDITION_PREFIX
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.closed_nodes import closed_by, nothing_offered
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_info import NodeInfo, ServingMode
+from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
 from gputile.tools.simulator.node_reports import asks, waiting_for
 from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.page.mig_tiles import asked_text, instances_of_node, instances_of_pod

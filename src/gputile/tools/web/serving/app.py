@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
+from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.listing import list_all
+from gputile.kube.objects import list_all
 from gputile.support.connections import Address
 from gputile.support.request_body import BodyReader, BodyRefused
 from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts

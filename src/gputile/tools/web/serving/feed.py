@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from gputile.api.core import Node, Pod
+from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, ServerError
-from gputile.kube.transport.connection import Connection
-from gputile.kube.watching.decoding import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
-from gputile.kube.watching.reflector import Reflector
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.reflector import Reflector
 from gputile.tools.web.page.change_log import ChangeLog
 from gputile.tools.web.page.records import Difference, FeedStatus
 from gputile.tools.web.page.state import PageState

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
 from gputile.support.connections import Address, ConnectionLimits
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.metrics import MetricsRegistry

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"

@@ -14,8 +14,7 @@ import msgspec
 from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
 from gputile.api.workloads import RunningPod
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
-from gputile.kube.transport.request import NO_QUERY, Query
-from gputile.kube.watching.listing import Reading, list_all
+from gputile.kube.objects import NO_QUERY, Query, Reading, list_all
 from gputile.tools.web.page.records import UsageSample
 from gputile.tools.web.usage.agent_metrics import AgentReading, UnreadableMetrics, agent_reading
 

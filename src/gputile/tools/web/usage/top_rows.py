@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gputile.api.field_mistake import described
+from gputile.api.wording import described
 from gputile.tools.web.page.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.usage.top_order import TopOrder
 

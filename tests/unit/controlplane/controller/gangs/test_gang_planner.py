@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, ResourceRequirements, SchedulingGate
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
@@ -24,12 +24,11 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
-from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -90,17 +89,6 @@ def placed(result: GangRound) -> list[str]:
 
 def said(result: GangRound) -> dict[str, str]:
     return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.events}
-
-
-def test_gates_go_only_after_all_places_are_written() -> None:
-    bench = Bench()
-    bench.gang("g", 2)
-    first = bench.round()
-    assert placed(first) == ["g-0", "g-1"]
-    assert not first.gates
-    second = bench.round()
-    assert not second.reservations
-    assert sorted(each.metadata.name for each in second.gates) == ["g-0", "g-1"]
 
 
 def test_what_a_round_that_was_given_up_would_have_told_is_told_by_the_next() -> None:
@@ -182,21 +170,6 @@ def test_a_pod_without_a_gpu_brings_its_gang_no_nearer_to_the_front() -> None:
     assert placed(bench.round()) == ["old-0", "old-1"]
 
 
-def test_gangs_of_which_a_pod_without_a_gpu_runs_are_not_passed_for_ever() -> None:
-    """They wait for no GPUs that another one of them has: none has any."""
-    bench = Bench()
-    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
-    at_once(bench.view.node_event(Applied(node("m"))))
-    for name in ("one", "two"):
-        at_once(bench.view.pod_event(Applied(launcher(name, 6))))
-        bench.gang(name, 5, 6, born="2030-03-17T17:46:30Z")
-    bench.round()
-    bench.gang("small", 1)
-    late = bench.round(601)
-    assert len([name for name in placed(late) if name.startswith("one")]) == 4, "what there is is kept for it"
-    assert "small-0" not in placed(late)
-
-
 def without_gpu(gang: str, number: int, size: int, cpu: str) -> Pod:
     """A pod that waits for a node, of a gang that another scheduler's plugin may start."""
     waits = launcher(gang, size, "")
@@ -253,13 +226,6 @@ def test_a_pod_without_a_gpu_begins_no_plan() -> None:
     bench = Bench(gpus=2)
     assert started_alone(bench) == {f"young-{i}": "young/1" for i in (0, 1, 9)}
     assert plans(bench.round(100)) == {"young-0": "young/2", "young-1": "young/2"}
-
-
-def test_where_only_a_pod_without_a_gpu_has_started_a_gang_that_grows_is_planned_anew() -> None:
-    bench = Bench(gpus=3)
-    started_alone(bench)
-    at_once(bench.view.pod_event(Applied(member("young", 2, 4))))
-    assert plans(bench.round(1)) == {f"young-{i}": "young/2" for i in range(3)}
 
 
 def test_a_pod_without_a_gpu_that_was_planned_with_its_gang_and_started_alone_is_no_beginning() -> None:
@@ -339,16 +305,6 @@ def test_since_when_the_gang_has_waited_that_has_waited_longest() -> None:
         at_once(bench.view.pod_event(Deleted(member("one", i, 5))))
     bench.round(510)
     assert bench.planner.waiting_since() == NOW + 500
-    for after in (-1000, 0):
-        bench.round(after)
-        assert bench.planner.waiting_since() == NOW - 1000, "the clock had been ahead"
-
-
-def test_what_was_said_is_not_said_again() -> None:
-    bench = Bench(gpus=1)
-    bench.gang("g", 2)
-    assert said(bench.round()) == {"g": "GangTooLarge"}
-    assert not bench.round().events
 
 
 @pytest.mark.parametrize("by_object", [False, True])
@@ -404,28 +360,6 @@ def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     assert said(result) == {"g": "GangIncomplete"}
 
 
-def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
-    """A job is started anew while its old pods still end: the new ones start together."""
-    bench = Bench(gpus=2)
-    for i in range(2):
-        at_once(
-            bench.view.pod_event(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
-        )
-    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
-    assert not bench.round().reservations
-    at_once(bench.view.pod_event(Applied(member("new", 1, 2, labels=_labels("g", 2)))))
-    assert placed(bench.round()) == ["new-0", "new-1"]
-
-
-def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
-    bench = Bench()
-    for i in range(2):
-        done = member("old", i, 2, node="n", phase="Succeeded", labels=_labels("g", 2))
-        at_once(bench.view.pod_event(Applied(done)))
-    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
-    assert not bench.round().reservations
-
-
 def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
@@ -439,25 +373,6 @@ def test_a_pod_group_says_the_size() -> None:
     assert placed(bench.round()) == ["job-0", "job-1"]
     at_once(bench.view.group_event(Deleted(group)))
     assert not bench.round().gates, "a gang of unknown size goes no further"
-
-
-def test_a_controller_that_has_not_read_pod_groups_leaves_their_reservations_alone() -> None:
-    """It has just started: the plan may have begun, and others would take GPUs that are given up."""
-    bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
-    group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
-    at_once(bench.view.group_event(Replaced([group])))
-    bench.gang("job", 2, labels=labels)
-    bench.gang("other", 1)
-    reserved = [bench.view.expect(w.pod, w.reservation) for each in bench.round().reservations for w in each]
-    successor = Bench()
-    at_once(successor.view.pod_event(Replaced(reserved)))
-    found = successor.round()
-    assert not found.reservations
-    assert [each.metadata.name for each in found.gates] == ["other-0"]
-    at_once(successor.view.group_event(Replaced([group])))
-    found = successor.round()
-    assert not found.reservations
-    assert sorted(each.metadata.name for each in found.gates) == ["job-0", "job-1", "other-0"]
 
 
 @pytest.mark.requirement("M13")
@@ -494,11 +409,6 @@ def running(reserved: Pod) -> Pod:
     )
 
 
-def relabelled(changed: Pod, labels: dict[str, str]) -> Pod:
-    meta = msgspec.structs.replace(changed.metadata, labels=labels, resource_version="10")
-    return msgspec.structs.replace(changed, metadata=meta)
-
-
 GROUP = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(3))
 NO_MEMBERS = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(0))
 
@@ -516,18 +426,6 @@ def test_a_plan_that_has_begun_goes_on_whatever_becomes_of_its_pod_group(event: 
     assert placed(late) == sorted(each.metadata.name for each in left), "what is reserved ends later"
 
 
-def test_a_plan_that_has_begun_goes_on_before_pod_groups_are_known() -> None:
-    """A controller starts where nobody lets it read them."""
-    bench = Bench()
-    left = begun(bench, {POD_GROUP_LABEL: "job"})
-    successor = Bench()
-    at_once(successor.view.pod_event(Replaced(list(bench.view.members.pods(GangName("default", "job", True))))))
-    found = successor.round(1)
-    assert not found.reservations
-    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
-    assert placed(successor.round(100)) == sorted(each.metadata.name for each in left)
-
-
 @pytest.mark.parametrize("event", [Deleted(GROUP), Applied(NO_MEMBERS)])
 def test_a_plan_that_has_not_begun_ends_with_its_pod_group(event: WatchEvent[PodGroup]) -> None:
     bench = Bench()
@@ -538,38 +436,6 @@ def test_a_plan_that_has_not_begun_ends_with_its_pod_group(event: WatchEvent[Pod
     found = bench.round(1)
     assert not found.gates
     assert [w.reservation for each in found.reservations for w in each] == [None] * 3
-
-
-@pytest.mark.parametrize("labels", [{}, {POD_GROUP_LABEL: "other"}])
-def test_a_plan_that_has_begun_goes_on_if_the_pod_that_runs_leaves_the_gang(labels: dict[str, str]) -> None:
-    bench = Bench()
-    left = begun(bench, {POD_GROUP_LABEL: "job"})
-    (first,) = [each for each in bench.view.members.pods(GangName("default", "job", True)) if each.spec.node_name]
-    at_once(bench.view.pod_event(Applied(relabelled(first, labels))))
-    found = bench.round(1)
-    assert not found.reservations
-    assert sorted(each.key for each in found.gates) == sorted(each.key for each in left)
-
-
-def test_a_plan_that_has_not_begun_ends_when_its_gang_has_become_larger() -> None:
-    """Else two would start of five that start together now."""
-    bench = Bench(gpus=8)
-    at_once(bench.view.group_event(Replaced([GROUP])))
-    bench.gang("job", 3, labels={POD_GROUP_LABEL: "job"})
-    bench.round()
-    at_once(bench.view.group_event(Applied(PodGroup(GROUP.metadata, PodGroupSpec(5)))))
-    found = bench.round(1)
-    assert not found.gates
-    assert [w.reservation for each in found.reservations for w in each] == [None] * 3
-    bench.gang("job", 5, labels={POD_GROUP_LABEL: "job"})
-    assert len(placed(bench.round(2))) == 5
-
-
-def test_old_news_of_a_pod_is_no_news() -> None:
-    bench = Bench()
-    bench.gang("g", 1, version="5")
-    at_once(bench.view.pod_event(Applied(member("g", 0, 1, version="4", node="n"))))
-    assert placed(bench.round()) == ["g-0"]
 
 
 def test_a_request_that_breaks_a_rule_is_named() -> None:
@@ -604,16 +470,3 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0
-
-
-def test_refusals_are_far_between_after_a_clock_was_ahead_too() -> None:
-    """The API server refuses what is reserved; otherwise it would be asked in every round until the clock is there."""
-    bench = Bench()
-    bench.gang("a", 4)
-    for after in (86_400, 0):
-        (writes,) = bench.round(after).reservations
-        for write in writes:
-            bench.view.not_written(write.pod)
-            bench.planner.refused(write.pod, "too large")
-        assert not bench.round(after + 0.5).reservations
-    assert placed(bench.round(2.5)) == ["a-0", "a-1", "a-2", "a-3"]

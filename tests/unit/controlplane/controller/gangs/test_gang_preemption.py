@@ -5,17 +5,15 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, PreemptionConfiguration
 from gputile.api.core import ObjectMeta, Taint
-from gputile.api.pod_groups import PodGroup, PodGroupSpec
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.core.devices.gang_membership import GangName
+from gputile.api.other_groups import PodGroup, PodGroupSpec
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied, Deleted, Replaced
-from tests.corebuilders import allocation_text, pod, share
+from gputile.kube.objects import Applied, Deleted, Replaced
+from tests.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
-from tests.unit.controlplane.test_budgets import budget
+from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 
@@ -87,25 +85,6 @@ async def test_the_budgets_of_the_cluster_are_kept_for_all_victims_together() ->
     at_once(bench.view.budget_event(Deleted(budget(2))))
     await bench.write()
     assert len(bench.cluster.evicted) == 2
-
-
-@pytest.mark.anyio
-async def test_a_pod_whose_eviction_is_always_refused_does_not_block_a_gang() -> None:
-    """Others would do, and their turn comes; also that of the one that was refused, when it is needed."""
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    kept = bench.planner.preemption.plan_of(GangName("default", "g", False))
-    assert kept is not None
-    bench.cluster.refused = {kept.victims[0]}
-    for _ in range(6):
-        await bench.write(5)
-    assert len(bench.cluster.evicted) == 2
-    bench.cluster.refused = set()
-    bench.comes("h", 2, priority=8)
-    for _ in range(40):
-        await bench.write(5)
-    assert len(bench.cluster.evicted) == 4
 
 
 @pytest.mark.anyio
@@ -255,81 +234,11 @@ async def test_places_are_given_back_when_a_pod_does_not_leave() -> None:
 
 
 @pytest.mark.anyio
-async def test_places_are_given_back_when_a_pod_of_the_gang_is_gone_and_nobody_is_evicted() -> None:
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    bench.ends("g-1")
-    result = await bench.write()
-    assert "PreemptionEnded" in bench.reasons(result)
-    assert not bench.reserved()
-    assert not bench.cluster.evicted
-
-
-@pytest.mark.anyio
-async def test_nobody_is_evicted_where_the_places_are_not_enough_any_more() -> None:
-    """An extender that had not heard of the reservations gave a place to another pod of high priority."""
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    hold = reservation_of(bench.cluster.pods["g-0"])
-    assert hold is not None
-    assert hold.allocation is not None
-    text = allocation_text(share(hold.allocation.gpus[0].uuid, 1024))
-    late = pod("late", mem=1, node="n", annotations={ALLOCATION_ANNOTATION: text})
-    late.spec.priority = 99
-    bench.watch(bench.cluster.store(late))
-    result = await bench.write()
-    assert "PreemptionEnded" in bench.reasons(result)
-    assert not bench.cluster.evicted
-
-
-@pytest.mark.anyio
-async def test_nobody_is_evicted_for_places_that_were_not_written() -> None:
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    bench.cluster.mute = True
-    await bench.write()
-    for name in ("g-0", "g-1"):
-        bench.watch(bench.cluster.pods[name])
-    await bench.write()
-    assert not bench.cluster.evicted
-
-
-@pytest.mark.anyio
-async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
-    bench = PreemptingBench()
-    bench.comes("g", 2)
-    await bench.write()
-    await bench.write()
-    evicted = list(bench.cluster.evicted)
-    bench.planner = GangPlanner(bench.view, bench.new_plan)
-    for _ in range(3):
-        await bench.write()
-    assert bench.cluster.evicted == evicted
-    assert bench.reserved() == ["g-0", "g-1"]
-    bench.ends(*evicted)
-    await bench.write()
-    assert (await bench.write()).gates
-
-
-@pytest.mark.anyio
 async def test_no_node_is_asked_for_while_pods_leave() -> None:
     bench = PreemptingBench()
     bench.comes("g", 2)
     await bench.write()
     assert not bench.planner.without_room()
-
-
-@pytest.mark.anyio
-async def test_two_plans_do_not_both_have_a_pod_leave_of_a_gang_that_lets_one_go() -> None:
-    """Four run of a gang of three. The second plan is made before the first one's pod is evicted."""
-    bench = PreemptingBench(labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
-    bench.comes("g", 1)
-    bench.comes("h", 1)
-    for _ in range(4):
-        await bench.write(6)
-    assert len(bench.cluster.evicted) in (1, 4)
 
 
 async def begun(refused: str) -> PreemptingBench:
@@ -359,50 +268,3 @@ async def test_a_gang_leaves_whole_though_the_place_is_free_before(refused: str)
     await bench.write(6)
     assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
     assert bench.planner.preemption.evictions == 3
-
-
-@pytest.mark.anyio
-async def test_a_gang_leaves_whole_though_the_gang_is_deleted_that_it_leaves_for() -> None:
-    bench = await begun("low-1")
-    bench.cluster.refused = set()
-    bench.ends("g-0", "low-0")
-    for _ in range(2):
-        await bench.write(6)
-    assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
-
-
-@pytest.mark.anyio
-async def test_nobody_of_a_gang_leaves_whose_first_pod_is_refused() -> None:
-    bench = await begun("low-0")
-    for _ in range(3):
-        await bench.write(6)
-    bench.ends("g-0")
-    bench.cluster.refused = set()
-    for _ in range(3):
-        await bench.write(6)
-    assert not bench.cluster.evicted
-
-
-@pytest.mark.anyio
-async def test_a_gang_that_is_whole_again_stays_and_its_new_pod_is_not_asked() -> None:
-    bench = await begun("low-1")
-    bench.ends("g-0", "low-0")
-    bench.low("new", 0)
-    bench.cluster.refused = set()
-    for _ in range(3):
-        await bench.write(6)
-    assert bench.cluster.evicted == ["low-0"]
-
-
-@pytest.mark.anyio
-async def test_a_refusal_of_the_rest_does_not_end_the_next_plan_of_the_gang() -> None:
-    """The gang that it left for has started, lost its pod, and has a place again that others leave."""
-    bench = await begun("low-1")
-    bench.ends("low-0")
-    await bench.write()
-    bench.ends("g-0")
-    bench.low("other", 0)
-    bench.cluster.refused |= {"low-2"}
-    bench.comes("g", 1)
-    kinds = [reason for _ in range(4) for reason in bench.reasons(await bench.write(6))]
-    assert "PreemptionEnded" not in kinds

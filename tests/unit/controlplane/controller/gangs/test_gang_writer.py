@@ -8,13 +8,13 @@ import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.controlplane import event_loop_slices
+from gputile.controlplane import event_loop
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import Conflict
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node, placed
 
 pytestmark = pytest.mark.requirement("M13")
@@ -42,7 +42,7 @@ class BoundMeanwhile:
 @pytest.mark.anyio
 async def test_a_round_sees_the_cluster_as_it_was_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever step it is at when the news come that one of the pods is bound that it looks for places for."""
-    monkeypatch.setattr(event_loop_slices, "SLICE_SECONDS", 0.0)  # others get their turn after each step
+    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 0.0)  # others get their turn after each step
     came_in_time, step = True, 0
     while came_in_time:
         step, came_in_time = step + 1, await _bound_at(step)

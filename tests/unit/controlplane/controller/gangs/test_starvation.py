@@ -14,7 +14,7 @@ from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.starvation import AccountError, StarvationTimeout
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
-from gputile.kube.watching.reflector import Applied
+from gputile.kube.objects import Applied
 from tests.corebuilders import gpu_node
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, said
 
@@ -169,20 +169,3 @@ def test_a_leader_whose_clock_differs_from_that_of_the_one_before_rests_for_no_l
         timeout.end(lambda _: False, finished=True)
     assert not timeout.resting
     assert not timeout.account()
-
-
-@pytest.mark.parametrize("gave_way", ["under the leader before", "under this leader"])
-def test_a_gang_that_gave_way_while_a_clock_was_ahead_waits_no_longer_for_that(gave_way: str) -> None:
-    timeout, gang, ahead = StarvationTimeout(SETTINGS), GANGS[0], NOW + 365 * 86_400
-    if gave_way == "under this leader":
-        for seconds in (ahead - KEEP, ahead):
-            timeout.begin(set(GANGS), seconds * SECOND)
-            timeout.starve(gang, certain=True)
-            timeout.end(lambda _: False, finished=True)
-    else:
-        told = f'[{{"namespace":"{gang.namespace}","name":"{gang.name}","times":1,"at_ns":{ahead * SECOND}}}]'
-        timeout.resume(f'{{"version":1,"at_ns":{ahead * SECOND},"gave_way":{told}}}')
-    for after in range(0, 2 * (KEEP + HOLD) + 60, 60):
-        timeout.begin(set(GANGS), (NOW + after) * SECOND)
-        timeout.end(lambda _: False, finished=True)
-    assert timeout.has_passed(gang, NOW, (NOW + 2 * (KEEP + HOLD)) * SECOND)

@@ -10,6 +10,7 @@ from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, StateError
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.mps import DaemonProcess
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.support.files import write_whole
 from tests.oddfiles import ODD
@@ -46,7 +47,7 @@ def files_in(tmp_path: Path) -> NodeFiles:
 def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     """It names pods, and other users may pass through the directory."""
     files = files_in(tmp_path)
-    (tmp_path / "state" / "checkpoint.json").touch(0o644)  # of an older agent
+    (tmp_path / "state" / "checkpoint.json").touch(0o644)
     files.save(Checkpoint(mode="cgpu", unit_mib=128))
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
 
@@ -133,3 +134,15 @@ def test_a_mark_that_has_changed_since_the_last_look_is_read_again(tmp_path: Pat
     assert files.started() == {"one", "three"}
     files.prepare("two")
     assert files.started() == {"one", "three"}, "it has no mark yet"
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_names_no_daemon(tmp_path: Path, kind: str) -> None:
+    ODD[kind](tmp_path / "daemon.pid")
+    assert DaemonProcess.left(tmp_path / "daemon.pid") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe 1", b"1", b"one two"])
+def test_what_is_damaged_names_no_daemon(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "daemon.pid").write_bytes(content)
+    assert DaemonProcess.left(tmp_path / "daemon.pid") is None

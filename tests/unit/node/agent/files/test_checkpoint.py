@@ -20,7 +20,6 @@ from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.corebuilders import container
 from tests.unit.node.agent.decisions.calls.test_container_matcher import known
 
-PART = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00001",), "d")
 CHECKPOINT = Checkpoint(
     pods=(
         PodDevices(
@@ -104,25 +103,6 @@ def test_the_directory_is_that_of_the_answer_which_the_kubelet_keeps() -> None:
         assert [devices.directory for h in recover(text, {pod.uid: pod}, setup, 0) for devices in h.devices] == [
             directory
         ]
-
-
-# Written by an agent that did not remember what it had containers mount.
-OF_THE_AGENTS_BEFORE = (
-    '{"version":1,"checksum":"2871339d28e5794b17dc9de3f7388ba49065ab2da55a5d13d5de850ae833fec2","content"'
-    ':{"holdings":[{"uid":"u1","namespace":"ns","name":"a","unit_mib":1024,"mode":"cgpu","trust_group":"n'
-    's","since_ns":5,"parts":[{"container":"main","phase":"app","resource":"aliyun.com/gpu-mem","ids":["g'
-    '0-00000","g0-00001"],"directory":"u1-main"}],"cards":{"0":"GPU-0"},"identified":true}],"mode":"cgpu"'
-    ',"unit_mib":1024,"sharing":"none","replicas":1,"registered":["aliyun.com/gpu-mem"]}}'
-)
-
-
-@pytest.mark.requirement("B1")
-def test_what_an_older_agent_wrote_is_read() -> None:
-    """After an upgrade running pods hold what they held; what they mount is read from the kubelet's checkpoint."""
-    read = decode_checkpoint(OF_THE_AGENTS_BEFORE.encode())
-    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
-    assert read.pods == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, devices=(devices,), gpus={0: "GPU-0"}),)
-    assert (read.mode, read.unit_mib, read.registered) == ("cgpu", 1024, (GPU_MEMORY,))
 
 
 def test_the_format_is_the_one_that_other_agents_read_and_write() -> None:

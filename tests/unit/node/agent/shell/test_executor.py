@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.instructions import AdvertiseDevices, RemoveOthers, SaveCheckpoint
 from gputile.node.agent.decisions.publishing.time_shares import TimeShares
 from gputile.node.agent.files.records import Records
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
-from gputile.node.agent.processes.arbiter_process import ArbiterProcess
-from gputile.node.agent.processes.mps import MpsDaemons
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceStage
-from gputile.node.arbiter.assignment_message import Assignment
+from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway import messages
 from tests.fakes.devicetable import let_start
 from tests.stateful.agentmodel import AgentsEnd

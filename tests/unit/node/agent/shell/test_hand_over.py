@@ -9,14 +9,14 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.kube.watching.decoding import Applied, WatchEvent
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.kube.objects import Applied, WatchEvent
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.state.known_pods import remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_cache import remove_pod
 from gputile.node.gateway.messages import State
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod
@@ -139,13 +139,10 @@ async def test_a_pod_that_is_deleted_meanwhile_is_not_waited_for() -> None:
 async def test_a_node_that_a_dead_agent_closed_is_opened_whatever_the_clock_says() -> None:
     """Its clock was hours ahead, as before the node's first look at a time server; nobody else opens the node."""
     kubelet = QueueingKubelet(0.0, lambda look: PODS)
-    until = str(int(kubelet.time + 5 * 3600))
-    node = Node(metadata=ObjectMeta(name=NODE, annotations={HANDOVER_ANNOTATION: until}))
-    assert kubelet.hand_over.left(node) == CLOSED_AT_MOST_S
-    kubelet.time += CLOSED_AT_MOST_S / 2
-    assert kubelet.hand_over.left(node) == CLOSED_AT_MOST_S / 2
-    kubelet.time += CLOSED_AT_MOST_S / 2
-    assert kubelet.hand_over.left(node) == 0.0
+    for closed_for, left in ((5 * 3600, 0.0), (CLOSED_AT_MOST_S, CLOSED_AT_MOST_S), (-1, 0.0)):
+        until = str(int(kubelet.time + closed_for))
+        node = Node(metadata=ObjectMeta(name=NODE, annotations={HANDOVER_ANNOTATION: until}))
+        assert kubelet.hand_over.left(node) == left
 
 
 @pytest.mark.anyio

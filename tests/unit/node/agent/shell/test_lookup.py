@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.kubelet.kubelet_link import KubeletLink
+from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.lookup import FETCH_WITHIN_S, NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode

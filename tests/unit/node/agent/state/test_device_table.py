@@ -1,20 +1,21 @@
-"""The stages that the table keeps are what events make of them, and nothing else, whatever happens (M4, B1)."""
+"""The stages that the table keeps are what events make of them, and who holds an ID is found by index (M4, B1)."""
 
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
+from gputile.node.agent.state import device_stage
+from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from tests.examples import examples
-
-pytestmark = pytest.mark.requirement("B1", "M4")
+from tests.fakes.devicetable import release
 
 UIDS, DIRECTORIES = ("a", "b", "c"), ("one", "two", "three", "four")
 LEAVING = (DeviceEvent.UNLISTED, DeviceEvent.MOVED, DeviceEvent.REASSIGNED, DeviceEvent.POD_GONE)
@@ -123,6 +124,7 @@ TestDeviceStages.settings = settings(
 )
 
 
+@pytest.mark.requirement("B1", "M4")
 def test_a_container_that_is_let_start_after_its_devices_were_released_may_run() -> None:
     """It waited for a process to leave its GPU, and its pod was taken for gone meanwhile."""
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000",), "a-main")
@@ -135,6 +137,7 @@ def test_a_container_that_is_let_start_after_its_devices_were_released_may_run()
     assert table.stage_of("a", "main") is DeviceStage.STARTED
 
 
+@pytest.mark.requirement("B1", "M4")
 def test_a_container_keeps_its_stage_while_it_has_devices_of_one_resource() -> None:
     both = tuple(ContainerDevices("main", Phase.APP, kind, ("g0-00000",), "a-main") for kind in (GPU_MEMORY, GPU_CORE))
     table = DeviceTable([PodDevices("a", "n", "a", 1024, "core_mem", "n", 0, both)], ["a-main"])
@@ -145,6 +148,7 @@ def test_a_container_keeps_its_stage_while_it_has_devices_of_one_resource() -> N
     assert table.stage("a-main") is DeviceStage.STARTED
 
 
+@pytest.mark.requirement("B1", "M4")
 def test_devices_that_were_another_pods_take_their_stage_along() -> None:
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000",), "stand-in")
     former = PodDevices("unknown:1", "", "", 1024, "cgpu", "n", 0, (devices,), identified=False)
@@ -153,3 +157,72 @@ def test_devices_that_were_another_pods_take_their_stage_along() -> None:
     table.apply(DeviceEvent.ANSWERED, PodDevices("a", "n", "a", 1024, "cgpu", "n", 0, (devices,)))
     assert [each.uid for each in table] == ["a"]
     assert table.stage_of("a", "main") is DeviceStage.STARTED
+
+
+def documented_table() -> dict[tuple[DeviceStage, DeviceEvent], DeviceStage]:
+    """Return what the module's documentation says follows on each event in each stage."""
+    lines = [line for line in (device_stage.__doc__ or "").splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    (_, *events), _, *stages = rows
+    return {
+        (DeviceStage(name), DeviceEvent(event)): DeviceStage(name if cell == "-" else cell)
+        for name, *cells in stages
+        for event, cell in zip(events, cells, strict=True)
+    }
+
+
+def test_the_documented_table_is_followed() -> None:
+    documented = documented_table()
+    assert len(documented) == len(DeviceStage) * len(DeviceEvent)
+    assert documented == {(stage, event): after(stage, event) for stage in DeviceStage for event in DeviceEvent}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("started", [True, False])
+def test_a_stage_says_just_what_is_kept_and_what_may_run(*, kept: bool, started: bool) -> None:
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000",), "uid-main")
+    pod_devices = PodDevices("uid", "default", "a", 1024, "cgpu", "default", 0, (devices,))
+    documented_table = DeviceTable([pod_devices] if kept else [], ["uid-main"] if started else [])
+    stage = documented_table.stage("uid-main")
+    assert stage is documented_table.stage_of("uid", "main")
+    assert (stage.has_devices, stage.may_run) == (kept, started)
+
+
+resources = st.sampled_from((GPU_MEMORY, GPU_CORE))
+some_ids = st.lists(st.builds(encode, st.integers(0, 1), st.integers(0, 3)), max_size=4, unique=True)
+few_devices = st.builds(
+    ContainerDevices, st.sampled_from("ab"), st.just(Phase.APP), resources, some_ids.map(tuple), st.just("")
+)
+some_uids = st.sampled_from("xyz")
+few_pods = st.builds(lambda uid, held: holding_of(uid, *held), some_uids, st.lists(few_devices, max_size=3))
+
+
+def holding_of(uid: str, *held: ContainerDevices) -> PodDevices:
+    return PodDevices(uid, "n", uid, unit_mib=1024, mode="share", trust_group="n", since_ns=0, devices=held)
+
+
+@given(st.lists(st.one_of(few_pods, some_uids), max_size=12), resources, some_ids)
+def test_holders_are_those_that_have_one_of_the_ids(
+    deeds: list[PodDevices | str], resource: str, wanted: list[str]
+) -> None:
+    held = DeviceTable()
+    for deed in deeds:
+        if isinstance(deed, PodDevices):
+            held.apply(DeviceEvent.ANSWERED, deed)
+        else:
+            release(held, deed)
+    found = [h for h in held if any(p.resource == resource and not set(wanted).isdisjoint(p.ids) for p in h.devices)]
+    assert held.holders(resource, wanted) == found
+    again = DeviceTable(held)
+    assert again.holders(resource, wanted) == found
+
+
+def test_a_holding_that_is_replaced_holds_what_it_holds_now() -> None:
+    held, few_devices = DeviceTable(), ContainerDevices("a", Phase.APP, GPU_MEMORY, ("g0-00001",), "")
+    held.apply(DeviceEvent.ANSWERED, holding_of("x", few_devices))
+    assert [h.uid for h in held.holders(GPU_MEMORY, ["g0-00001"])] == ["x"]
+    held.apply(DeviceEvent.ANSWERED, holding_of("x"))
+    assert held.holders(GPU_MEMORY, ["g0-00001"]) == []
+    release(held, "x")
+    release(held, "x")
+    assert len(held) == 0

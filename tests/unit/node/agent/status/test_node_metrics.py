@@ -26,8 +26,7 @@ from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
-from gputile.node.agent.state.pod_container import PodContainer
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodContainer, PodDevices
 from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.node_metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
@@ -159,12 +158,6 @@ def test_no_container_has_more_of_a_gpu_than_there_is(tmp_path: Path) -> None:
     assert found["container_memory_peak_bytes", labels()] == 10240 * MIB
 
 
-def test_without_a_file_only_the_limit_is_known(tmp_path: Path) -> None:
-    found = Node(tmp_path, Mode.CGPU).samples()
-    assert ("container_memory_limit_bytes", labels()) in found
-    assert ("container_memory_used_bytes", labels()) not in found
-
-
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
 def test_modes_without_the_library_are_told_as_nvml_tells_of_processes(tmp_path: Path, mode: Mode) -> None:
     node = Node(tmp_path, mode)
@@ -250,27 +243,6 @@ def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None
     assert found["gpu_wait_seconds_total", labels(container="one")] == 2345.679
 
 
-def test_whole_gpus_are_booked_as_a_whole(tmp_path: Path) -> None:
-    found = Node(tmp_path, Mode.EXCLUSIVE).samples()
-    assert found["gpu_memory_booked_bytes", of(1)] == 10240 * MIB
-    assert found["gpu_compute_booked_ratio", of(1)] == 1
-
-
-def test_the_series_of_a_pod_end_with_it(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    assert 'pod="a"' in node.text()
-    release(node.state.device_table, POD)
-    assert 'pod="a"' not in node.text()
-
-
-def test_a_snapshot_is_taken_again_only_where_there_is_news(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    node.snapshots.refresh()
-    latest = node.snapshots.latest
-    node.snapshots.refresh()
-    assert node.snapshots.latest is latest
-
-
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
     gpus = {1: "GPU-1"}
     node.state.device_table.apply(
@@ -339,12 +311,6 @@ def test_pods_that_take_turns_have_their_parts_of_a_gpu(tmp_path: Path) -> None:
     booked = frozenset({"namespace": "default", "gpu": "1"}.items())
     assert found["namespace_memory_booked_bytes", booked] == 2560 * MIB
     assert found["container_memory_limit_bytes", labels()] == 10240 * MIB, "nothing keeps it from all of the memory"
-
-
-def test_refusals_are_cut_off_where_prometheus_cannot_count_on(tmp_path: Path) -> None:
-    node = Node(tmp_path, Mode.CGPU)
-    os.close(counted(node.usage.path(f"{POD}-main"), 0, 0, 2**64 - 1))
-    assert node.samples()["container_allocations_refused_total", labels()] == 2**53
 
 
 PROFILE = "nvidia.com/mig-1g.5gb"

@@ -11,10 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from gputile.api.usage_hour import HourSample
 from gputile.api.well_known import Mode
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Attempts, Connection
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
-from gputile.node.agent.state.pod_container import PodContainer
+from gputile.node.agent.state.pod_devices import PodContainer
 from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring

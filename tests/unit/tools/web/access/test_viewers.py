@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
-from gputile.kube.transport.connection import Connection
 from gputile.tools.web.access import viewers as module
 from gputile.tools.web.access.viewers import ALL_RIGHTS, NO_NAMES, NotAdmitted, Rights, Viewers
 from tests.fakes.apiserver import FakeApiServer, Fault

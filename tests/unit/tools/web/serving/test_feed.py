@@ -6,9 +6,9 @@ import json
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.kube.access.credentials import FixedCredentials
-from gputile.kube.access.kubeconfig import Access
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web.page.state import PageState
 from gputile.tools.web.serving.feed import Feed
 from tests.corebuilders import gpu_node, pod

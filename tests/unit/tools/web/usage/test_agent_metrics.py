@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
-from gputile.node.agent.state.pod_container import PodContainer
+from gputile.node.agent.state.pod_devices import PodContainer
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.tools.web.usage.agent_metrics import AgentReading, UnreadableMetrics, agent_reading, mib
 from tests.fakes.agents import metrics_text

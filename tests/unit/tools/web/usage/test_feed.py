@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Attempts, Connection
 from gputile.tools.web.page.records import NodeUsage, PodUsage, PodUsageAnswer, UsageSample
 from gputile.tools.web.usage import feed as usage_feed
 from gputile.tools.web.usage.feed import UsageFeed

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gputile.kube.transport.attempts import Attempts
-from gputile.kube.transport.connection import Connection
+from gputile.kube.client import Attempts, Connection
 from gputile.tools.web.page.records import UsageSample
 from gputile.tools.web.usage import reader as usage_reader
 from gputile.tools.web.usage.reader import UsageReader, UsageUnknown

@@ -10,9 +10,8 @@ from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
 from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_evidence
-from gputile.node.agent.decisions.answers.mps_clients import GpuUuids
-from gputile.node.agent.decisions.devices.device_lists import devices
-from gputile.node.agent.decisions.devices.expected_memory import expected_memory
+from gputile.node.agent.decisions.answers.allocate import GpuUuids
+from gputile.node.agent.decisions.devices.device_lists import devices, expected_memory
 from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
@@ -21,8 +20,7 @@ from gputile.node.agent.decisions.instructions import (
     SaveCheckpoint,
     WriteCdi,
 )
-from gputile.node.agent.state.advertised import ExpectedMemory, ModeDecision
-from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.allocation_state import AllocationState, ExpectedMemory, ModeDecision
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
 from gputile.node.nvml.probe import inventory_of
@@ -73,7 +71,6 @@ def allocated(state: AllocationState) -> list[Instruction]:
 
 
 def advertise(state: AllocationState) -> AdvertiseDevices:
-    """Return what the kubelet is to be told of devices."""
     told = state.advertised
     told.expected = _expected(state)
     return AdvertiseDevices(
@@ -82,7 +79,6 @@ def advertise(state: AllocationState) -> AdvertiseDevices:
 
 
 def enlarges(state: AllocationState) -> bool:
-    """Return whether a larger memory unit is asked for than the one in force."""
     return state.configuration.unit_mib > state.advertised.decided.effective_mode.unit_mib
 
 

@@ -18,7 +18,7 @@ from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENT
 from gputile.api.wording import first_of, nearest
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.decisions.devices.slots import UnitError, check_unit
-from gputile.node.agent.state.advertised import ModeDecision
+from gputile.node.agent.state.allocation_state import ModeDecision
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.

@@ -4,7 +4,7 @@ The evidence is a plugin's socket that answers in the kubelet's directory, a run
 ``nvidia.com/gpu`` on a node where gputile has never offered it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from gputile.api.core import Node, NodeCondition, Pod, node_condition
@@ -40,7 +40,7 @@ def other_plugin_evidence(
     for socket in sorted(sockets):
         return f"its socket {socket} answers"
     for pod in pods:
-        if pod.status.phase == "Running" and any(_has(pod.metadata.labels, label) for label in _POD_LABELS):
+        if pod.status.phase == "Running" and any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS):
             return f"pod {pod.key} is a device plugin"
     if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
         return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
@@ -48,7 +48,6 @@ def other_plugin_evidence(
 
 
 def other_plugin_condition(evidence: str | None) -> NodeCondition:
-    """Return the node's condition."""
     if evidence is None:
         return node_condition(
             OTHER_PLUGIN, "False", ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
@@ -58,7 +57,3 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
         "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
     )
     return node_condition(OTHER_PLUGIN, "True", ConditionReason.OTHER_PLUGIN_FOUND, message)
-
-
-def _has(labels: Mapping[str, str], label: tuple[str, str]) -> bool:
-    return labels.get(label[0]) == label[1]

@@ -2,21 +2,39 @@
 
 The GPUs are always those of the device IDs that the kubelet gave, so that what a container can see and what the
 kubelet has assigned cannot differ. Both resources of a core_mem container get the same answer: the kubelet merges the
-two.
+two. A client of NVIDIA's MPS is also told which control daemon serves it, and its limits (NVIDIA's "Multi-Process
+Service", chapters "Environment Variables" and "Device Memory Limit").
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
-from gputile.node.agent.decisions.answers.mps_clients import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV, THREADS_ENV
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import NodeConfig
 from gputile.node.agent.state.pod_devices import PodDevices
+
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
+SINGLE: Final = "GPU-"  # what NVIDIA begins a GPU's UUID with
+SEVERAL: Final = "cards-"
+
+GpuUuids = tuple[str, ...]
+"""The UUIDs of the GPUs that one daemon serves, in the order of their indices."""
+
+
+def daemon_name(gpus: GpuUuids) -> str:
+    """Return the name of a daemon's directory: the GPU's UUID, or a digest of several."""
+    return gpus[0] if len(gpus) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
+
 
 LIMITS_VERSION = 1
 LIMITS_FILE = "limits.json"
@@ -51,7 +69,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = LIMITS_VERSION
 
     def encode(self) -> bytes:
-        """Return the file's content."""
         return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
 
 

@@ -29,15 +29,23 @@ from gputile.node.agent.decisions.calls.container_matcher import (
 from gputile.node.agent.decisions.calls.preferred_allocation import DeviceQuestion, PreferredAllocation
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied, rules_of
 from gputile.node.agent.decisions.devices.id_sets import readable
-from gputile.node.agent.decisions.ownership.losses import absorb, release, release_inits
-from gputile.node.agent.state.allocation_directory import DeviceOwner, directory_name
-from gputile.node.agent.state.allocation_state import AllocationState, ExpectedAllocation
-from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.node.agent.decisions.ownership import absorb, release, release_inits
+from gputile.node.agent.state.allocation_state import AllocationState, ContainerCandidate, ExpectedAllocation
 from gputile.node.agent.state.device_ids import DeviceIdError
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, has_any, pod_devices_for, with_devices
-from gputile.node.agent.state.stand_in_uids import stand_in, static_uid, unknown_uid
+from gputile.node.agent.state.pod_devices import (
+    ContainerDevices,
+    DeviceOwner,
+    PodDevices,
+    directory_name,
+    has_any,
+    pod_devices_for,
+    stand_in,
+    static_uid,
+    unknown_uid,
+    with_devices,
+)
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
@@ -65,7 +73,6 @@ class DeviceAllocator:
     written: Set[DeviceOwner] | None = None
 
     def preferred(self, resource: str, available: Iterable[str], must: Iterable[str], size: int) -> tuple[str, ...]:
-        """Return the IDs that the kubelet should take."""
         state, kept = self.state, frozenset(must)
         free = tuple(device_id for device_id in available if device_id not in kept)
         release_inits(state, frozenset(free), resource)
@@ -240,7 +247,6 @@ class DeviceAllocator:
 def _grant(
     state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, devices: ContainerDevices
 ) -> AllocateAnswer:
-    """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.request) if candidate else (None, None)
     indices = state.gpus(pod_devices, devices.container, pod)
     shares = shares_of(state.node_config, pod_devices, devices.container, asked, indices)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gputile.core.devices.request import Phase
-from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.node.agent.state.allocation_state import ContainerCandidate
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import ListedPod, Listing

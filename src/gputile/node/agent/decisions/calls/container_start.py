@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 from gputile.node.agent.decisions.answers.allocate import Limits, shares_of
 from gputile.node.agent.decisions.calls.validation import AllocationRules, Occupied, rules_of
-from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
-from gputile.node.agent.state.allocation_directory import DeviceOwner
+from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import Listing
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.state.stand_in_uids import stand_in
+from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices, stand_in
 
 
 class NotYet(Exception):

@@ -20,8 +20,7 @@ from gputile.node.agent.decisions.devices.id_sets import (
     replicas,
     spread_evenly,
 )
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.container_candidate import ContainerCandidate
+from gputile.node.agent.state.allocation_state import AllocationState, ContainerCandidate
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.pod_devices import PodDevices
 
@@ -46,12 +45,10 @@ class DeviceQuestion:
 
     @property
     def pod(self) -> KnownPod | None:
-        """The pod that asks, where it is known."""
         return self.candidate.pod if self.candidate else None
 
     @property
     def booked(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that are booked for the container."""
         shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
         return tuple(share.uuid for share in shares)
 

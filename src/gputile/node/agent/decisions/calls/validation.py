@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
-from gputile.core.devices.advertised import CORE_PERCENT
+from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.node.agent.decisions.devices.device_lists import displaced
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.state.stand_in_uids import stand_in
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, stand_in
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 SlotsByGpu = Mapping[int, frozenset[int]]
@@ -56,7 +55,8 @@ class AllocationRules:
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
         for other in taken if resource not in SHARED_RESOURCES else ():  # IDs of those are but names: ``given_twice``
-            if not self.is_uncertain(other.key) and not _may_be_the_same(pod_devices, other):
+            same = stand_in(pod_devices.uid) and pod_devices.key == other.key  # known by its name alone, it may be
+            if not same and not self.is_uncertain(other.key):
                 raise AllocationConflict(f"device IDs are held by pod {other.key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
@@ -94,7 +94,7 @@ class AllocationRules:
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too, None where it may.
 
-        The kubelet can give the same IDs to two pods; see ``losses.release``. An ID of memory or compute is a
+        The kubelet can give the same IDs to two pods; see ``ownership.release``. An ID of memory or compute is a
         name, and each of the pods has its own limits: there it is enough that the GPU has room for both.
         """
         others = [
@@ -166,11 +166,6 @@ class AllocationRules:
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
         self.check_trust_groups(pod_devices, slots)
-
-
-def _may_be_the_same(pod_devices: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``pod_devices``, whose pod is known by its name alone, may be of the pod of ``other``."""
-    return stand_in(pod_devices.uid) and pod_devices.key == other.key
 
 
 def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: SlotsByGpu, gpus: int) -> None:

@@ -69,17 +69,13 @@ class FreeCapacity:
 
         allowed = frozenset(usable)
         state = NodeState(
-            self._node, self._node.serving_mode, tuple(self._state(i, allowed) for i in self._positions())
+            self._node, self._node.serving_mode, tuple(self._state(i, allowed) for i in range(len(self._taken)))
         )
         chosen = choose_gpus(state, shape, self._groups.get(trust_group, NO_GROUP))
         return tuple(state.gpu.index for state in chosen) if chosen else None
 
     def pods_on(self, index: int) -> int:
-        """Return how many pods are on a GPU or booked there."""
         return self._taken[index].pods if index in self._taken else 0
-
-    def _positions(self) -> range:
-        return range(len(self._node.inventory.gpus))
 
     def _state(self, position: int, allowed: frozenset[int]) -> "GpuState":
         from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP

@@ -12,7 +12,7 @@ is worth what it was worth when it was given, and the number of IDs listed has t
   the GPU hold, each ID at the unit of its own pod. Free IDs times the unit is then never more than the MiB left over:
   ``held + free * u <= M``.
 * What is booked for pods of other units that the kubelet has yet to admit counts as held, in MiB and in the number of
-  IDs (``expected_memory``): as many more are listed, and the kubelet chooses which.
+  IDs (``device_lists.expected_memory``): as many more are listed, and the kubelet chooses which.
 * The node's allocatable is held IDs + free IDs, and kube-scheduler subtracts the requests of the pods, which are the
   held IDs: what it sees as free is exactly the free IDs.
 * Which slots are free is arbitrary, an ID's slot being a name. The lowest that nobody holds are taken: with one unit
@@ -25,7 +25,7 @@ not names. The number of listed IDs never exceeds that of the smallest unit in u
 from collections.abc import Iterable, Set
 from itertools import count, islice
 
-from gputile.api.units import MIB
+from gputile.api.quantity import MIB
 from gputile.api.well_known import SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import Gpu, advertised_units
 from gputile.node.agent.state.device_ids import encode
@@ -45,7 +45,6 @@ def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
 
 
 def free_slots(held: Set[int], free: int) -> tuple[int, ...]:
-    """Return the ``free`` lowest slots that are not ``held``."""
     return tuple(islice((slot for slot in count() if slot not in held), free))
 
 

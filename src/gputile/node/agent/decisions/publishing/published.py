@@ -2,28 +2,56 @@
 
 One strategic merge patch of the node's ``status`` subresource carries it all, as the kubelet's own patches do: the
 API server takes labels and annotations there too, and conditions merge by their type, so that nobody else's is lost.
+
+The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` hold one
+value, so they are there only where it is true of every GPU (C1, C3). Every model has a label of its own beside them, on
+any node: ``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is found by
+``model.gputile.io/Tesla-T4 Exists``, and avoided by ``DoesNotExist``.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from gputile.api.conditions import changed_conditions
-from gputile.api.core import Node, NodeCondition, node_condition
+from gputile.api.core import Node, NodeCondition, changed_conditions, node_condition
 from gputile.api.reasons import ConditionReason, ConditionType
-from gputile.api.well_known import CONDITION_PREFIX, GPU_COUNT, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.well_known import (
+    CONDITION_PREFIX,
+    GPU_COUNT,
+    HANDOVER_ANNOTATION,
+    INVENTORY_ANNOTATION,
+    LEGACY_MODEL_LABEL,
+    MODEL_COUNT_PREFIX,
+    MODEL_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+)
 from gputile.core.devices.gpu_health import Health
-from gputile.core.devices.inventory import encode_inventory
+from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
 from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition
 from gputile.node.agent.decisions.advertising.node_resources import mig_condition, mps_condition
 from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_condition
 from gputile.node.agent.decisions.events import MachineSeen
-from gputile.node.agent.decisions.publishing.labels import is_ours, node_labels
 from gputile.node.agent.decisions.publishing.time_shares import time_condition
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.nvml.probe import ProbedMachine
+
+_SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
+
+
+def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the labels of a node with ``gpus``, healthy or not; none where there are none."""
+    counts = Counter(model_label_value(gpu.model) for gpu in gpus)
+    return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
+
+
+def is_ours(label: str) -> bool:
+    """Return whether ``label`` is one that the agent sets, and removes where it is no longer true."""
+    return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
+
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
 DRIVER_PROBLEM: Final = ConditionType.DRIVER_PROBLEM

@@ -1,4 +1,8 @@
-"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration."""
+"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration.
+
+While no arbiter runs, a container keeps to a share by the weights of those that run on its GPU at one time: the init
+containers of a pod run one after the other, and before its other containers; sidecars run beside both.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +15,49 @@ from gputile.api.reasons import ConditionReason, ConditionType
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.answers.allocate import shares_of
-from gputile.node.agent.decisions.publishing.running_weights import RunningWeights
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.node_config import LIBRARY_MODES
-from gputile.node.agent.state.pod_container import PodContainer
-from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
-from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.agent.state.pod_devices import PodContainer, PodDevices, gpus_of
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
-from gputile.node.arbiter.usage_message import Spent
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
+
+
+@dataclass(slots=True)
+class _PodWeights:
+    init: int = 0  # the greatest
+    sidecars: int = 0
+    apps: int = 0
+
+    @property
+    def most(self) -> int:
+        return self.sidecars + max(self.init, self.apps)
+
+
+class RunningWeights:
+    """The weights of containers by the UUID of the GPU and the UID of the pod."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, _PodWeights]] = {}
+
+    def add(self, uuid: str, uid: str, phase: Phase, weight: int) -> None:
+        pod = self._pods.setdefault(uuid, {}).setdefault(uid, _PodWeights())
+        match phase:
+            case Phase.INIT:
+                pod.init = max(pod.init, weight)
+            case Phase.SIDECAR:
+                pod.sidecars += weight
+            case Phase.APP:
+                pod.apps += weight
+
+    def while_it_runs(self, uuid: str, uid: str, phase: Phase, weight: int) -> int:
+        """Return the most that the weights add up to while a container runs that was taken in, its own too."""
+        pods = self._pods[uuid]
+        pod = pods[uid]
+        own = {Phase.INIT: pod.sidecars + weight, Phase.SIDECAR: pod.most, Phase.APP: pod.sidecars + pod.apps}
+        return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
+
 
 TIME_POLICY_REFUSED: Final = ConditionType.TIME_POLICY_REFUSED
 MOST_PRIORITY: Final = 2**31 - 1
@@ -129,7 +166,6 @@ def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], 
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
-    """Return the indices of the GPUs of an allocation."""
     found = (
         h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
     )
@@ -140,6 +176,8 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
     """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
     node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
     pod = known if known is not None and known.uid == pod_devices.uid else None
+    asked = (pod.pod.spec.priority or 0) if pod is not None else 0
+    priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
     for directory, container in {
         devices.directory: devices.container for devices in pod_devices.devices if devices.directory
     }.items():
@@ -151,7 +189,7 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
             gpu = node_config.gpu(share.index)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
             most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
-            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
+            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), priority)
         if claims:
             yield directory, claims
 
@@ -162,11 +200,6 @@ def _weight(pod: KnownPod | None) -> int:
         return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
     except (KeyError, ValueError):
         return 1
-
-
-def _priority(pod: KnownPod | None) -> int:
-    value = (pod.pod.spec.priority or 0) if pod is not None else 0
-    return max(-MOST_PRIORITY, min(MOST_PRIORITY, value))
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:

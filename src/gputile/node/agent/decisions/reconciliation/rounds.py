@@ -20,7 +20,7 @@ from gputile.node.agent.decisions.instructions import (
     SaveCheckpoint,
     ShareTime,
 )
-from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
+from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Complain, Correction, differences
 from gputile.node.agent.state.allocation_state import AllocationState
 

@@ -14,7 +14,7 @@ from gputile.node.agent.decisions.advertising.mode_and_unit import (
     decide_mode,
     placement_condition,
 )
-from gputile.node.agent.state.advertised import ModeDecision
+from gputile.node.agent.state.allocation_state import ModeDecision
 from gputile.node.agent.state.node_config import EffectiveMode, Sharing
 
 GPUS = (Gpu(0, "GPU-0", 15360),)
@@ -41,10 +41,6 @@ def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
     assert decide_mode(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
 
 
-def test_no_label_is_the_default_again() -> None:
-    assert decide_mode(SHARE, {}, configured(1024), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
-
-
 def test_a_change_is_held_by_pods_which_are_named() -> None:
     pods = [f"ns/p{i:02d}" for i in range(14)]
     held = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)
@@ -55,11 +51,6 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
     assert "ns/p00" in text
     assert "and 4 more" in text
     assert "mode cgpu follows when they are gone" in text
-
-
-def test_the_unit_does_not_wait() -> None:
-    made = decide_mode(SHARE, {MODE_LABEL: "cgpu"}, configured(128), GPUS, ["ns/a"])
-    assert made.effective_mode == EffectiveMode(Mode.SHARE, 128)
 
 
 def test_a_wrong_mode_changes_nothing() -> None:

@@ -67,13 +67,6 @@ def test_an_init_container_had_its_turn_if_it_is_remembered() -> None:
     assert candidates(shown, book(pod), held, GPU_MEMORY, 2)[0].container == "main"
 
 
-def test_an_init_container_is_asked_for_again_if_the_kubelet_died() -> None:
-    pod = known("a", container(mem=5), init=(container("init", mem=2),))
-    held = DeviceTable([holding(pod, ContainerDevices("init", Phase.INIT, GPU_MEMORY, ("g0-00000", "g0-00001")))])
-    found = candidates(listing(listed("a", main={})), book(pod), held, GPU_MEMORY, 2)
-    assert found[0].container == "init"
-
-
 def test_each_resource_of_a_container_has_its_own_turn() -> None:
     pod = known("a", container(mem=2, core=10))
     shown = listing(listed("a", main=IDS))
@@ -98,24 +91,6 @@ def test_a_container_that_was_started_is_not_meant_while_another_could_be() -> N
         both = DeviceTable(held, ["uid-a-one", "uid-a-two"])
         (last,) = candidates(shown, book(pod), both, GPU_MEMORY, 2)
         assert (last.container, last.sure) == ("", False), "it may be either"
-
-
-def test_of_the_containers_of_several_pods_that_were_started_nobody_knows_which_asks() -> None:
-    """One of them may run on with the directory that would be answered for another pod's container."""
-    a, b = known("a", container("one", mem=2), container("two", mem=2)), known("b", container(mem=2))
-    shown = listing(listed("a", one=IDS, two={}), listed("b", main={}))
-    started = DeviceTable((), ["uid-a-one", "uid-a-two", "uid-b-main"])
-    found = candidates(shown, book(a, b), started, GPU_MEMORY, 2, "uid-a")
-    assert [(c.key, c.container) for c in found] == [("default/a", ""), ("default/b", "")]
-    one = candidates(shown, book(a, b), DeviceTable((), ["uid-a-one", "uid-a-two"]), GPU_MEMORY, 2, "uid-a")
-    assert [(c.key, c.container) for c in one] == [("default/b", "main"), ("default/a", "two")]
-
-
-def test_a_name_that_was_answered_before_is_worth_asking_about() -> None:
-    pod = known("a", container(mem=2))
-    held = DeviceTable([holding(pod, ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001")))])
-    found = candidates(listing(listed("a", main={})), book(pod), held, GPU_MEMORY, 2)
-    assert worth_asking(found) == ["default/a"]
 
 
 def test_what_does_not_fit_the_known_pod_may_be_the_next_of_its_name() -> None:
@@ -148,12 +123,6 @@ def test_an_init_container_that_nobody_remembers_does_not_ask_once_a_later_conta
     assert [(c.key, c.container) for c in found] == [("default/b", "main")]
 
 
-def test_the_second_resource_of_the_container_that_is_being_admitted_is_asked_for() -> None:
-    pod = known("a", container(mem=2, core=5), init=(container("init", mem=2, core=5),))
-    shown = listing(listed("a", main={GPU_MEMORY: ["g0-00000", "g0-00001"]}))
-    assert candidates(shown, book(pod), DeviceTable(), GPU_CORE, 5)[0].container == "main"
-
-
 def test_without_a_list_the_other_resource_of_a_container_is_asked_for_next() -> None:
     """Many pods ask for as much; the kubelet takes up none of them before it is done with a container."""
     pods = [known(name, container(mem=2, core=10)) for name in ("a", "b", "c")]
@@ -163,11 +132,3 @@ def test_without_a_list_the_other_resource_of_a_container_is_asked_for_next() ->
     assert (found.key, found.container, found.sure) == ("default/b", "main", True)
     assert unlisted_candidates(book(*pods), held, GPU_CORE, 10, last_uid="uid-a") == []
     assert unlisted_candidates(book(*pods), held, GPU_MEMORY, 2, last_uid="uid-b") == []
-
-
-def test_what_was_answered_for_a_container_that_the_pod_does_not_have_names_nobody() -> None:
-    """It was for the pod before of the same name, under a stand-in."""
-    pod = known("a", container(mem=2))
-    other = ContainerDevices("other", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"))
-    (found,) = unlisted_candidates(book(pod), DeviceTable([holding(pod, other)]), GPU_MEMORY, 2)
-    assert (found.key, found.container) == ("default/a", "main")

@@ -1,4 +1,4 @@
-"""IDs and MiB never disagree, whatever the unit was and whoever came and went."""
+"""IDs name their GPU and slot, and IDs and MiB never disagree, whatever the unit was and whoever came and went."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from gputile.node.agent.decisions.devices.slots import (
     free_units,
     message_bytes,
 )
+from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu, decode, encode
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.examples import examples
 
@@ -106,3 +107,42 @@ def test_a_unit_that_is_refused_names_the_smallest_valid_one(sizes: list[int], u
         smallest = int(str(error).rpartition(" is ")[2].removesuffix(" MiB"))
         check_unit(gpus, smallest)
         assert smallest == 64 or message_bytes(gpus, smallest - 1) > MESSAGE_LIMIT
+
+
+INDEX = st.integers(0, 999)
+SLOT = st.integers(0, 400_000)
+
+
+@given(INDEX, SLOT)
+def test_an_id_says_its_gpu_and_slot(index: int, slot: int) -> None:
+    assert decode(encode(index, slot)) == (index, slot)
+
+
+@given(st.lists(st.tuples(INDEX, st.integers(0, 99_999)), min_size=2))
+def test_ids_of_one_gpu_sort_by_slot(pairs: list[tuple[int, int]]) -> None:
+    slots = [slot for index, slot in pairs if index == pairs[0][0]]
+    assert [decode(i)[1] for i in sorted(encode(3, slot) for slot in slots)] == sorted(slots)
+
+
+@given(st.text(max_size=20))
+def test_what_is_read_is_what_would_be_written(text: str) -> None:
+    try:
+        index, slot = decode(text)
+    except DeviceIdError:
+        return
+    assert encode(index, slot) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "g1", "g1-412", "g01-00412", "g1-0000412", "G1-00412", "g1-00412 ", "GPU-1", "g-00001"]
+)
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(DeviceIdError, match="device ID"):
+        decode(text)
+
+
+@given(st.sets(st.tuples(INDEX, SLOT)))
+def test_ids_are_grouped_by_gpu(pairs: set[tuple[int, int]]) -> None:
+    grouped = by_gpu(encode(index, slot) for index, slot in pairs)
+    assert {(index, slot) for index, slots in grouped.items() for slot in slots} == pairs
+    assert list(grouped) == sorted(grouped)

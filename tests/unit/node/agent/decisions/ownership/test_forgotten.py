@@ -12,22 +12,19 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.decisions.answers.allocate import Limits
-from gputile.node.agent.decisions.calls.allocation import DeviceAllocator, unclear
-from gputile.node.agent.decisions.calls.container_start import prestart
+from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.ownership.listing_sync import settle
-from gputile.node.agent.decisions.ownership.losses import release
+from gputile.node.agent.decisions.ownership import release, settle
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.allocation_directory import DeviceOwner
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -77,34 +74,6 @@ def bare(*containers: str) -> dict[str, ListedPod]:
     return {"default/a": ListedPod("default", "a", {name: {} for name in containers})}
 
 
-def free(gpus: tuple[int, ...] = (0,)) -> list[str]:
-    return [encode(index, slot) for index in gpus for slot in range(8)]
-
-
-def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
-    pod = two_of_one_size()
-    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
-    listing = bare("side", "main")
-    settle(node, listing, 2)
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert len(ids) == 2
-    assert not set(ids) & set(SIDE)
-    grant, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert grant.directory == "uid-a-main"
-    assert {p.container: p.ids for p in held.devices} == {"side": SIDE, "main": ids}
-
-
-def test_an_init_container_whose_ids_are_offered_has_its_turn_again() -> None:
-    """No list shows it: a kubelet that lost its checkpoint asks for it anew, and for the one after it."""
-    pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=2),)), 0)
-    held = holding(pod, devices_of("init", SIDE, Phase.INIT), devices_of("main", SIDE))
-    node, listing = admission(Mode.CGPU, [pod], [held]), bare("main")
-    settle(node, listing, 2)
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert grant.directory == "uid-a-init"
-
-
 @pytest.mark.parametrize("written", [True, False, None])
 def test_a_call_that_an_agent_died_of_is_answered_for_the_same_container(*, written: bool | None) -> None:
     """The next container may ask for the very IDs of the init container before it, but not before those are written."""
@@ -113,18 +82,6 @@ def test_a_call_that_an_agent_died_of_is_answered_for_the_same_container(*, writ
     owners = None if written is None else frozenset({DeviceOwner("uid-a", "init")} if written else ())
     grant, _ = DeviceAllocator(node, listing, 0.0, 2, owners).allocate(GPU_MEMORY, SIDE)
     assert grant.directory == ("uid-a-init" if written is False else "uid-a-main")
-
-
-def test_a_kubelet_that_has_just_started_gives_nothing_of_a_pod_that_it_has_not_come_to() -> None:
-    """Nor does the agent know the pod: the API server does not answer it, and it has just started too."""
-    pod, next_one = booked(simple_pod("a", container(mem=2)), 0), booked(simple_pod("b", container(mem=2)), 0)
-    node = admission(Mode.CGPU, [next_one], [holding(pod, devices_of("main", SIDE))], "uid-a-main")
-    listing = {"default/b": ListedPod("default", "b", {"main": {}})}
-    node.heard(listing, 2.0, settled=False)
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert not set(ids) & set(SIDE)
-    DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert "uid-a-main" in node.directories()
 
 
 def test_a_pod_that_an_old_list_lacks_keeps_its_devices_while_the_kubelet_lists_nothing_either() -> None:
@@ -137,71 +94,6 @@ def test_a_pod_that_an_old_list_lacks_keeps_its_devices_while_the_kubelet_lists_
     node.pods.gone.clear()
     node.heard({}, 2.0, settled=True)
     assert differences(node, {}, 3, synced=True) == [Release(pod.uid)]
-
-
-def test_of_two_that_were_let_start_neither_loses_its_gpu_to_the_other() -> None:
-    """A kubelet that was killed before it started the second one has forgotten both, and leaves the first one alone."""
-    pod = two_of_one_size()
-    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
-    node = admission(Mode.CGPU, [pod], [held], "uid-a-side", "uid-a-main")
-    listing = bare("side", "main")
-    settle(node, listing, 2)
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert set(ids).isdisjoint(SIDE + MAIN)
-    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert grant.directory not in ("uid-a-side", "uid-a-main")
-    after = {"default/a": ListedPod("default", "a", {"side": {}, "main": {GPU_MEMORY: frozenset(ids)}})}
-    (start,) = prestart(node, GPU_MEMORY, ids, after, 3)
-    assert (start.directory, start.limits.container) == (grant.directory, "main")
-    (now,) = node.device_table
-    assert {each.container: (each.ids, each.directory) for each in now.devices} == {
-        "side": (SIDE, "uid-a-side"),
-        "main": (ids, grant.directory),
-    }
-
-
-def test_what_the_kubelet_did_not_write_down_of_either_is_forgotten() -> None:
-    """It was killed again before it had written the answer."""
-    pod = two_of_one_size()
-    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
-    node = admission(Mode.CGPU, [pod], [held], "uid-a-side", "uid-a-main")
-    DeviceAllocator(node, bare("side", "main"), 0.0, 2).allocate(GPU_MEMORY, OTHER)
-    settle(node, bare("side", "main"), 3)
-    assert list(node.device_table) == [held]
-
-
-def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> None:
-    """What is written before a start is then that of the container that starts, and of no other."""
-    pod = two_of_one_size()
-    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
-    listing = bare("side", "main")
-    DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, SIDE)
-    assert [start.directory for start in prestart(node, GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
-    assert node.directories() == {"uid-a-side", "uid-a-main"}
-
-
-def test_what_was_answered_and_not_let_start_is_given_again() -> None:
-    pod = two_of_one_size()
-    node = admission(
-        Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))]
-    )
-    listing = bare("side", "main")
-    settle(node, listing, 2)
-    assert len(node.device_table) == 0
-    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
-    assert grant.directory == "uid-a-side"
-
-
-def test_another_pod_does_not_get_the_ids_of_a_container_that_runs() -> None:
-    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
-    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
-    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side")
-    listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert not set(ids) & set(SIDE)
-    left = node.device_table.get(pod.uid)
-    assert left is not None
-    assert [p.container for p in left.devices] == ["side"]
 
 
 def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_holder() -> None:
@@ -247,50 +139,6 @@ def test_both_resources_of_a_container_that_is_started_again_come_from_its_gpu()
         shown[resource] = frozenset(ids)
 
 
-def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> None:
-    """It is over, does not run again and is asked for all the same: a GPU has no room for both."""
-    pod = booked(simple_pod("a", container(mem=8), init=(container("init", mem=8),)), 0)
-    every = tuple(free())
-    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("main", every))], "uid-a-main")
-    listing = bare("main")
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free((0, 1)), (), 8)
-    assert ids == every
-    _, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert {p.container: p.directory for p in held.devices} == {"init": "uid-a-init", "main": "uid-a-main"}
-
-
-def test_no_two_containers_have_one_directory() -> None:
-    """Whichever was taken for the other, and however the kubelet's list corrects it afterwards."""
-    pod = two_of_one_size()
-    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR))
-    node = admission(Mode.CGPU, [pod], [held], "uid-a-side")
-    first, _ = DeviceAllocator(node, bare("side", "main"), 0.0, 2).allocate(GPU_MEMORY, MAIN)
-    listing = {"default/a": ListedPod("default", "a", {"side": {GPU_MEMORY: frozenset(MAIN)}, "main": {}})}
-    settle(node, listing, 2)
-    second, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
-    assert first.directory != second.directory
-    for ids, directory in ((MAIN, first.directory), (OTHER, second.directory)):
-        (start,) = prestart(node, GPU_MEMORY, ids, listing, 2)
-        assert (start.directory, start.limits.container) == (directory, "side" if ids == MAIN else "main")
-
-
-def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
-    """A static pod before its mirror: its first container asks for no GPU, which only the list's order can tell."""
-    node = admission(Mode.CGPU, [], [])
-    ids: dict[str, frozenset[str]] = {}
-    directories = []
-    for name, given in (("one", MAIN), ("two", OTHER)):
-        shown = {each: {GPU_MEMORY: ids[each]} if each in ids else {} for each in ("proxy", "one", "two")}
-        listing = {"default/a": ListedPod("default", "a", shown)}
-        settle(node, listing, 2)
-        grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, given)
-        directories.append(grant.directory)
-        ids[name] = frozenset(given)
-    assert len(set(directories)) == 2
-    (held,) = node.device_table
-    assert sorted(p.ids for p in held.devices) == [MAIN, OTHER]
-
-
 def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
     claim = NodeLock(tmp_path / "owner", "me")
     claim.take()
@@ -302,60 +150,6 @@ def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) 
     boot = store.allocations / "uid-a-main" / BOOT_FILE
     boot.write_text("another boot")
     assert not store.started()
-    boot.unlink()  # written by an agent that did not know of boots
-    assert store.started() == {"uid-a-main"}
-
-
-def test_a_kubelet_that_has_just_started_gives_no_other_what_runs_in_pods_that_it_has_not_come_to() -> None:
-    """It lists its pods one after the other, and what it has forgotten counts as free until then (M4)."""
-    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
-    node = admission(Mode.CGPU, [pod, other], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
-    listing = {"default/b": ListedPod("default", "b", {"main": {}})}
-    node.heard(listing, 1.0, settled=False)
-    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert not set(ids) & set(SIDE)
-    assert node.device_table.get(pod.uid) is not None
-    node.heard({**bare("side", "main"), **listing}, 1.0, settled=False)
-    node.heard(listing, 1.0, settled=False)
-    DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert node.device_table.get(pod.uid) is None
-
-
-def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_container_had() -> None:
-    """The kubelet leaves it alone: another pod asks, and is refused what is held."""
-    init, main = ("g0-00000",), ("g0-00000", "g0-00001")
-    pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=1),)), 0)
-    other = booked(simple_pod("b", container(mem=2)), 0)
-    held = holding(pod, devices_of("init", init, Phase.INIT), devices_of("main", main))
-    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-init", "uid-a-main")
-    listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {}})}
-    with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-        DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, main)
-    assert node.device_table.get(pod.uid) == held
-
-
-def test_a_container_that_runs_is_the_last_that_may_be_asked_for() -> None:
-    """A kubelet that has forgotten everything asks for a pod that the API server has not told of yet."""
-    pod = booked(simple_pod("a", container(mem=2)), 0)
-    held = holding(pod, devices_of("main", MAIN))
-    node = admission(Mode.CGPU, [pod], [held], "uid-a-main")
-    listing = {**bare("main"), "default/z": ListedPod("default", "z", {"main": {}})}
-    assert unclear(node, listing, GPU_MEMORY, 2)[0] == "default/z"
-    grant, devices = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
-    assert devices.key == "default/z"
-    assert grant.directory != "uid-a-main"
-    assert node.device_table.get(pod.uid) == held
-
-
-def test_no_two_pods_have_one_directory() -> None:
-    """One is answered in the place of another that waits too, as the list shows afterwards."""
-    pod, other = booked(simple_pod("a", container(mem=2)), 0), booked(simple_pod("b", container(mem=2)), 0)
-    node = admission(Mode.CGPU, [pod, other], [])
-    first, _ = DeviceAllocator(node, {**bare("main")}, 0.0, 2).allocate(GPU_MEMORY, MAIN)
-    listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {GPU_MEMORY: frozenset(MAIN)}})}
-    settle(node, listing, 2)
-    second, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
-    assert first.directory != second.directory
 
 
 def test_a_pod_that_the_api_server_has_not_told_yet_keeps_what_it_runs_with() -> None:

@@ -12,24 +12,20 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, limits_of_started, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied
 from gputile.node.agent.decisions.devices.device_lists import devices
-from gputile.node.agent.decisions.ownership.listing_sync import settle, sync_with_listing
+from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
-from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import KnownPod, known_pod
+from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.state.pod_cache import remove_pod
-from gputile.node.agent.state.pod_devices import ContainerDevices
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -109,17 +105,6 @@ def test_a_pod_is_refused_for_good_for_a_gpu_or_an_instance_that_another_runs_on
     here, after = run_on(mode, resource, size, ids)
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
         DeviceAllocator(here, after, 100.0, 3).allocate(resource, ids, may_wait=True)
-
-
-@pytest.mark.requirement("B1")
-def test_a_pod_starts_with_memory_ids_of_another_that_runs_where_there_is_room_for_both() -> None:
-    """The IDs are but names, and each pod has its own limits."""
-    ids = ("g0-00000", "g0-00001")
-    here, after = run_on(Mode.CGPU, GPU_MEMORY, 2, ids)
-    DeviceAllocator(here, after, 100.0, 3).allocate(GPU_MEMORY, ids, may_wait=True)
-    starts = prestart(here, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids, b=ids), 4)
-    assert [(start.limits.pod, [gpu.mib for gpu in start.limits.gpus]) for start in starts] == [("b", [2048])]
-    assert here.device_table.mib(0) == 2 * 2048
 
 
 @pytest.mark.requirement("B1")
@@ -223,49 +208,6 @@ def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
 
 
 @pytest.mark.requirement("M4")
-def test_what_was_answered_by_a_guess_is_mounted_by_one_container_alone() -> None:
-    """The kubelet lists nothing while it asks for a pod that nobody knows, and another one lacks just as much."""
-    ids = tuple(tuple(encode(0, slot) for slot in slots) for slots in (range(2), range(2, 4)))
-    here = node(Mode.CGPU, known("b", GPU_MEMORY, 2))
-    guessed, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids[0])
-    listing = listed(GPU_MEMORY, a=ids[0], b=())
-    settle(here, listing, 2)
-    own, _ = DeviceAllocator(here, listing, 1.0, 3).allocate(GPU_MEMORY, ids[1])
-    assert own.directory == "uid-b-main"
-    assert guessed.directory != own.directory
-
-
-@pytest.mark.requirement("M4")
-def test_containers_of_a_pod_taken_for_another_unknown_one_mount_directories_of_their_own() -> None:
-    """The API server says of neither what it asks for, and a container of the first one asks for no GPU."""
-    here, ids = node(Mode.CGPU), tuple((encode(0, slot),) for slot in range(3))
-    directories = set[str]()
-    first = ListedPod("default", "a", {"one": {}, "no-gpu": {}})
-    for held in ids:
-        second = ListedPod("default", "b", {"two": {}, "three": {}})
-        listing = {first.key: first} if held is ids[0] else {first.key: first, second.key: second}
-        settle(here, listing, 1)
-        grant, _ = DeviceAllocator(here, listing, 0.0, 1).allocate(GPU_MEMORY, held)
-        directories.add(grant.directory)
-        first = ListedPod("default", "a", {"one": {GPU_MEMORY: frozenset(ids[0])}, "no-gpu": {}})
-    assert len(directories) == 3
-
-
-@pytest.mark.requirement("M4")
-def test_nothing_is_guessed_of_a_kubelet_that_has_just_started() -> None:
-    """It asks again for what one before it was answered, if that one died before it had written it down."""
-    ids = tuple(tuple(encode(0, slot) for slot in slots) for slots in (range(2), range(2, 4)))
-    pod = simple_pod("a", container("one", mem=2), container("two", mem=2))
-    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
-    here = node(Mode.CGPU, known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
-    bare = {"default/a": ListedPod("default", "a", {"one": {}, "two": {}})}
-    DeviceAllocator(here, bare, 0.0, 1).allocate(GPU_MEMORY, ids[0])
-    here.heard(None, 1.0, settled=False)
-    _, held = DeviceAllocator(here, None, 20.0, 2).allocate(GPU_MEMORY, ids[1])
-    assert not held.identified, "it may be the first container again, which keeps what it is told to mount"
-
-
-@pytest.mark.requirement("M4")
 def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() -> None:
     """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
@@ -278,24 +220,6 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 5), known("b", GPU_MEMORY, 5))
     with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
         prestart(here, GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
-
-
-@pytest.mark.requirement("M4")
-def test_who_was_only_guessed_does_not_start() -> None:
-    """PodResources was silent, so the IDs went to the one known pod that asks for so many; another one has them."""
-    ids = tuple(encode(0, slot) for slot in range(2))
-    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
-    grant, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    with pytest.raises(NotYet, match="the kubelet does not list its pods"):
-        prestart(here, GPU_MEMORY, ids, None, 2)
-    of_another = listed(GPU_MEMORY, b=ids)
-    with pytest.raises(NotYet, match="for pod default/b, which is not known yet"):
-        prestart(here, GPU_MEMORY, ids, of_another, 3)
-    late = known("b", GPU_MEMORY, 2)
-    here.pods[late.key] = late
-    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, of_another, 4)] == ["b"]
-    let_start(here.device_table, grant.directory)
-    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, None, 5)] == ["b"], "it has been started"
 
 
 @pytest.mark.requirement("M4", "U3")
@@ -343,65 +267,6 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     assert not any(store.correct_limits(start.directory, start.limits) for start in limits_of_started(later))
 
 
-@pytest.mark.requirement("M4")
-def test_a_pod_that_nobody_knows_hands_ids_on_and_no_directory() -> None:
-    """The kubelet lists nothing, and gives a container what the init container before it had."""
-    here, ids = node(Mode.CORE_MEM), tuple(encode(0, slot) for slot in range(2))
-    asked = [(GPU_MEMORY, ids), (GPU_CORE, ids), (GPU_CORE, ids[:1]), (GPU_MEMORY, ids[1:]), (GPU_MEMORY, ids)]
-    grants = [
-        DeviceAllocator(here, None, 0.0, at).allocate(resource, given)[0] for at, (resource, given) in enumerate(asked)
-    ]
-    assert len({grant.directory for grant in grants}) == len(asked)
-    told = ["ALIYUN_COM_GPU_MEM_CONTAINER" in grant.environment for grant in grants]
-    assert told == [resource == GPU_MEMORY for resource, _ in asked], (
-        "nobody can tell how much memory goes with compute"
-    )
-
-
-@pytest.mark.requirement("M4")
-@pytest.mark.parametrize("init", [True, False])
-def test_a_call_that_an_agent_died_of_is_answered_though_the_kubelet_lists_nothing(*, init: bool) -> None:
-    """The gateway repeats it to the next agent; the container mounts what this one answers."""
-    ids = (encode(0, 0), encode(0, 1))
-    first = (container("first", mem=2),) if init else ()
-    pod = simple_pod("a", *(() if init else (container("first", mem=2),)), container("second", mem=1), init=first)
-    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
-    here = node(Mode.CGPU, known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
-    here.heard(None, 1.0, settled=True)
-    DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    after = AllocationState(Configuration(), here.node_config, DeviceTable(here.device_table), here.pods)
-    after.heard(None, 1.0, settled=True)
-    grant, held = DeviceAllocator(after, None, 9.0, 2).allocate(GPU_MEMORY, ids)
-    assert [(each.container, each.ids, each.directory) for each in held.devices] == [("first", ids, grant.directory)]
-
-
-@pytest.mark.requirement("M4")
-def test_what_was_only_guessed_fails_no_pod_while_the_kubelet_lists_nothing() -> None:
-    """A pod that nobody knows hands on what its init container was given in the name of another pod."""
-    here, ids = node(Mode.CGPU, known("b", GPU_MEMORY, 2)), (encode(0, 0), encode(0, 1))
-    here.heard(None, 1.0, settled=True)
-    DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    grant, held = DeviceAllocator(here, None, 1.0, 2).allocate(GPU_MEMORY, ids[1:], may_wait=True)
-    assert not held.identified
-    late = known("a", GPU_MEMORY, 1)
-    here.pods[late.key] = late
-    (start,) = prestart(here, GPU_MEMORY, ids[1:], listed(GPU_MEMORY, a=ids[1:], b=()), 3)
-    assert (start.directory, start.limits.pod) == (grant.directory, "a")
-
-
-@pytest.mark.requirement("M4")
-def test_the_container_mounts_what_it_was_answered_last() -> None:
-    """A kubelet that has just started lists nothing, and asks again for what the one before it did not write down."""
-    ids = (encode(0, 0), encode(0, 1))
-    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
-    DeviceAllocator(here, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ids)
-    here.heard(None, 2.0, settled=False)
-    grant, _ = DeviceAllocator(here, None, 20.0, 2).allocate(GPU_MEMORY, ids, may_wait=True)
-    assert [start.directory for start in prestart(here, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 3)] == [
-        grant.directory
-    ]
-
-
 @pytest.mark.requirement("B1", "M4")
 def test_both_resources_of_a_container_come_from_one_gpu_or_it_does_not_start() -> None:
     """Also where nobody knows who asks; what the kubelet then chooses may be another GPU."""
@@ -421,41 +286,3 @@ def test_both_resources_of_a_container_come_from_one_gpu_or_it_does_not_start() 
     for resource, given in ((GPU_CORE, core), (GPU_MEMORY, memory)):
         with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
             prestart(here, resource, given, listing, 3)
-
-
-@pytest.mark.requirement("M4")
-def test_an_init_container_of_which_nothing_is_known_is_looked_for_before_its_ids_start() -> None:
-    """Nobody knew the pod when the IDs were answered for it, and then for the container after it."""
-    ids = (encode(0, 0), encode(0, 1))
-    pod = simple_pod("a", container("main", mem=2), init=(container("init", mem=2),))
-    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
-    here = node(Mode.CGPU, known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
-    here.heard(None, 1.0, settled=False)
-    first, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
-    DeviceAllocator(here, None, 0.0, 2).allocate(GPU_MEMORY, ids)
-    listing = {"default/a": ListedPod("default", "a", {"main": {GPU_MEMORY: frozenset(ids)}})}
-    (start,) = prestart(here, GPU_MEMORY, ids, listing, 3)
-    assert start.directory != first.directory
-    assert (start.limits.uid, start.limits.container) == ("uid-a", "main")
-    found = here.device_table.get("uid-a")
-    assert found is not None
-    init = ContainerDevices("init", Phase.INIT, GPU_MEMORY, ids, first.directory)
-    here.device_table.apply(DeviceEvent.ANSWERED, found.replaced(init))
-    starts = prestart(here, GPU_MEMORY, ids, listing, 4)
-    assert {each.directory for each in starts} == {start.directory, first.directory}
-    assert {(each.limits.uid, each.limits.container) for each in starts} == {("uid-a", "main"), ("uid-a", "init")}
-
-
-@pytest.mark.requirement("M4")
-@pytest.mark.parametrize("started", [False, True])
-def test_what_was_taken_for_another_pods_is_taken_back_once_the_kubelet_lists_it(*, started: bool) -> None:
-    """Of two static pods that nobody knew, one was answered as a container of the other."""
-    ids = (encode(0, 0), encode(0, 1))
-    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
-    both = listed(GPU_MEMORY, a=ids, b=ids)
-    sync_with_listing(here, both, 1)
-    if started:
-        let_start(here.device_table, "uid-b-main")
-    sync_with_listing(here, listed(GPU_MEMORY, a=ids, b=()), 2)
-    assert {each.uid for each in here.device_table} == ({"uid-a", "uid-b"} if started else {"uid-a"})
-    assert here.device_table.directory_for("uid-a", "main") == "uid-a-main"

@@ -5,12 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.api.config.trust_groups import Trust
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.cluster.informer import NodeInformer
+from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, prestart
 from gputile.node.agent.decisions.events import MachineSeen
@@ -19,7 +18,6 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.wakeup import Wakeups
 from gputile.node.nvml.probe import ProbedMachine
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod

@@ -1,5 +1,6 @@
-"""The patch of the node, as the difference between what it says and what it should."""
+"""The patch of the node, as the difference between what it says and what it should, and the labels of its GPUs."""
 
+import re
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -11,14 +12,17 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
 from gputile.api.reasons import ConditionReason
-from gputile.api.well_known import GPU_COUNT
+from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX
 from gputile.core.devices.gpu_health import Examined, Health, XidSeen, after
+from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.decisions.publishing.published import (
     DRIVER_PROBLEM,
     GPU_PROBLEM,
     Wanted,
     farewell_patch,
     gpu_conditions,
+    is_ours,
+    node_labels,
     node_patch,
 )
 from gputile.node.nvml.errors import Code, Problem, problem_of
@@ -89,23 +93,6 @@ def test_a_new_node_gets_everything() -> None:
             ]
         },
     }
-
-
-def test_nothing_new_is_no_patch() -> None:
-    wanted = Wanted({NAME: "Tesla-T4"}, "{}", (WELL,))
-    settled = patched(node(), node_patch(read(node()), wanted, NOW))
-    assert node_patch(read(settled), wanted, NOW) is None
-
-
-def test_only_the_difference_is_sent() -> None:
-    current = node({NAME: "Tesla-T4", MEMORY: "15109MiB", "mine": "x"}, "{}")
-    patch = node_patch(read(current), Wanted({NAME: "Tesla-T4"}, "{}"), NOW)
-    assert patch == {"metadata": {"labels": {MEMORY: None}}}
-
-
-def test_an_inventory_that_should_not_be_there_is_removed() -> None:
-    patch = node_patch(read(node(inventory="{}")), Wanted({}, None), NOW)
-    assert patch == {"metadata": {"annotations": {"gputile.io/inventory": None}}}
 
 
 def test_a_new_message_is_no_transition() -> None:
@@ -226,3 +213,52 @@ def test_a_node_whose_gpus_are_gone_says_nothing_of_them() -> None:
 
 def test_labels_of_a_node_that_no_agent_has_spoken_of_are_others() -> None:
     assert farewell_patch(read(node({NAME: "Tesla-T4"}, None, [{"type": "Ready", "status": "True"}]))) is None
+
+
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")  # Kubernetes' own rule
+
+
+def gpus(*kinds: tuple[str, int]) -> list[Gpu]:
+    return [Gpu(index=i, uuid=f"GPU-{i}", model=model, mib=mib) for i, (model, mib) in enumerate(kinds)]
+
+
+def test_gpus_of_one_kind_are_told_as_documented() -> None:
+    assert node_labels(gpus(*[("Tesla V100-SXM2-32GB", 32510)] * 8)) == {
+        "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB",
+        "aliyun.accelerator/nvidia_mem": "32510MiB",
+        "aliyun.accelerator/nvidia_count": "8",
+        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-V100-SXM2-32GB",
+        "model.gputile.io/Tesla-V100-SXM2-32GB": "8",
+    }
+
+
+def test_gpus_that_differ_are_told_without_lying() -> None:
+    assert node_labels(gpus(("Tesla T4", 15109), ("Tesla V100-PCIE-16GB", 16130), ("Tesla T4", 15109))) == {
+        "aliyun.accelerator/nvidia_count": "3",
+        "model.gputile.io/Tesla-T4": "2",
+        "model.gputile.io/Tesla-V100-PCIE-16GB": "1",
+    }
+
+
+def test_one_model_in_two_sizes_has_a_name_and_no_memory() -> None:
+    labels = node_labels(gpus(("NVIDIA A100-PCIE", 40960), ("NVIDIA A100-PCIE", 81920)))
+    assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-PCIE"
+    assert "aliyun.accelerator/nvidia_mem" not in labels
+
+
+def test_a_node_without_gpus_has_no_label() -> None:
+    assert node_labels([]) == {}
+
+
+@given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))
+def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds: list[tuple[str, int]]) -> None:
+    for key, value in node_labels(gpus(*kinds)).items():
+        assert is_ours(key)
+        assert LABEL_VALUE.fullmatch(value)
+        if key.startswith(MODEL_COUNT_PREFIX):
+            assert LABEL_VALUE.fullmatch(key.removeprefix(MODEL_COUNT_PREFIX))
+
+
+@pytest.mark.parametrize("label", ["kubernetes.io/hostname", "ack.node.gpu.schedule", "nvidia.com/gpu.product"])
+def test_nobody_elses_label_is_ours(label: str) -> None:
+    assert not is_ours(label)

@@ -1,24 +1,25 @@
 """What containers get of their GPUs' time, by mode, label, configuration, annotation and priority."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
+from itertools import product
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from gputile.api.config.section import ConfigurationError
-from gputile.api.config.v1alpha1 import Configuration, GpuTime, load_configuration
+from gputile.api.config.v1alpha1 import Configuration, GpuTime
 from gputile.api.gpu_time import (
-    POLICIES,
     GpuTimePolicy,
-    GpuTimePolicyError,
-    parse_policy,
-    parse_weight,
 )
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.publishing.time_shares import (
+    RunningWeights,
     TimeShares,
     gpu_times,
     policy_of,
@@ -32,13 +33,10 @@ from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.arbiter.assignment_message import decode_assignment, encode_assignment
+from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
-from gputile.node.arbiter.usage_message import Spent
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
-
-pytestmark = pytest.mark.requirement("G4", "M4", "M5")
 
 GPU = Gpu(0, "GPU-a", 10240)
 
@@ -71,6 +69,7 @@ def claims(found: TimeShares) -> dict[str, Share]:
     return {a.directory: gpu.share for a in found.assignment.allocations for gpu in a.gpus}
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_weights_and_priorities_of_cgpu() -> None:
     found = time_shares(node(Mode.CGPU), "/d")
     assert claims(found) == {"/d/a-main": Share(3, priority=7), "/d/b-main": Share(1)}
@@ -78,29 +77,34 @@ def test_weights_and_priorities_of_cgpu() -> None:
     assert decode_assignment(encode_assignment(found.assignment)) == found.assignment
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_percentages_of_core_mem() -> None:
     found = time_shares(node(Mode.CORE_MEM, time=GpuTime(policy="weighted")), "/d")
     assert claims(found) == {"/d/a-main": Share(30, 300000, 300000), "/d/b-main": Share(60, 600000, 600000)}
     assert b"card GPU-a 600000\n" in found.files["b-main"]
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_the_nodes_label_goes_before_the_configuration() -> None:
     found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "0"}, GpuTime(policy="weak")), "/d")
     assert set(claims(found).values()) == {Share(1, WHOLE // 16, WHOLE // 16)}
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_native_leaves_all_to_the_driver() -> None:
     found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "native"}), "/d")
     assert found.assignment.allocations == ()
     assert b"card GPU-a 1000000\n" in found.files["a-main"]
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
 def test_no_turns_in_other_modes(mode: Mode) -> None:
     found = time_shares(node(mode), "/d")
     assert (found.assignment.allocations, found.files) == ((), {})
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_a_wrong_weight_counts_as_one() -> None:
     admission = node(Mode.CGPU)
     known = admission.pods["default/a"]
@@ -109,6 +113,7 @@ def test_a_wrong_weight_counts_as_one() -> None:
     assert claims(time_shares(admission, "/d"))["/d/a-main"].weight == 1
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
     labels = {TIME_POLICY_LABEL: "fairest"}
     assert policy_of(Mode.CGPU, labels, GpuTime(policy="4")) is GpuTimePolicy.WEAK
@@ -119,28 +124,7 @@ def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
     assert time_condition({}).status == time_condition({TIME_POLICY_LABEL: "3"}).status == "False"
 
 
-def test_a_configuration_that_is_not_valid() -> None:
-    for text, devices in (
-        ({"policy": "best"}, "average (0), preemptive (1), weighted (2), fixed (3), weak (4), native (5)"),
-        ({"quantumMs": 1}, "gpuTime.quantumMs: must be 5 to 500, is 1"),
-        ({"longestWaitMs": 5}, "gpuTime.longestWaitMs"),
-    ):
-        with pytest.raises(ConfigurationError, match="gpuTime") as error:
-            load_configuration({"gpuTime": text})
-        assert devices in str(error.value)
-
-
-def test_policies_by_name_and_by_acks_number() -> None:
-    for number, policy in enumerate(POLICIES):
-        assert parse_policy(str(number)) is parse_policy(policy.value) is policy
-    for text in ("", "6", "-1", "FIXED", "00"):
-        with pytest.raises(GpuTimePolicyError):
-            parse_policy(text)
-    for text in ("", "0", "1001", "1.5", "-1", "²"):
-        with pytest.raises(ValueError, match="valid are 1 to 1000"):
-            parse_weight(text)
-
-
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
     """But for what ``average`` leaves free; under ``fixed`` and ``weak`` as far as the percentages do."""
     everybody = [ShareClaim(30, 10, 2, 0), ShareClaim(0, 20, 1, 5), ShareClaim(50, 50, 1, 0)]
@@ -155,6 +139,7 @@ def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
         assert 0 < sum(fallback(policy, share, sum(each.weight for each in shares)) for share in shares) <= WHOLE
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
     admission, other = node(Mode.CGPU), Gpu(1, "GPU-b", 10240)
     inventory = msgspec.structs.replace(admission.node_config.inventory, gpus=(GPU, other))
@@ -175,6 +160,7 @@ def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
     assert time_shares(admission, "/d", "of-nobody").files == {}
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() -> None:
     admission = node(Mode.CGPU)
     metrics = AgentMetrics()
@@ -187,6 +173,7 @@ def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() 
         assert text.count(f"{name}{{") == 1
 
 
+@pytest.mark.requirement("G4", "M4", "M5")
 @pytest.mark.requirement("G4")
 def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None:
     """Admission refuses it; a pod from before the limit, or past admission, gains nothing either."""
@@ -198,3 +185,47 @@ def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None
     assert weight(GpuTime(max_weight=2)) == 2
     assert weight(GpuTime(namespace_max_weight={"default": 1000})) == 3
     assert weight(GpuTime(max_weight=1000, namespace_max_weight={"default": 1})) == 1
+
+
+Member = tuple[Phase, int]
+PHASES = st.lists(st.tuples(st.sampled_from(Phase), st.integers(1, 9)), min_size=1, max_size=4)
+
+
+def weights_of(pods: Iterable[list[Member]]) -> RunningWeights:
+    found = RunningWeights()
+    for uid, members in enumerate(pods):
+        for phase, weight in members:
+            found.add("GPU-a", str(uid), phase, weight)
+    return found
+
+
+@pytest.mark.requirement("G4")
+def test_an_init_container_takes_nothing_from_those_after_it() -> None:
+    found = weights_of([[(Phase.INIT, 3), (Phase.APP, 1)], [(Phase.APP, 1)]])
+    assert found.while_it_runs("GPU-a", "0", Phase.APP, 1) == 2
+    assert found.while_it_runs("GPU-a", "0", Phase.INIT, 3) == 4
+    assert found.while_it_runs("GPU-a", "1", Phase.APP, 1) == 4, "beside the init container"
+
+
+def running(members: list[Member]) -> Iterator[list[Member]]:
+    """Yield which containers of a pod may run at one time."""
+    sidecars = [each for each in members if each[0] is Phase.SIDECAR]
+    yield sidecars + [each for each in members if each[0] is Phase.APP]
+    for each in members:
+        if each[0] is Phase.INIT:
+            yield [*sidecars, each]
+
+
+@pytest.mark.requirement("G4")
+@given(st.lists(PHASES, min_size=1, max_size=3))
+def test_whoever_runs_at_one_time_gets_no_more_than_the_gpu(pods: list[list[Member]]) -> None:
+    found = weights_of(pods)
+    for moment in product(*map(running, pods)):
+        assert (
+            sum(
+                Fraction(weight, found.while_it_runs("GPU-a", str(uid), phase, weight))
+                for uid, members in enumerate(moment)
+                for phase, weight in members
+            )
+            <= 1
+        )

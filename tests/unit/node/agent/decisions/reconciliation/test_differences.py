@@ -5,7 +5,6 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, PodStatus
 from gputile.api.well_known import (
-    GPU_COUNT_LABEL,
     GPU_MEMORY,
     GPUSHARE_ASSIGNED,
     GPUSHARE_INDEX,
@@ -15,7 +14,6 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.decisions.ownership.listing_sync import sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import (
     Complain,
     Confirm,
@@ -29,8 +27,7 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.state.stand_in_uids import static_uid
+from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, static_uid
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
@@ -133,16 +130,6 @@ def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
     assert compare([pod], [held(pod, devices_of("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
 
 
-def test_a_container_that_took_over_an_init_containers_ids_is_on_the_pods_gpus() -> None:
-    labels = {GPU_COUNT_LABEL: "2"}
-    init = (container("init", mem=4),)
-    pod = bound(simple_pod("a", container(mem=2), init=init, labels=labels), 0, 1)
-    ids = ("g0-00000", "g0-00001", "g1-00000", "g1-00001")
-    holding = held(pod, devices_of("init", *ids, phase=Phase.INIT), devices_of("main", "g0-00000", "g0-00001"))
-    found = compare([pod], [holding], shown(("a", {"main": ("g0-00000", "g0-00001")})))
-    assert [type(c) for c in found] in ([], [Confirm])
-
-
 def test_what_is_gone_is_released_when_the_kubelet_has_let_go() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
     holding = held(pod, devices_of("main", "g2-00000"))
@@ -195,27 +182,6 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     assert [reason for reason, _ in told(pod, (), "one")] == ["GpuForgotten"]
     assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
     assert told(bound(pod.pod, 2, phase="Pending"), (), "one") == []
-
-
-def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
-    pod = bound(simple_pod("a", container(mem=1), init=(container("init", mem=1),)), 2)
-    init = devices_of("init", "g1-00000", phase=Phase.INIT)
-    device_table = DeviceTable([held(pod, init, devices_of("main", "g1-00000"), uid=static_uid("default/a"))])
-    sync_with_listing(state_of([pod], device_table), shown(("a", {"main": ("g1-00000",)})), 9)
-    (holding,) = device_table
-    assert holding.uid == pod.uid
-    assert {(p.container, p.directory) for p in holding.devices} == {("init", "dir-init"), ("main", "dir-main")}
-    assert holding.gpus == {1: "GPU-1"}
-
-
-def test_ids_that_another_pod_was_thought_to_have_change_hands() -> None:
-    one, other = bound(simple_pod("one", container(mem=1)), 0), bound(simple_pod("other", container(mem=1)), 1)
-    device_table = DeviceTable([held(one, devices_of("main", "g1-00000"))])
-    listing = shown(("one", {"main": ()}), ("other", {"main": ("g1-00000",)}))
-    sync_with_listing(state_of([one, other], device_table), listing, 9)
-    assert [(h.uid, h.devices[0].ids, h.devices[0].directory) for h in device_table] == [
-        (other.uid, ("g1-00000",), "dir-main")
-    ]
 
 
 def test_a_clock_that_is_set_back_keeps_no_devices_of_nobody_for_ever() -> None:

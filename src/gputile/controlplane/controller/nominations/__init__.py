@@ -1,1 +1,0 @@
-"""Contains the nominations of nodes for waiting GPU pods: which to write, and which to clear."""

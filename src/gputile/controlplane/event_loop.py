@@ -1,0 +1,86 @@
+"""Shares the event loop: computations run in slices, and requests several at once."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from gputile.core.placement.steps import Steps
+
+T = TypeVar("T")
+
+SLICE_SECONDS = 0.005
+
+
+async def in_slices(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: True) -> T | None:
+    """Return what ``steps`` come to, with other work of the loop in between; None where it may not go on any more.
+
+    They are closed in any case. A slice ends with the first step that passes ``SLICE_SECONDS``; it has one at least.
+    """
+    try:
+        while True:
+            ends = time.monotonic() + SLICE_SECONDS
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                if time.monotonic() >= ends:
+                    break
+            await asyncio.sleep(0)
+            if not may_go_on():
+                return None
+    finally:
+        steps.close()
+
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+AT_ONCE = 16
+
+
+def _always() -> bool:
+    return True
+
+
+async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
+    """Do the work for each of ``items``, ``AT_ONCE`` of them at a time; return the answers in any order.
+
+    A task for each would be thousands, which take the event loop for long to begin. Others get their turn after each
+    item, also where a server answers so fast that no worker has to wait for it.
+    """
+    answers, left = list[Answer](), iter(items)
+
+    async def worker() -> None:
+        for item in left:
+            answers.append(await work(item))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return answers
+
+
+async def several_at_once(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = _always
+) -> list[Item]:
+    """Do ``work`` for each item, ``AT_ONCE`` of them at a time; return those for which it returned False, or was left.
+
+    Each failure may take a request's whole time. So when ``AT_ONCE`` in a row have failed and ``gives_up`` returns
+    True, the remaining items are left.
+    """
+    failed, in_a_row = list[Item](), 0
+
+    async def try_item(item: Item) -> None:
+        nonlocal in_a_row
+        if in_a_row >= AT_ONCE and gives_up():
+            failed.append(item)
+        elif await work(item):
+            in_a_row = 0
+        else:
+            failed.append(item)
+            in_a_row += 1
+
+    await for_each(try_item, items)
+    return failed

@@ -1,0 +1,106 @@
+"""Describes what admission says of a pod: refusals with their remedies, and JSON patches (RFC 6902)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gputile.api.wording import shortened
+
+MOST_SHOWN: Final = 12
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
+
+
+class AdmissionRule(StrEnum):
+    """The rules, by their names in refusals, metrics and ``docs/reference/admission.md``."""
+
+    POD = "pod"
+    AMOUNT = "gpu-amount"
+    UNIT = "memory-unit"
+    SHARE = "gpu-share"
+    LEGACY_AFFINITY = "legacy-affinity"
+    GANG = "gang"
+    GANG_GATE = "gang-gate"
+    FORGED = "forged-allocation"
+    COUNT_CHANGED = "gpu-count-changed"
+    ENVIRONMENT = "environment"
+    PRIVILEGED = "privileged"
+    HOST_NAMESPACE = "host-namespace"
+    HOST_PATH = "host-path"
+    MOUNT = "mount"
+    DEVICE_ANNOTATION = "device-annotation"
+    NODE_NAME = "node-name"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRefusal:
+    """One broken rule; ``text`` names the field, the rule and the remedy; a very long text is cut."""
+
+    rule: AdmissionRule
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", shortened(self.text))
+
+
+def message(refusals: Sequence[AdmissionRefusal]) -> str:
+    """Return what the user is told: the first ``MOST_SHOWN`` refusals, and whether there are more."""
+    shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
+    if len(refusals) > MOST_SHOWN:
+        shown.append("and more")
+    return f"gputile: {'; '.join(shown)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change. ``path`` holds the names and indices from the root; a last "-" appends to a list."""
+
+    op: Literal["add", "remove", "replace"]
+    path: tuple[str | int, ...]
+    value: Any = None
+
+
+def encode_patch(operations: Iterable[Operation]) -> bytes:
+    """Return the JSON of a patch."""
+    return msgspec.json.encode([_as_json(operation) for operation in operations])
+
+
+def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
+    """Return a copy of ``document`` with the operations applied in order.
+
+    Raises:
+        LookupError: the document has nothing where an operation needs it.
+    """
+    for operation in operations:
+        document = _applied(operation, operation.path, document)
+    return document
+
+
+def _as_json(operation: Operation) -> dict[str, Any]:
+    pointer = "".join(f"/{_escaped(str(step))}" for step in operation.path)
+    change: dict[str, Any] = {"op": operation.op, "path": pointer}
+    return change if operation.op == "remove" else change | {"value": operation.value}
+
+
+def _escaped(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
+    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other parts."""
+    step, rest = path[0], path[1:]
+    if isinstance(node, list | tuple):
+        index = len(node) if step == "-" else int(step)
+        if rest:
+            return [*node[:index], _applied(operation, rest, node[index]), *node[index + 1 :]]
+        after = node[index:] if operation.op == "add" else node[index + 1 :]
+        return [*node[:index], *([] if operation.op == "remove" else [operation.value]), *after]
+    if rest:
+        return node | {step: _applied(operation, rest, node[step])}
+    if operation.op != "add" and step not in node:
+        raise KeyError(step)
+    if operation.op == "remove":
+        return {key: value for key, value in node.items() if key != step}
+    return node | {step: operation.value}

@@ -1,1 +1,0 @@
-"""Implements the policy ``packing``: it learns prices of shares from demand, and scores by them."""

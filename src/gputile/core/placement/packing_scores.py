@@ -1,0 +1,386 @@
+"""Scores nodes under ``packing``: a pod goes where it costs least of what later pods will want.
+
+A node is worth what the pods to come can earn from it: the prices of the shares that still fit its GPUs, less what
+will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other
+nodes can host. A pod goes where its placement loses the least. ``prices`` says what shares are worth; everything here
+is in GPUs, and remnants are in thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays, and give
+integers that compare nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import HostResources
+from gputile.core.ledger.node_arrays import NodeArrays, Rows
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.placement import vectorized
+from gputile.core.placement.prices import CPU_GRAIN, SELECTIVE, WHOLE_GPU, Need, Prices, thousandths
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+GPU_STEP = 0.05
+"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the first node wins."""
+CPU_STEP = 0.0125
+"""The same for pods without GPUs."""
+FINISHED = 0.5
+"""A node whose GPUs are worth less than this is nearly done: its CPU is what is left."""
+TIGHT_FINISH = 0.12
+"""Gain from using up the last CPU of such a node where CPU is as scarce as GPUs."""
+SCARCITY_POWER = 8
+FINISH_REWARD = 0.5
+"""Part of that gain that comes with a node's last GPU, before its idle CPU is taken off."""
+NEED_WEIGHT = 0.05
+"""What a place for a rare need is worth, per GPU, where the places that are left only just suffice."""
+NEED_POWER = 4
+_NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """What one pod asks for."""
+
+    gpus: int
+    cpu: int | Int64
+    """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringContext:
+    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to time."""
+
+    prices: Prices
+    needs: tuple[tuple[Need, float], ...]
+    """Needs that are scarce, and what a place is worth, per GPU."""
+    finish: float
+    """What using up the CPU of a finished node is worth."""
+    spare_cpu: float
+    """CPU that the last pod on a node is taken to leave unused, in milli-CPU."""
+    served: Float64
+    """Part of the demand among the kinds that need the least CPU, by how many kinds: shape [kinds + 1]."""
+    hungry: Float64
+    """What a milli-CPU earns from all other kinds together, by the same: shape [kinds + 1]."""
+
+
+def scoring_context(
+    prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], total: tuple[float, float]
+) -> ScoringContext:
+    """Look at the whole cluster.
+
+    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs], ``models`` the nodes' GPU
+    models, ``total`` all the milli-CPU and all the GPUs of the cluster.
+    """
+    value = prices.value[free].sum(axis=1)
+    whole = (free >= WHOLE_GPU).sum(axis=1)
+    remaining = float(free.sum()) / WHOLE_GPU
+    needs = []
+    for need in prices.needs:
+        room = float((places(need, cpu, whole, value) * allowed(need.models, models)).sum())
+        worth = NEED_WEIGHT * min(need.share * remaining / max(room, 1e-9), 1.0) ** NEED_POWER
+        if worth > _NEGLIGIBLE:
+            needs.append((need, worth))
+    scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
+    finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
+    # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains nothing.
+    left_over = float(cpu[value < FINISHED].sum())
+    wanted = max(prices.cpu_without_gpu * remaining, 1.0)
+    finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
+    spare = prices.least_cpu * min(1.0, max(0.0, 1 - 4 * (scarcity - 1)))
+    served = np.concatenate([[0.0], prices.portion.cumsum()])
+    hungry = np.concatenate([(prices.portion / prices.density)[::-1].cumsum()[::-1], [0.0]])
+    return ScoringContext(prices, tuple(needs), finish, spare, served, hungry)
+
+
+def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
+    """Return which nodes have one of the models; any will do when ``wanted`` is empty. Shape [nodes]."""
+    return np.array([not wanted or model in wanted for model in models], np.bool_)
+
+
+def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
+    """Return the CPU that pods will get to use before memory runs out, at ``cpu_per_mib`` milli-CPU for each MiB asked.
+
+    Memory in MiB; 0 for ``cpu_per_mib`` means that it is not known, and memory does not count. Shape of ``cpu``.
+    """
+    if cpu_per_mib <= 0:
+        return cpu
+    usable: Int64 = np.minimum(cpu, (memory * cpu_per_mib).astype(np.int64))
+    return usable
+
+
+def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
+    """Return how many GPUs of a need each node can host: shape of ``cpu``."""
+    if need.gpus == 1:
+        return value
+    count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
+    return (need.gpus * np.maximum(count, 0)).astype(np.float64)
+
+
+def stranded(context: ScoringContext, cpu: Int64, value: Float64) -> Float64:
+    """Return how much of ``value`` will never be used for want of CPU. Shape of ``cpu``.
+
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
+    gets further. Averaged over the kinds by their portion of the demand.
+    """
+    usable = SELECTIVE * np.maximum(cpu - context.spare_cpu * np.minimum(value, 1.0), 0.0)
+    # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
+    full = np.searchsorted(context.prices.density, usable / np.maximum(value, 1e-9), side="right")
+    result: Float64 = value - (context.served[full] * value + context.hungry[full] * usable)
+    return result
+
+
+def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
+    """Return how much of the remnants' value hardly any single pod can use, for want of CPU. Shape of ``cpu``.
+
+    ``stranded`` treats pods as divisible; this counts that a pod needs all of its CPU on one node. ``free`` is
+    thousandths of each GPU [nodes, GPUs].
+    """
+    level = np.searchsorted(prices.cpu_asked, cpu, side="right")
+    result = np.zeros(len(cpu))
+    short = np.flatnonzero(level < len(prices.cpu_asked))
+    if len(short):
+        cells = level[short, None] * (WHOLE_GPU + 1) + free[short]
+        result[short] = prices.unused.ravel().take(cells).sum(axis=1)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _WithPod:
+    """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
+
+    ``change`` is what its remnants' value changes by, ``whole`` the GPUs nobody uses, and ``free`` the thousandths of
+    each GPU.
+    """
+
+    change: Float64
+    whole: Int64
+    free: Int64
+
+
+def score(
+    context: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand
+) -> Float64:
+    """Return what each node's worth changes by when it gets the pod: shape [nodes].
+
+    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs];
+    ``later`` is what would be free on each GPU if the pod got it, negative where it cannot. ``hosts`` tells
+    for each scarce need which nodes have a model for it [needs, nodes].
+    """
+    prices = context.prices
+    worth = prices.value[free]
+    before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
+    placed = _placed(prices, worth, free, later, whole, pod_demand.gpus)
+    after, left = before + placed.change, cpu - pod_demand.cpu
+    other = np.maximum(stranded(context, cpu, before), unused(prices, cpu, free))
+    other -= np.maximum(stranded(context, left, after), unused(prices, left, placed.free))
+    if context.finish:
+        other += context.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
+    if context.needs:
+        other += _reserve(context, left, placed.whole, after, hosts) - _reserve(context, cpu, whole, before, hosts)
+    step = GPU_STEP if pod_demand.gpus else CPU_STEP
+    result: Float64 = placed.change + np.floor(other / step + 1e-9) * step
+    return result
+
+
+def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _WithPod:
+    """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
+    if gpus == 0:
+        return _WithPod(np.zeros(len(free)), whole, free)
+    if gpus == 1:
+        change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
+        # The best GPU; of equals the fullest one.
+        lines = np.arange(len(free))
+        gpu = (change_of - 1e-8 * free).argmax(axis=1)
+        then = free.copy()
+        then[lines, gpu] = np.maximum(later[lines, gpu], 0)
+        return _WithPod(change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then)
+    cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
+    taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
+    change = np.round((cut * taken).sum(axis=1), 4)
+    return _WithPod(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
+
+
+def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
+    """Return what each node is worth to the scarce need that values it most. Shape of ``cpu``."""
+    several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
+    for (need, worth), host in zip(context.needs, hosts, strict=True):
+        best = several if need.gpus > 1 else model
+        np.maximum(best, worth * host * places(need, cpu, whole, value), out=best)
+    return several + model
+
+
+def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
+    """Return the bonus of a node without remaining GPU value: less, and below 0, for idle CPU; 0 for other nodes."""
+    done = np.maximum(0.0, 1 - value / FINISHED)
+    idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
+    result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
+    return result
+
+
+STEPS_PER_GPU = 2500
+"""Scores are integers: what differs by less than a 2500th of a GPU is equal."""
+_WIDEST = 4.0  # GPUs by which the costs of two placements may differ and still be told apart
+# By ``ServingMode``: which nodes give whole GPUs, and which give anything.
+_WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
+_GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
+
+
+@dataclass(frozen=True, slots=True)
+class PackingState:
+    """Prices, and the cluster as it stood. ``hosts``: which rows have a model for each scarce need [needs, rows]."""
+
+    context: ScoringContext
+    hosts: Bool
+
+    @property
+    def value(self) -> Float64:
+        """What a remnant is worth, in GPUs, by its thousandths: shape [1001]."""
+        return self.context.prices.value
+
+
+def build(arrays: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -> PackingState:
+    """Look at the cluster with ``prices``.
+
+    ``models`` is the GPU model of each row, "" where there is none or its GPUs differ; ``cpu`` is all the milli-CPU
+    of the nodes with GPUs.
+    """
+    rows = np.flatnonzero((arrays.total > 0).any(axis=1))
+    context = scoring_context(
+        prices,
+        np.maximum(arrays.cpu[rows], 0),
+        remnants(arrays, rows),
+        tuple(models[row] for row in rows.tolist()),
+        (float(cpu), float((arrays.total > 0).sum())),
+    )
+    hosts = np.zeros((len(context.needs), arrays.rows), np.bool_)
+    for i, (need, _) in enumerate(context.needs):
+        hosts[i, : len(models)] = allowed(need.models, tuple(models))
+    return PackingState(context, hosts)
+
+
+def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
+    """Return what is left of each GPU, in thousandths: shape [rows, GPUs]. 0 where nothing is given away."""
+    serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
+    left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
+    isolated = serving_mode == ServingMode.MEMORY_AND_CORE
+    if isolated.any():
+        compute = (100 - arrays.percent[rows].astype(np.int64)) * (WHOLE_GPU // 100)
+        left = np.where(isolated[:, None], np.minimum(left, compute), left)
+    left *= arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
+    whole = _WHOLE[serving_mode]
+    if whole.any():
+        left = np.where(whole[:, None], (arrays.pods[rows] == 0) * WHOLE_GPU, left)
+    left *= _GIVES[serving_mode][:, None] & arrays.usable[rows]
+    result: Int64 = np.maximum(left, 0)
+    return result
+
+
+def scores(
+    arrays: NodeArrays,
+    shape: Shape,
+    host: HostResources,
+    group: int,
+    rows: vectorized.Which,
+    packing_state: PackingState,
+) -> Int64:
+    """Return for each of ``rows`` its score, higher is better, or -1 where the request does not fit: shape [rows].
+
+    ``host`` is what the pod asks for beside GPUs.
+    """
+    fit, gpus = vectorized.ready(arrays, shape, group, rows)
+    result = np.full(len(fit), vectorized.UNFIT, np.int64)
+    if shape.kind is RequestKind.WHOLE:
+        result[
+            (arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN) | vectorized.sliced(arrays, shape, group, rows)
+        ] = 0
+    part = np.flatnonzero(fit)
+    if not len(part):
+        return result
+    lines = vectorized.positions(rows, part)
+    free, ready = remnants(arrays, lines), gpus[part]
+    if shape.kind is RequestKind.SHARED:
+        taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
+        ready = ready if arrays.packed[lines].all() else _chosen(arrays, shape, lines, ready)
+    else:
+        taken = np.full(free.shape, WHOLE_GPU)
+    later = np.where(ready, np.maximum(free - taken, 0), -1)
+    if shape.gpus > 1:
+        order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
+        free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
+    change = _change(arrays, lines, packing_state, _Trial(shape.gpus, host, free, later))
+    result[part] = _stepped(change + shape.gpus)
+    return result
+
+
+def scores_without_gpus(
+    arrays: NodeArrays, host: HostResources, rows: vectorized.Which, packing_state: PackingState
+) -> Int64:
+    """Return a score for a pod without GPUs on each of ``rows``, higher where less GPU capacity is lost: shape [rows].
+
+    A node without GPUs has nothing to lose, and is the best.
+    """
+    with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
+    part = np.flatnonzero(with_gpus)
+    result = np.full(len(with_gpus), int(2 * _WIDEST * STEPS_PER_GPU), np.int64)
+    lines = vectorized.positions(rows, part)
+    free = remnants(arrays, lines)
+    result[part] = _stepped(_change(arrays, lines, packing_state, _Trial(0, host, free, free)))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A pod of ``gpus`` GPUs on each of some nodes: thousandths of each GPU that are free now and ``later``, as
+    ``score`` takes them, and what the pod asks for beside GPUs."""
+
+    gpus: int
+    host: HostResources
+    free: Int64
+    later: Int64
+
+
+def _change(arrays: NodeArrays, lines: Rows, packing_state: PackingState, trial: _Trial) -> Float64:
+    """Return what the worth of each of ``lines`` changes by with the pod, in GPUs: shape [lines]."""
+    host = trial.host
+    hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
+    known = lines < packing_state.hosts.shape[1]
+    hosts[:, known] = packing_state.hosts[:, lines[known]]
+    # kube-scheduler itself refuses a node with too little CPU or memory.
+    cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
+    cpu_per_mib = packing_state.context.prices.cpu_per_mib
+    usable = usable_cpu(cpu, mib, cpu_per_mib)
+    taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
+    demand = PodDemand(trial.gpus, taken)
+    return score(packing_state.context, usable, trial.free, trial.later, hosts, demand)
+
+
+def _stepped(change: Float64) -> Int64:
+    """Return integers by which placements are compared, 0 or more."""
+    stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(np.int64)
+    return stepped
+
+
+def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
+    """Return keys that order the GPUs as ``policies.packing`` does; infinity for those that the pod cannot get."""
+    change = np.round(value[np.maximum(later, 0)] - value[free], 4)
+    return np.where(later >= 0, 1e-8 * free - change, np.inf)
+
+
+def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
+    """Return the candidate GPUs; on some nodes the node's own label has chosen among them (M9)."""
+    result = ready.copy()
+    for spread in (False, True):
+        part = np.flatnonzero(~arrays.packed[rows] & (arrays.spread[rows] == spread))
+        if not len(part):
+            continue
+        free = arrays.total[rows[part]] - arrays.used[rows[part]]
+        keys = vectorized.gpu_keys(arrays, rows[part], free, spread=spread)
+        order = np.where(ready[part], keys, np.iinfo(np.int64).max).argsort(axis=1, kind="stable")
+        mine = np.zeros_like(ready[part])
+        np.put_along_axis(mine, order[:, : shape.gpus], True, axis=1)
+        result[part] = mine
+    return result

@@ -1,0 +1,263 @@
+"""Learns what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
+
+A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
+shares s asked for D_s times and D_1 whole GPUs for every GPU's worth of demand, cutting as few GPUs as possible is
+
+    maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
+
+over patterns p, the multisets of shares that one GPU holds (a_ps of share s). The dual price of a share, relative to
+that of a GPU, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and
+Gomory, 1961): the prices so far say by a knapsack which pattern would help most.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+WHOLE_GPU = 1000
+"""Shares and remnants are in thousandths of a GPU."""
+SELECTIVE = 2.5
+"""Factor by which a node's free CPU goes further than at the mean demand, since pods that need less CPU come too."""
+_QUANTILE = 0.1
+_USED_WELL = 0.5
+CPU_GRAIN = 100
+"""Milli-CPU in which free CPU is looked up."""
+_CPU_LIMIT = 128000
+_RARE = 0.02
+_ROUNDS = 60
+_EPSILON = 1e-9
+
+
+def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
+    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of GPUs of these sizes, in MiB.
+
+    The larger of memory and compute counts, rounded up; above ``WHOLE_GPU`` it does not fit. Shape of ``sizes``.
+    """
+    memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
+    result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What pods ask for: one entry a kind of request, arrays of shape [kinds]."""
+
+    gpus: Int64
+    """GPUs; 0 for pods without GPUs."""
+    milli: Int64
+    """Of each GPU, in thousandths, of memory or compute, whichever is more: 1 to 1000; 0 without GPUs."""
+    cpu: Int64
+    """Milli-CPU."""
+    models: tuple[frozenset[str], ...]
+    """The GPU models that will do; empty for any."""
+    weight: Float64
+    """How many such pods came, or their rate; only proportions matter."""
+    cpu_per_mib: float = 0.0
+    """Milli-CPU that GPU pods ask for with each MiB of the machine's memory; 0 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain models.
+
+    Demand that is harder still needs the same places, and counts. ``share`` is this demand as a part of all GPU demand,
+    both in GPUs.
+    """
+
+    gpus: int
+    cpu: int
+    models: frozenset[str]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The prices that decisions are weighed with; all values are in GPUs."""
+
+    value: Float64
+    """The most that can be earned from a remnant, by its thousandths: shape [1001]; 0 at 0, 1 at 1000."""
+    density: Float64
+    """CPU that pods need for each GPU's worth of price, in milli-CPU, rising: shape [kinds]."""
+    portion: Float64
+    """Share of the GPU demand with each density: shape [kinds]; sums to 1."""
+    least_cpu: float
+    """CPU below which hardly any GPU pod fits, in milli-CPU."""
+    idle_cpu: Float64
+    """CPU that pods without GPUs cannot use, of what a node has free: in milli-CPU, by ``CPU_GRAIN``; empty if none."""
+    mean_cpu: float
+    """Mean CPU of a pod, in milli-CPU."""
+    cpu_per_gpu: float
+    """CPU that all pods together ask for, for each GPU asked for, in milli-CPU."""
+    cpu_without_gpu: float
+    """The part of that which pods without GPUs ask for."""
+    needs: tuple[Need, ...]
+    cpu_per_mib: float
+    """``Demand.cpu_per_mib``."""
+    cpu_asked: Int64
+    """CPU that pods with one GPU ask for, in milli-CPU: distinct, rising."""
+    unused: Float64
+    """What of a remnant's value hardly any pod will use, by how many of ``cpu_asked`` are within a node's free CPU:
+    shape [len(cpu_asked) + 1, 1001]."""
+
+
+def prices(demand: Demand) -> Prices:
+    """Price a demand that asks for some GPU.
+
+    Raises:
+        ValueError: it asks for none.
+    """
+    gpu = (demand.gpus > 0) & (demand.weight > 0)
+    if not gpu.any():
+        raise ValueError("a demand without GPU pods has no prices")
+    gpus, milli, cpu, weight = (array[gpu] for array in (demand.gpus, demand.milli, demand.cpu, demand.weight))
+    asked = gpus * milli / WHOLE_GPU * weight
+    total = float(asked.sum())
+    sizes: Int64
+    sizes, inverse = np.unique(milli, return_inverse=True)
+    rates = np.bincount(inverse, weights=gpus * weight) / total
+    priced = share_prices(sizes, rates)
+    value = remnant_values(sizes, priced)
+    worth = np.maximum(gpus * priced[inverse], _EPSILON)
+    density = np.maximum(cpu / worth, 1.0)
+    order = np.argsort(density, kind="stable")
+    one = gpus == 1
+    by_cpu = np.argsort(cpu, kind="stable")
+    least = int(np.searchsorted(asked[by_cpu].cumsum(), _QUANTILE * total))
+    return Prices(
+        value,
+        density[order],
+        asked[order] / total,
+        float(cpu[by_cpu][least]),
+        idle_cpu(demand.cpu[demand.gpus == 0], demand.weight[demand.gpus == 0]),
+        float((demand.cpu * demand.weight).sum() / demand.weight.sum()),
+        float((demand.cpu * demand.weight).sum() / total),
+        float((demand.cpu * demand.weight)[~gpu].sum() / total),
+        tuple(_needs(demand, total)),
+        demand.cpu_per_mib,
+        *unused_values(milli[one], cpu[one], priced[inverse][one], weight[one], value),
+    )
+
+
+def share_prices(sizes: Int64, rates: Float64) -> Float64:
+    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's worth of demand.
+
+    Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
+    """
+    import highspy  # imported here, so that only processes that price a demand load it
+
+    whole = sizes == WHOLE_GPU
+    shares, count = sizes[~whole].tolist(), int((~whole).sum())
+    if count == 0:
+        return np.ones(len(sizes))
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
+    model.setOptionValue("output_flag", False)
+    model.setOptionValue("threads", 1)
+    model.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    infinity = highspy.kHighsInf
+    nothing = np.zeros(0, np.int32), np.zeros(0)
+    model.addRow(-infinity, 1.0, 0, *nothing)
+    for _ in shares:
+        model.addRow(-infinity, 0.0, 0, *nothing)
+    theta = np.concatenate([[float(rates[whole].sum())], rates[~whole]])
+    model.addCol(1.0, 0.0, infinity, count + 1, np.arange(count + 1, dtype=np.int32), theta)
+    patterns = [np.eye(count, dtype=np.int64)[i] * (WHOLE_GPU // size) for i, size in enumerate(shares)]
+    result = np.ones(len(sizes))
+    for _ in range(_ROUNDS):
+        for pattern in patterns:
+            used = np.flatnonzero(pattern)
+            rows = np.concatenate([[0], used + 1]).astype(np.int32)
+            model.addCol(0.0, 0.0, infinity, len(rows), rows, np.concatenate([[1.0], -pattern[used]]))
+        model.run()
+        dual = np.maximum(np.array(model.getSolution().row_dual), 0.0)
+        if dual[0] <= _EPSILON:
+            break
+        result[~whole] = dual[1:] / dual[0]
+        best = best_pattern(sizes[~whole], result[~whole])
+        if float(best @ result[~whole]) <= 1 + 1e-7:
+            break
+        patterns = [best]
+    return result
+
+
+def remnant_values(sizes: Int64, priced: Float64) -> Float64:
+    """Return the best total price of sizes that fit each remnant: shape [1001]. A whole GPU is worth 1 or more."""
+    value = _knapsack(sizes, priced, WHOLE_GPU + 1)
+    value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
+    return value
+
+
+def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
+    """Solve the unbounded knapsack for the capacities 0 to ``count - 1``: shape [count]."""
+    value = np.zeros(count)
+    for size, price in zip(sizes.tolist(), priced.tolist(), strict=True):
+        for start in range(size, count, size):
+            end = min(start + size, count)
+            np.maximum(value[start:end], value[start - size : end - size] + price, out=value[start:end])
+    return np.maximum.accumulate(value)
+
+
+def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
+    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use (``Prices.idle_cpu``).
+
+    ``cpu`` is what such pods ask for, in milli-CPU, and ``weight`` how many did; rare ones do not count.
+    """
+    total = weight.sum()
+    if total <= 0:
+        return np.zeros(0)
+    free = np.arange(0, _CPU_LIMIT + 1, CPU_GRAIN, dtype=np.float64)
+    sizes, inverse = np.unique(-(-cpu // CPU_GRAIN), return_inverse=True)
+    usual = (np.bincount(inverse, weights=weight) >= _RARE * total) & (sizes > 0)
+    return free - _knapsack(sizes[usual], sizes[usual] * float(CPU_GRAIN), len(free))
+
+
+def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64) -> tuple[Int64, Float64]:
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``, from what pods with one GPU ask for: shapes [kinds].
+
+    A remnant waits for pods that fit it and use at least half of what it is worth. Of these, a node may choose among
+    ``SELECTIVE``: where fewer have CPU enough there, the remnant earns no more than their part. ``value`` is what
+    remnants are worth.
+    """
+    asked, level = np.unique(cpu, return_inverse=True)
+    order = np.argsort(level, kind="stable")
+    milli, priced, earned = milli[order], priced[order], (weight * priced)[order]
+    fits = (milli <= np.arange(WHOLE_GPU + 1)[:, None]) & (priced >= _USED_WELL * value[:, None] - _EPSILON)
+    waited_for = np.concatenate([np.zeros((WHOLE_GPU + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1)
+    first = np.searchsorted(level[order], np.arange(len(asked) + 1))
+    total = waited_for[:, -1:]
+    part = np.where(total > _EPSILON, waited_for[:, first] / np.maximum(total, _EPSILON), 1.0)
+    return asked, np.ascontiguousarray((value[:, None] * (1 - np.minimum(SELECTIVE * part, 1.0))).T)
+
+
+def best_pattern(sizes: Int64, priced: Float64) -> Int64:
+    """Return how often each size is in the dearest pattern of one GPU: shape [sizes]."""
+    value = _knapsack(sizes, priced, WHOLE_GPU + 1)
+    pattern = np.zeros(len(sizes), np.int64)
+    left = WHOLE_GPU
+    while value[left] > _EPSILON:
+        totals = np.where(sizes <= left, priced + value[np.maximum(left - sizes, 0)], -1.0)
+        index = int(totals.argmax())
+        if totals[index] < value[left] - _EPSILON:
+            left -= 1
+        else:
+            pattern[index] += 1
+            left -= int(sizes[index])
+    return pattern
+
+
+def _needs(demand: Demand, total: float) -> Iterator[Need]:
+    """Yield the distinct needs for several GPUs or certain models, each with the demand that is at least as hard."""
+    kinds = list(zip(demand.gpus.tolist(), demand.milli.tolist(), demand.cpu.tolist(), demand.models, strict=True))
+    asked = (demand.gpus * demand.milli / WHOLE_GPU * demand.weight).tolist()
+    keys = {(gpus, cpu if gpus > 1 else 0, models) for gpus, _, cpu, models in kinds if gpus > 1 or (gpus and models)}
+    for gpus, cpu, models in sorted(keys, key=lambda key: (key[0], key[1], sorted(key[2]))):
+        share = 0.0
+        for (own_gpus, _, own_cpu, own_models), own_asked in zip(kinds, asked, strict=True):
+            narrower = not models or (own_models and own_models <= models)
+            if own_gpus >= gpus and (gpus == 1 or own_cpu >= cpu) and narrower:
+                share += own_asked * (gpus / own_gpus if gpus > 1 else 1)
+        yield Need(gpus, cpu, models, share / total)

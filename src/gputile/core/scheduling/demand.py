@@ -1,0 +1,188 @@
+"""Learns what pods ask for from those that ask a scheduler: the demand that packing is priced with."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import numpy as np
+
+from gputile.api.core import Pod
+from gputile.api.well_known import LEGACY_MODEL_LABEL, MODEL_LABEL
+from gputile.core.devices.request import Request, RequestKind
+from gputile.core.kube_predicates.pod_requests import host_request
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import NodeArrays
+from gputile.core.placement.prices import WHOLE_GPU, Demand
+
+PRIOR_PODS = 40.0
+"""How many pods the prior counts for before any came."""
+HALF_LIFE = 20_000.0
+"""Pods after which what was seen counts half."""
+_KINDS = 512
+"""Kinds kept; the rarest go when there are twice as many."""
+
+Kind = tuple[int, int, int, frozenset[str]]
+
+
+def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
+    """Return a demand to start with: mostly whole GPUs, some halves, quarters and whole nodes.
+
+    ``cpu_per_gpu`` is what the cluster has, in milli-CPU; pods are taken to ask for three quarters of it.
+    """
+    mix = [(1, WHOLE_GPU, 0.6), (1, WHOLE_GPU // 2, 0.2), (1, WHOLE_GPU // 4, 0.12), (gpus_per_node, WHOLE_GPU, 0.08)]
+    gpus = np.array([count for count, _, _ in mix], np.int64)
+    milli = np.array([share for _, share, _ in mix], np.int64)
+    cpu = (0.75 * cpu_per_gpu * gpus * milli / WHOLE_GPU).astype(np.int64)
+    weight = np.array([part for _, _, part in mix]) * WHOLE_GPU / (gpus * milli)
+    return Demand(gpus, milli, cpu, (frozenset(),) * len(mix), weight)
+
+
+class DemandEstimator:
+    """A histogram of the kinds of requests that came, forgetting exponentially."""
+
+    def __init__(self, prior: Demand) -> None:
+        self._weights: dict[Kind, float] = {}
+        self._unit = 1.0  # the weight of one pod now; growing it is cheaper than shrinking all stored weights
+        self._growth = 2 ** (1 / HALF_LIFE)
+        self._cpu, self._memory = 0.0, 0.0  # that GPU pods asked for, weighted like the pods
+        total = float(prior.weight.sum())
+        arrays = (prior.gpus.tolist(), prior.milli.tolist(), prior.cpu.tolist(), prior.models, prior.weight.tolist())
+        for gpus, milli, cpu, models, weight in zip(*arrays, strict=True):
+            self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
+
+    def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
+        """Note a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
+        kind = (gpus, milli, cpu, models)
+        self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
+        if gpus and memory:
+            self._cpu += self._unit * cpu
+            self._memory += self._unit * memory
+        self._unit *= self._growth
+        if len(self._weights) > 2 * _KINDS:
+            kept = sorted(self._weights.items(), key=lambda item: -item[1])[:_KINDS]
+            self._weights = dict(kept)
+        if self._unit > 1e12:
+            self._weights = {kind: weight / self._unit for kind, weight in self._weights.items()}
+            self._cpu, self._memory = self._cpu / self._unit, self._memory / self._unit
+            self._unit = 1.0
+
+    def demand(self) -> Demand:
+        """Return the demand as it stands."""
+        kinds = list(self._weights)
+        gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).reshape(-1, 3).T
+        weight = np.array(list(self._weights.values())) / self._unit
+        cpu_per_mib = self._cpu / self._memory if self._memory else 0.0
+        return Demand(gpus, milli, cpu, tuple(kind[3] for kind in kinds), weight, cpu_per_mib)
+
+
+FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
+"""Prices are due after 25 pods, then ever more seldom, at last every 500 pods."""
+_SEEN = 65_536
+_AT_ONCE = 500
+_MOST_MODELS = 64  # that a pod names; more are nearly all that there are, and what is learnt is kept for long
+_USUAL_MIB = 40_960
+_USUAL_CPU = 16_000.0  # milli-CPU a GPU, in a cluster without any
+
+
+class DemandTracker:
+    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks.
+
+    It begins with the pods that hold GPUs already: when it is first asked, or piece by piece by ``catch_up`` where
+    that comes ``later``.
+    """
+
+    def __init__(self, ledger: Ledger, *, later: bool = False) -> None:
+        self._ledger = ledger
+        self._later = later
+        self._estimator: DemandEstimator | None = None
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._count, self._due = 0, FIRST_DUE
+        self._middle_mib = _USUAL_MIB
+
+    def observe(self, pod: Pod, request: Request | None) -> None:
+        """Note that a pod asks for a place; ``request`` is None where it asks for no GPU."""
+        if not self._new(pod.metadata.uid):
+            return
+        estimator = self._learning()
+        self._count += 1
+        if request is None:
+            estimator.observe(0, 0, host_request(pod).cpu, frozenset())
+            return
+        milli = WHOLE_GPU
+        if request.shape.kind is RequestKind.SHARED:
+            milli = self._milli(request.shape.mib, request.shape.percent)
+        host = request.host
+        estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
+
+    def due(self) -> bool:
+        """Return whether enough pods came since the last time for prices to be learnt anew."""
+        if self._count < self._due:
+            return False
+        self._due = self._count + min(int(self._due * (GROWTH - 1)) + 1, MOST_BETWEEN)
+        return True
+
+    def demand(self) -> Demand:
+        """Return the demand as it stands: before any pod came, a sensible prior."""
+        self._middle_mib = _middle_gpu(self._ledger.node_arrays)
+        return self._learning().demand()
+
+    def _new(self, uid: str) -> bool:
+        if uid in self._seen:
+            return False
+        self._seen[uid] = None
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+        return True
+
+    def catch_up(self) -> Iterator[None]:
+        """Learn from the pods that hold GPUs already, ``_AT_ONCE`` of them between two yields."""
+        estimator = self._begun()
+        for number, booking in enumerate(list(self._ledger.bookings())):
+            if number % _AT_ONCE == 0:
+                yield
+            if booking.gpus and self._new(booking.uid):
+                share = booking.gpus[0]
+                milli = WHOLE_GPU if booking.whole else self._milli(share.mib, share.percent)
+                host = booking.host
+                estimator.observe(len(booking.gpus), milli, host.cpu, frozenset(), host.mib)
+
+    def _learning(self) -> DemandEstimator:
+        """Return the estimator; the first time it learns from the pods that hold GPUs already."""
+        if self._estimator is None and not self._later:
+            for _ in self.catch_up():
+                pass
+        return self._begun()
+
+    def _begun(self) -> DemandEstimator:
+        if self._estimator is None:
+            arrays = self._ledger.node_arrays
+            self._middle_mib = _middle_gpu(arrays)
+            gpus = (arrays.total > 0).sum(axis=1)
+            cpu = sum(node_info.host.cpu for row, node_info in self._ledger.nodes() if gpus[row])
+            per_gpu = cpu / float(gpus.sum()) if gpus.any() else _USUAL_CPU
+            self._estimator = DemandEstimator(generic(per_gpu, max(1, int(gpus.max(initial=1)))))
+        return self._estimator
+
+    def _milli(self, mib: int, percent: int) -> int:
+        """Return a request in thousandths of the cluster's middle GPU."""
+        memory = -(-mib * WHOLE_GPU // self._middle_mib)
+        return min(max(memory, percent * WHOLE_GPU // 100, 1), WHOLE_GPU)
+
+
+def _middle_gpu(arrays: NodeArrays) -> int:
+    """Return the MiB of the cluster's middle GPU."""
+    sizes = arrays.total[arrays.usable]
+    return max(1, int(np.median(sizes))) if len(sizes) else _USUAL_MIB
+
+
+def wanted_models(pod: Pod) -> frozenset[str]:
+    """Return the GPU models that a pod's selector and required affinity admit; empty for any, and for very many."""
+    labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
+    named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
+    if len(terms) == 1:
+        for rule in terms[0].match_expressions:
+            if rule.operator == "In" and rule.key in labels:
+                named.append(set(rule.values))
+    admitted = set.intersection(*named) if named else set()
+    return frozenset(admitted) if len(admitted) <= _MOST_MODELS else frozenset()

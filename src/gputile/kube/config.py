@@ -1,0 +1,327 @@
+"""Reads where the API server is and how to get in, from a kubeconfig or a service account."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.quantity import MIB
+from gputile.api.wording import broken_label_name
+from gputile.kube.credentials import (
+    PLUGIN_S,
+    Credentials,
+    ExecConfig,
+    ExecCredentials,
+    FixedCredentials,
+    TokenFileCredentials,
+    basic,
+    bearer,
+)
+from gputile.kube.errors import ConfigError
+from gputile.kube.proxies import Proxy, environment_proxy
+from gputile.kube.tls import ClusterTls
+from gputile.support.bounded_files import is_file, read_bounded
+from gputile.support.yaml_loader import load_document
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+T = TypeVar("T")
+_DEFAULT_NAMESPACE = "default"
+_MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
+_PATHS = {
+    "clusters": ("certificate-authority",),
+    "contexts": (),
+    "users": ("client-certificate", "client-key", "tokenFile"),
+}
+_HEADER_NAME: Final = "!#$&'*+^`|"  # what stands in a header's name beside what never needs a code, "%" aside
+
+
+class _Cluster(msgspec.Struct, rename="kebab", kw_only=True):
+    """Where an API server is, and whom to trust there (as ``client-go``'s clientcmd/api/v1). Data is PEM in base64."""
+
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+    extensions: list[dict[str, Any]] | None = None
+
+
+class _User(msgspec.Struct, rename="kebab", kw_only=True):
+    """How to get in. Data is PEM in base64; the fields that begin with ``as`` say as whom to act."""
+
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(name="tokenFile", default=None)
+    username: str | None = None
+    password: str | None = None
+    as_: str | None = msgspec.field(name="as", default=None)
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str] | None] | None = None
+    exec: dict[str, Any] | None = None
+    auth_provider: dict[str, Any] | None = None
+
+
+class _Context(msgspec.Struct, kw_only=True):
+    cluster: str
+    user: str | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    """All that a connection needs to know. ``server`` is a URL without a trailing slash.
+
+    ``impersonation`` are headers that each request carries.
+    """
+
+    server: str
+    credentials: Credentials
+    namespace: str = _DEFAULT_NAMESPACE
+    tls_server_name: str | None = None
+    proxy: Proxy | None = None
+    impersonation: tuple[tuple[str, str], ...] = ()
+
+
+def load_access(
+    kubeconfig: str | Path | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    service_account: str | Path = SERVICE_ACCOUNT,
+    plugin_s: float = PLUGIN_S,
+) -> Access:
+    """Return the access that ``kubeconfig``, else $KUBECONFIG, else ~/.kube/config, else the service account gives.
+
+    ``context`` names another context than the current one of the kubeconfig. $KUBECONFIG may list several files, of
+    which the first to define something wins. An exec plugin has ``plugin_s`` seconds for its credential.
+
+    Raises:
+        ConfigError: there is no usable configuration, and what is the matter with it.
+    """
+    files = _files(kubeconfig, environ)
+    named = "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
+    try:
+        if files:
+            return _access(_merged(files), context, environ, plugin_s)
+        if context is None and "KUBERNETES_SERVICE_HOST" in environ:
+            return _in_cluster(Path(service_account), environ)
+    except OSError as error:
+        raise ConfigError(f"cannot use {named}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot use {named}: {error}") from error
+    except KeyError as error:
+        raise ConfigError(f"cannot use {named}: {error} is missing") from error
+    raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
+
+
+def context_names(kubeconfig: str | Path | None = None, *, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the contexts that ``load_access`` takes.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or is no kubeconfig.
+    """
+    return list(_merged(_files(kubeconfig, environ))["contexts"])
+
+
+def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
+    if kubeconfig:
+        return [_with_home(kubeconfig)]
+    if environ.get("KUBECONFIG"):
+        named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
+        return [each for each in named if is_file(each)] or named
+    home = _with_home(environ.get("HOME", "~")) / ".kube" / "config"
+    return [home] if is_file(home) else []
+
+
+def _with_home(path: str | Path) -> Path:
+    """Return the path with the home directory that "~" stands for; as it is where nobody has that home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _merged(files: list[Path]) -> dict[str, Any]:
+    """Return the current context's name, and the entries of each section by their names."""
+    merged: dict[str, Any] = {"current-context": None, **{section: {} for section in _PATHS}}
+    for file in files:
+        document = load_document(read_bounded(file, _MOST_BYTES))
+        if document is None and len(files) > 1:
+            continue  # people put one first for kubectl to write to
+        if document is None:
+            raise ValueError(f"{file} is empty")
+        if not isinstance(document, dict):
+            raise ValueError(f"{file} is no mapping")
+        current = document.get("current-context")
+        if not isinstance(current, str | None):
+            raise ValueError(f"current-context of {file} is no text")
+        merged["current-context"] = merged["current-context"] or current
+        for section in _PATHS:
+            for name, entry in _entries(document.get(section), section):
+                merged[section].setdefault(name, _absolute(section, entry, file.absolute().parent))
+    return merged
+
+
+def _entries(written: Any, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the entries of a section. What is in them is judged when it is used: an entry of no use may be wrong."""
+    kind = section[:-1]
+    if not isinstance(written, list | None):
+        raise ValueError(f"{section} is no list")
+    for entry in written or ():
+        if not isinstance(entry, dict):
+            raise ValueError(f"an entry of {section} is no mapping")
+        name = entry["name"]
+        if not isinstance(name, str):
+            raise ValueError(f"a name in {section} is no text")
+        if not isinstance(entry[kind], dict | None):
+            raise ValueError(f"{kind} of {name!r} is no mapping")
+        yield name, entry[kind] or {}
+
+
+def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return an entry whose files are absolute: they are relative to the kubeconfig's place."""
+    absolute = dict(entry)
+    for key in _PATHS[section]:
+        if entry.get(key) and isinstance(entry[key], str):
+            absolute[key] = str(directory / entry[key])
+    plugin = entry.get("exec")
+    command = plugin.get("command") if isinstance(plugin, dict) else None
+    if isinstance(plugin, dict) and isinstance(command, str) and os.sep in command:
+        absolute["exec"] = plugin | {"command": str(directory / command)}
+    return absolute
+
+
+def _access(document: dict[str, Any], name: str | None, environ: Mapping[str, str], plugin_s: float) -> Access:
+    chosen = name or document["current-context"]
+    if not chosen:
+        raise ValueError("it has no current context, and none is named")
+    context = _entry(document, "contexts", chosen, _Context)
+    cluster = _entry(document, "clusters", context.cluster, _Cluster)
+    user = _entry(document, "users", context.user, _User) if context.user else _User()
+    if context.namespace and (why := broken_label_name(context.namespace)):
+        raise ValueError(f"namespace of context {chosen!r}: {why}")
+    server = cluster.server.rstrip("/")
+    if not _is_url(server):
+        raise ValueError(f"server of cluster {context.cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
+    if not (cluster.tls_server_name or "").isprintable():
+        raise ValueError(f"tls-server-name of cluster {context.cluster!r} is not a host name")
+    return Access(
+        server=server,
+        credentials=_credentials(cluster, user, plugin_s),
+        namespace=context.namespace or _DEFAULT_NAMESPACE,
+        tls_server_name=cluster.tls_server_name or None,
+        proxy=_proxy(cluster, context.cluster, environ),
+        impersonation=tuple(_impersonation(user, context.user)),
+    )
+
+
+def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> T:
+    if name not in document[section]:
+        raise ValueError(f"it has no {section[:-1]} {name!r}")
+    return _converted(document[section][name], kind, f"{section[:-1]} {name!r}")
+
+
+def _converted(written: Any, kind: type[T], what: str) -> T:
+    try:
+        return convert(written, kind)
+    except ConversionError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _proxy(cluster: _Cluster, name: str, environ: Mapping[str, str]) -> Proxy | None:
+    proxy, named = environment_proxy(cluster.server, environ), ""
+    if cluster.proxy_url:
+        proxy = Proxy(cluster.proxy_url, f"proxy-url of cluster {name!r}")
+    elif proxy:
+        named = "the environment's "
+    if proxy and not _is_url(proxy.url):
+        socks = "; SOCKS is not supported" if "socks" in proxy.url else ""
+        raise ValueError(f"{named}{proxy.named_by} is {proxy.url!r}, not a URL such as http://HOST:PORT{socks}")
+    return proxy
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        if not (text.isprintable() and url.scheme in ("http", "https") and url.hostname):
+            return False
+        url.hostname.encode("idna")
+        return url.port != 0
+    except ValueError:  # a port out of range, a bracket that is not closed, a label that is empty or too long
+        return False
+
+
+def _impersonation(user: _User, name: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the headers that ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` of a user mean, as client-go's.
+
+    Raises:
+        ValueError: a group, UID or extra is there without ``as``, or one of them cannot stand in a header.
+    """
+    extras = [(key, each) for key, values in (user.as_user_extra or {}).items() for each in values or ()]
+    if not user.as_ and (user.as_uid or user.as_groups or extras):
+        raise ValueError(f"user {name!r}: as-uid, as-groups and as-user-extra need as, which it has not")
+    headers = [(f"Extra-{quote(key, _HEADER_NAME)}", each) for key, each in extras]
+    headers += [("User", user.as_)] if user.as_ else []
+    headers += [("Uid", user.as_uid)] if user.as_uid else []
+    headers += [("Group", group) for group in user.as_groups or ()]
+    for field, value in headers:
+        if not value.isprintable():
+            raise ValueError(f"user {name!r}: {value!r} cannot be sent as Impersonate-{field}")
+        yield f"Impersonate-{field}", value
+
+
+def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
+    """Return what the kubelet gives every pod (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
+    tls = ClusterTls(server, str(service_account / "ca.crt"), None, insecure=False).without_certificate()
+    return Access(server, TokenFileCredentials(service_account / "token", tls), namespace)
+
+
+def _credentials(cluster: _Cluster, user: _User, plugin_s: float) -> Credentials:
+    authority, authority_data = cluster.certificate_authority, cluster.certificate_authority_data
+    tls = ClusterTls(cluster.server, authority, authority_data, insecure=cluster.insecure_skip_tls_verify)
+    if user.exec:
+        plugin = _converted(user.exec, ExecConfig, "exec of the user")
+        return ExecCredentials(plugin, _cluster_info(cluster, tls), tls.with_pem, seconds=plugin_s)
+    if user.auth_provider:
+        raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
+    if user.client_certificate_data or user.client_key_data:
+        context = tls.with_data(user.client_certificate_data, user.client_key_data)
+    elif user.client_certificate:
+        context = tls.with_files(user.client_certificate, user.client_key)
+    else:
+        context = tls.without_certificate()
+    if user.token_file:
+        return TokenFileCredentials(Path(user.token_file), context)
+    if user.token:
+        return FixedCredentials(bearer(user.token), context)
+    if user.username and user.password:
+        return FixedCredentials(basic(user.username, user.password), context)
+    return FixedCredentials(None, context)
+
+
+def _cluster_info(cluster: _Cluster, tls: ClusterTls) -> dict[str, Any]:
+    """Return the ``spec.cluster`` of an ExecCredential (client.authentication.k8s.io/v1)."""
+    info: dict[str, Any] = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
+        "proxy-url": cluster.proxy_url,
+        "certificate-authority-data": tls.authority_data or None,
+    }
+    for extension in cluster.extensions or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.get("extension")
+    return {key: value for key, value in info.items() if value is not None}

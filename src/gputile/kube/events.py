@@ -1,0 +1,253 @@
+"""Sends events on pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits for them.
+
+The same event again within ten minutes only counts up. Namespaces take turns, and too many events of one drop its own
+oldest: who makes events by the thousand delays and loses none of the others'.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import msgspec
+
+from gputile.api.conversion import timestamp_of
+from gputile.api.core import ObjectReference
+from gputile.kube.client import Connection
+from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
+from gputile.kube.timing import SYSTEM_CLOCK, Backoff, Clock
+
+log = logging.getLogger(__name__)
+
+_COMPONENT = "gputile"
+_NAME_LENGTH = 253
+_MESSAGE_BYTES = 1024  # the API server's limit
+_WINDOW_SECONDS = 600.0
+_PER_SECOND = 10.0
+_BACKOFF = Backoff()
+
+
+class EventKey(NamedTuple):
+    """What makes two events the same; ``message`` is "" where the latest message replaces those before."""
+
+    about: ObjectReference
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """How often an event has happened. ``stored_as`` is the name of its object in the cluster, "" before it has one."""
+
+    first: datetime
+    last: datetime
+    seen_at: float  # monotonic
+    count: int = 1
+    stored_as: str = ""
+    message: str = ""
+
+    def again(self, when: datetime, now: float, message: str) -> None:
+        """Count one more, which has the message that stands."""
+        self.count += 1
+        self.last, self.seen_at, self.message = when, now, message
+
+
+_Queue = OrderedDict[EventKey, Occurrences]
+
+
+class EventBuffer:
+    """Events by key: at most ``capacity`` to be sent, and as many of those sent lately."""
+
+    def __init__(self, capacity: int) -> None:
+        self.dropped = 0
+        self.recent = _Queue()  # what was sent, the oldest first
+        self._capacity = capacity
+        self._waiting: OrderedDict[str, _Queue] = OrderedDict()  # by namespace, next first
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, key: EventKey, when: datetime, now: float, message: str) -> None:
+        """Add one occurrence, at ``now`` of the monotonic clock; where too many wait one is dropped."""
+        queue = self._waiting.setdefault(key.about.namespace, _Queue())
+        if key in queue:
+            queue[key].again(when, now, message)
+            return
+        sent = self.recent.pop(key, None)
+        if sent is not None and now - sent.seen_at < _WINDOW_SECONDS:
+            sent.again(when, now, message)
+            queue[key] = sent
+        else:
+            queue[key] = Occurrences(when, when, now, message=message)
+        self._count += 1
+        if self._count > self._capacity:
+            self._pop(max(self._waiting, key=lambda namespace: len(self._waiting[namespace])))
+            self.dropped += 1
+
+    def take(self) -> tuple[EventKey, Occurrences]:
+        """Remove and return the oldest event of the namespace whose turn it is; there must be one."""
+        namespace = next(iter(self._waiting))
+        taken = self._pop(namespace)
+        if namespace in self._waiting:
+            self._waiting.move_to_end(namespace)
+        return taken
+
+    def put_back(self, key: EventKey, occurrences: Occurrences) -> None:
+        """Return what ``take`` gave because it could not be sent; it is the next one of its namespace.
+
+        Other namespaces go first: the API server may be limiting this one alone.
+        """
+        queue = self._waiting.setdefault(key.about.namespace, _Queue())
+        since = queue.get(key)
+        if since is not None:
+            occurrences.count += since.count
+            occurrences.last, occurrences.message = since.last, since.message
+        else:
+            self._count += 1
+        queue[key] = occurrences
+        queue.move_to_end(key, last=False)
+
+    def sent(self, key: EventKey, occurrences: Occurrences) -> None:
+        """Remember what was sent, so that its next occurrence only raises the count of the stored event."""
+        since = self._waiting.get(key.about.namespace, _Queue()).get(key)
+        if since is not None:
+            since.count += occurrences.count
+            since.first, since.stored_as = occurrences.first, occurrences.stored_as
+            return
+        self.recent[key] = occurrences
+        if len(self.recent) > self._capacity:
+            self.recent.popitem(last=False)
+
+    def _pop(self, namespace: str) -> tuple[EventKey, Occurrences]:
+        """Remove and return the oldest event of a namespace that has one."""
+        queue = self._waiting[namespace]
+        oldest = queue.popitem(last=False)
+        self._count -= 1
+        if not queue:
+            del self._waiting[namespace]
+        return oldest
+
+
+class EventRecorder:
+    """Takes events at any rate and sends ten a second; ``burst`` at once, where there were few before.
+
+    ``instance`` names this process among its like. After a failure as long as ``backoff`` says goes by before the next
+    attempt.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        instance: str,
+        *,
+        capacity: int = 4096,
+        burst: int = 50,
+        backoff: Backoff = _BACKOFF,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.buffer = EventBuffer(capacity)
+        self._connection = connection
+        self._instance = instance
+        self._burst = burst
+        self._backoff = backoff
+        self._clock = clock
+        self._filled = asyncio.Event()
+
+    def record(
+        self,
+        about: ObjectReference,
+        reason: str,
+        message: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        *,
+        latest: bool = False,
+    ) -> None:
+        """Say something about an object. Returns at once; the same again within ten minutes only counts up.
+
+        ``reason`` is one word in CamelCase; of ``message`` the first 1024 bytes are sent. With ``latest`` an event of
+        the same reason is the same whatever it says, and what was said last stands: for messages with amounts that
+        change all the time.
+        """
+        text = shortened(message)
+        key = EventKey(about, kind, reason, "" if latest else text)
+        self.buffer.put(key, self._clock.now(), self._clock.monotonic(), text)
+        self._filled.set()
+
+    async def run(self) -> NoReturn:
+        """Send what is recorded, until cancelled."""
+        failures = 0
+        paid_until = self._clock.monotonic()  # each event pays for 1 / per second; a burst may run ahead of the clock
+        while True:
+            while not self.buffer:
+                self._filled.clear()
+                await self._filled.wait()
+            paid_until = max(paid_until, self._clock.monotonic())
+            ahead = paid_until - self._clock.monotonic() - (self._burst - 1) / _PER_SECOND
+            if ahead > 0:
+                await self._clock.sleep(ahead)
+            paid_until += 1 / _PER_SECOND
+            key, occurrences = self.buffer.take()
+            try:
+                await self._send(key, occurrences)
+            except (ConnectionFailed, TooManyRequests) as error:
+                self.buffer.put_back(key, occurrences)
+                await self._clock.sleep(max(self._backoff.delay(failures), error.retry_after))
+                failures += 1
+            except KubeError as error:
+                log.log(logging.INFO if failures else logging.WARNING, "an event was not sent: %s", error)
+                failures += 1
+            else:
+                failures = 0
+                self.buffer.sent(key, occurrences)
+
+    async def _send(self, key: EventKey, occurrences: Occurrences) -> None:
+        namespace = key.about.namespace or "default"  # that of events on cluster-scoped objects
+        collection = f"/api/v1/namespaces/{namespace}/events"
+        if occurrences.stored_as:
+            change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": timestamp_of(occurrences.last)}
+            if not key.message:
+                change["message"] = occurrences.message
+            try:
+                await self._connection.patch(f"{collection}/{occurrences.stored_as}", msgspec.json.encode(change))
+                return
+            except NotFound:
+                log.debug("event %s has expired", occurrences.stored_as)
+        suffix = f".{uuid.uuid4().hex[:16]}"
+        name = key.about.name[: _NAME_LENGTH - len(suffix)].rstrip(".-") + suffix
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": key.about.api_version or "v1",
+                "kind": key.about.kind,
+                "namespace": key.about.namespace,
+                "name": key.about.name,
+                "uid": key.about.uid,
+            },
+            "type": key.type,
+            "reason": key.reason,
+            "message": occurrences.message,
+            "count": occurrences.count,
+            "firstTimestamp": timestamp_of(occurrences.first),
+            "lastTimestamp": timestamp_of(occurrences.last),
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": self._instance,
+        }
+        await self._connection.post(collection, msgspec.json.encode(event))
+        occurrences.stored_as = name
+
+
+def shortened(message: str) -> str:
+    """Return ``message`` as valid UTF-8 of at most 1024 bytes; what was cut shows as an ellipsis."""
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= _MESSAGE_BYTES:
+        return encoded.decode()
+    ellipsis = "…"
+    return encoded[: _MESSAGE_BYTES - len(ellipsis.encode())].decode(errors="ignore") + ellipsis

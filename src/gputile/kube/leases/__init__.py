@@ -1,1 +1,0 @@
-"""Keeps one replica of a component active, by a Lease."""

@@ -1,0 +1,294 @@
+"""Decodes lists and watch lines into typed objects, and handles objects that do not fit their type.
+
+One object that somebody wrote by hand must not stop the rest. Decoding is tried in one go first; only where that fails
+is it done object by object, and what still does not fit becomes an ``UnreadableObject``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, decode
+from gputile.api.core import ListMeta, ObjectMeta, Status
+from gputile.api.wording import shown
+from gputile.kube.errors import BadAnswer, Gone, status_error
+
+# Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_STATUS: Final = msgspec.json.Decoder(Status)
+
+
+Query = Mapping[str, str]
+NO_QUERY: Query = {}
+
+
+class KubeObject(Protocol):
+    """What every object of the API has; a msgspec struct whose other fields all have defaults."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its name, version and so on."""
+
+
+T = TypeVar("T", bound=KubeObject)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableObject:
+    """An object that exists but does not fit its type: ``why`` says what is the matter with it."""
+
+    namespace: str
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Generic[T]):
+    """A complete, consistent list: what is neither in ``objects`` nor in ``unreadable`` does not exist."""
+
+    objects: Sequence[T]
+    unreadable: Sequence[UnreadableObject] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """An object was created or changed."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Generic[T]):
+    """An object is gone. One that was unreadable has its identity in ``metadata`` and nothing else."""
+
+    object: T
+
+
+WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
+
+
+class WatchLine(NamedTuple, Generic[T]):
+    """One line of a watch: the version that the watch has reached, and what happened (None for a bookmark)."""
+
+    version: str
+    event: Applied[T] | Deleted[T] | UnreadableObject | None
+
+
+class Page(NamedTuple, Generic[T]):
+    """One page of a list."""
+
+    metadata: ListMeta
+    objects: Sequence[T]
+    unreadable: Sequence[UnreadableObject]
+    kind: str = ""
+
+
+class _ListOf(msgspec.Struct, Generic[T]):
+    metadata: ListMeta
+    items: list[T] | None = None
+    kind: str = ""
+
+
+class _RawList(msgspec.Struct):
+    metadata: ListMeta
+    items: list[msgspec.Raw] | None = None
+    kind: str = ""
+
+
+class _WatchEventHead(msgspec.Struct, Generic[T], gc=False):
+    type: str
+    object: T
+
+
+class _RawEvent(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class ObjectDecoder(Generic[T]):
+    """Decodes the lists and watches of one kind of object."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._object = msgspec.json.Decoder(kind)
+        self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(_ListOf[kind])  # type: ignore[valid-type]
+        self._event: msgspec.json.Decoder[_WatchEventHead[T]] = msgspec.json.Decoder(_WatchEventHead[kind])  # type: ignore[valid-type]
+        self._raw_list = msgspec.json.Decoder(_RawList)
+        self._raw_event = msgspec.json.Decoder(_RawEvent)
+
+    def page(self, body: bytes) -> Page[T]:
+        """Decode one page of a list.
+
+        Raises:
+            BadAnswer: it is no list at all.
+        """
+        try:
+            whole = self._list.decode(body)
+        except UNREADABLE:
+            return self._page_by_item(body)
+        return Page(whole.metadata, whole.items or (), (), whole.kind)
+
+    def _page_by_item(self, body: bytes) -> Page[T]:
+        try:
+            raw = decode(body, self._raw_list)
+        except ConversionError as error:
+            begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
+            raise BadAnswer(f"the answer is no list of an API server ({error}{begins}): is the server one?") from error
+        objects: list[T] = []
+        unreadable: list[UnreadableObject] = []
+        for item in raw.items or ():
+            try:
+                objects.append(decode(item, self._object))
+            except ConversionError as error:
+                unreadable.append(_unreadable(_identity(item), error))
+        return Page(raw.metadata, objects, unreadable, raw.kind)
+
+    def line(self, line: bytes, request: str) -> WatchLine[T]:
+        """Decode one line of the watch that ``request`` (its path) opened.
+
+        Raises:
+            BadAnswer: it is no watch event, or another ERROR event.
+            Gone: it is an ERROR event that says that the watch's version is too old.
+        """
+        try:
+            event = self._event.decode(line)
+        except UNREADABLE:
+            return self._line_by_parts(line, request)
+        version = event.object.metadata.resource_version
+        if event.type in ("ADDED", "MODIFIED"):
+            return WatchLine(version, Applied(event.object))
+        if event.type == "DELETED":
+            return WatchLine(version, Deleted(event.object))
+        return self._line_by_parts(line, request)
+
+    def _line_by_parts(self, line: bytes, request: str) -> WatchLine[T]:
+        try:
+            event = decode(line, self._raw_event)
+            if event.type == "ERROR":
+                said = decode(event.object, _STATUS)
+                if said.code == 410:
+                    raise status_error("WATCH", request, said.code, said)
+                raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
+        except ConversionError as error:
+            raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
+        identity = _identity(event.object)
+        version = identity.resource_version
+        if event.type == "BOOKMARK":
+            return WatchLine(version, None)
+        if event.type == "DELETED":
+            return WatchLine(
+                version, Deleted(msgspec.convert({"metadata": identity}, self._kind, from_attributes=True))
+            )
+        if event.type in ("ADDED", "MODIFIED"):
+            try:
+                decode(event.object, self._object)
+            except ConversionError as error:
+                return WatchLine(version, _unreadable(identity, error))
+        raise BadAnswer(f"the API server's watch of {request} has an event of type {event.type!r}")
+
+
+def _identity(raw: msgspec.Raw) -> ObjectMeta:
+    """Return who the object is, as far as that can be read."""
+    try:
+        document: Any = msgspec.json.decode(raw)
+    except UNREADABLE:
+        return ObjectMeta()
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    found = metadata if isinstance(metadata, dict) else {}
+    name, namespace, uid, version = (_text(found.get(key)) for key in ("name", "namespace", "uid", "resourceVersion"))
+    return ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _unreadable(identity: ObjectMeta, error: Exception) -> UnreadableObject:
+    return UnreadableObject(identity.namespace, identity.name, identity.uid, str(error))
+
+
+PAGE_SIZE = 500
+# Kubernetes supports 150,000 pods in a cluster, and 5,000 nodes. An API server fills its pages: so many objects are 600
+# pages of 500, and a page that is not full is not followed by another one.
+MOST_OBJECTS = 300_000
+_MOST_SHORT_PAGES = 100
+
+
+class Reading(Protocol):
+    """What lists are read from: a Connection, or one that waits less long."""
+
+    async def get(self, path: str, query: Query = ..., *, within: float | None = None) -> bytes:
+        """Return the object or list at ``path``."""
+
+
+async def list_pages(
+    connection: Reading,
+    path: str,
+    decoder: ObjectDecoder[T],
+    query: Query,
+    *,
+    page_size: int = PAGE_SIZE,
+    seconds: float = 60.0,
+) -> tuple[str, Replaced[T]]:
+    """Return the version of the list and all its objects, read from a quorum in pages of ``page_size``.
+
+    ``seconds`` is the limit of one page.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    objects: list[T] = []
+    unreadable: list[UnreadableObject] = []
+    asked = {**query, "limit": str(page_size)}
+    pages = short = 0
+    while True:
+        try:
+            body = await connection.get(path, asked, within=seconds)
+        except Gone:
+            if "limit" not in asked:
+                raise
+            # the continue token has expired: the whole list at once is the one way that always comes to an end
+            asked = dict(query)
+            objects, unreadable = [], []
+            pages = short = 0
+            continue
+        page = decoder.page(body)
+        _check_kind(path, page.kind)
+        objects += page.objects
+        unreadable += page.unreadable
+        pages, short = pages + 1, short + (len(page.objects) + len(page.unreadable) < page_size)
+        known = len(objects) + len(unreadable)
+        if page.metadata.continue_ and (short >= _MOST_SHORT_PAGES or known >= MOST_OBJECTS):
+            raise BadAnswer(
+                f"GET {path}: the list goes on after {pages:,} pages with {known:,} objects, {short:,} of them not "
+                "full: no cluster has so many; is the server an API server?"
+            )
+        if not page.metadata.continue_:
+            return page.metadata.resource_version, Replaced(objects, unreadable)
+        if asked.get("continue") == page.metadata.continue_:
+            raise BadAnswer(f"GET {path}: the list never ends: a page names itself as the next one")
+        asked = {**asked, "continue": page.metadata.continue_}
+
+
+def _check_kind(path: str, kind: str) -> None:
+    """Raise BadAnswer where a list is of another kind than ``path`` names, as in ``pods`` and ``PodList``."""
+    resource = path.rpartition("/")[2]
+    name = kind.lower().removesuffix("list")
+    plurals = f"{name}s", f"{name}es", f"{name.removesuffix('y')}ies", name
+    if kind not in ("", "List") and (not kind.endswith("List") or resource not in plurals):
+        raise BadAnswer(
+            f"GET {path}: the answer is of kind {shown(kind)}, and no list of {resource}: is the server an API server?"
+        )
+
+
+async def list_all(connection: Reading, path: str, kind: type[T], query: Query | None = None) -> list[T]:
+    """Return all objects at ``path`` that can be read, those of a selection by ``query``.
+
+    Raises:
+        KubeError: the list cannot be read.
+    """
+    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
+    return list(replaced.objects)

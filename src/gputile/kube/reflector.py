@@ -1,0 +1,308 @@
+"""Keeps a consumer informed of every object of one kind.
+
+It lists once, watches from there, and lists again whenever in doubt.
+
+The consumer's view is right again after each ``Replaced``, and between two of them it follows the API server change by
+change. The reflector itself keeps no objects: the consumer does.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NoReturn
+
+from gputile.api.core import is_older
+from gputile.kube.client import Connection
+from gputile.kube.errors import (
+    AnswerLost,
+    ConnectionFailed,
+    Forbidden,
+    Gone,
+    KubeError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
+from gputile.kube.objects import (
+    PAGE_SIZE,
+    ObjectDecoder,
+    Query,
+    Replaced,
+    T,
+    UnreadableObject,
+    WatchEvent,
+    WatchLine,
+    list_pages,
+)
+from gputile.kube.timing import Backoff
+from gputile.support.metrics import MetricsRegistry, Values
+
+
+class LineSplitter:
+    """Collects chunks and hands out complete lines. A line in many chunks is joined once, when its end has come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that ``chunk`` completes, without their newlines and without empty ones."""
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines and self._pieces:
+            self._pieces.append(lines[0])
+            lines[0] = b"".join(self._pieces)
+            self._pieces.clear()
+        if rest:
+            self._pieces.append(rest)
+        return [line for line in lines if line]
+
+
+log = logging.getLogger(__name__)
+
+_MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once; anybody may create more
+_RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
+
+
+class OutOfOrder(KubeError):
+    """A watch delivered an older version after a newer one: what else it left out cannot be known."""
+
+
+class WatchEnded(KubeError):
+    """A watch ended without having delivered anything, not even a bookmark."""
+
+
+@dataclass(slots=True)
+class ReflectorCounts:
+    """What has happened since the start, for metrics."""
+
+    lists: int = 0
+    unreadable: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectorSettings:
+    """How a reflector lists and watches.
+
+    ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
+    ``list_seconds``. A watch lasts ``watch_seconds`` (lowest and highest, drawn anew each time so that the agents of a
+    cluster do not come back together) and is given up ``margin`` seconds later if the API server has not ended it.
+    """
+
+    query: Query = field(default_factory=dict)
+    page_size: int = PAGE_SIZE
+    list_seconds: float = 60.0
+    watch_seconds: tuple[int, int] = (290, 590)
+    margin: float = 30.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+_SETTINGS = ReflectorSettings()
+
+
+class Reflector(Generic[T]):
+    """Lists and watches ``path``, and calls ``on_event`` for what it learns.
+
+    ``on_list`` takes the lists in place of ``on_event``, and may take its time: the watch begins after it. What either
+    raises ends ``run``. ``synced`` tells whether the consumer has received a complete list, ``trouble`` why the
+    latest list or watch failed, None where it goes on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        kind: type[T],
+        on_event: Callable[[WatchEvent[T]], None],
+        *,
+        on_list: Callable[[Replaced[T]], Awaitable[None]] | None = None,
+        settings: ReflectorSettings = _SETTINGS,
+    ) -> None:
+        self.counts = ReflectorCounts()
+        self.synced = False
+        self.trouble: KubeError | None = None
+        self._connection = connection
+        self._path = path
+        self._decoder = ObjectDecoder(kind)
+        self._on_event = on_event
+        self._on_list = on_list
+        self._settings = settings
+        self._version = ""  # where a watch can go on; empty when only a list helps
+        self._waiting: list[asyncio.Future[None]] = []
+        self._scope: asyncio.Timeout | None = None
+        self._failures = 0  # in a row, for the backoff
+        self._progressed = False  # whether the latest watch has delivered anything
+        self._logged: set[UnreadableObject] = set()
+
+    async def relist(self) -> None:
+        """List everything anew and return when the consumer has received it.
+
+        The list starts after this call and reads a quorum, so that it holds all that was written before the call.
+        """
+        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(asked)
+        if self._scope is not None and self._scope.when() is None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+        await asked
+
+    async def run(self) -> NoReturn:
+        """List and watch until cancelled."""
+        try:
+            while True:
+                pause = await self._list_and_watch()
+                if pause:
+                    await self._until_relist(asyncio.sleep(pause))
+        finally:
+            for asked in self._waiting:
+                if not asked.done():
+                    asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
+
+    async def _list_and_watch(self) -> float:
+        """Go on until something fails or ends; return the seconds to wait before the next time."""
+        try:
+            while self._waiting or not self._version:
+                await self._list()
+            await self._until_relist(self._watch())
+        except Gone as error:
+            log.info("listing again: %s", error)
+            self._version = ""
+            self._failures += 1
+            return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
+        except KubeError as error:
+            log.warning("%s; trying again", error)
+            self.trouble = error
+            if not _resumable(error):
+                self._version = ""
+            elif self._progressed:
+                self._failures = 0
+            self.counts.failures += 1
+            self._failures += 1
+            return max(self._settings.backoff.delay(self._failures - 1), error.retry_after)
+        self._failures = 0
+        return 0.0
+
+    async def _list(self) -> None:
+        answered, self._waiting = self._waiting, []
+        try:
+            version, replaced = await list_pages(
+                self._connection,
+                self._path,
+                self._decoder,
+                self._settings.query,
+                page_size=self._settings.page_size,
+                seconds=self._settings.list_seconds,
+            )
+        except BaseException:
+            self._waiting = answered + self._waiting
+            raise
+        self._version = version
+        self.counts.lists += 1
+        self.counts.unreadable += len(replaced.unreadable)
+        self._logged.intersection_update(replaced.unreadable)
+        for each in replaced.unreadable:
+            self._log(each)
+        if self._on_list is not None:
+            await self._on_list(replaced)
+        else:
+            self._on_event(replaced)
+        self.synced, self.trouble = True, None
+        for asked in answered:
+            if not asked.done():
+                asked.set_result(None)
+
+    async def _watch(self) -> None:
+        seconds = random.SystemRandom().randint(*self._settings.watch_seconds)
+        query = {
+            **self._settings.query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(seconds),
+        }
+        self._progressed = False
+        lines = LineSplitter()
+        async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
+            self.trouble = None
+            async for chunk in chunks:
+                for line in lines.feed(chunk):
+                    self._handle(self._decoder.line(line, self._path))
+                    self._progressed = True
+        if not self._progressed:
+            raise WatchEnded(f"the watch of {self._path} ended before it said anything")
+
+    def _handle(self, line: WatchLine[T]) -> None:
+        order = _compare(line.version, self._version)
+        event = line.event
+        if event is None:
+            if order > 0:
+                self._version = line.version
+            return
+        if order < 0:
+            raise OutOfOrder(f"the watch of {self._path} went back from version {self._version} to {line.version}")
+        if order == 0:
+            return
+        if isinstance(event, UnreadableObject):
+            self.counts.unreadable += 1
+            self._log(event)
+        self._on_event(event)
+        self._version = line.version
+
+    def _log(self, unreadable: UnreadableObject) -> None:
+        if unreadable not in self._logged:
+            if len(self._logged) >= _MOST_LOGGED:
+                self._logged.clear()
+            self._logged.add(unreadable)
+            where = f"{unreadable.namespace}/{unreadable.name}".lstrip("/")
+            log.warning("cannot read %s of %s: %s", where, self._path, unreadable.why)
+
+    async def _until_relist(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``, and abandon it when somebody asks for a new list."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._scope = scope
+                await work
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._scope = None
+
+
+def _resumable(error: KubeError) -> bool:
+    """Return whether a watch may go on from where it was. A 504 also says that the version is from the future."""
+    return isinstance(error, _RESUMABLE) and not (isinstance(error, ServerError) and error.status == 504)
+
+
+def _compare(version: str, reached: str) -> int:
+    """Return -1, 0 or 1 for a version older, equal or newer; what is no number counts as newer unless it is equal."""
+    if version == reached:
+        return 0
+    return -1 if is_older(version, reached) else 1
+
+
+def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]) -> None:
+    """Export ``gputile_<component>_reflector_<count>_total{resource}`` of ``reflectors``, by their resources."""
+    registry.labelled_counter(
+        f"gputile_{component}_reflector_lists",
+        "Complete lists read from the API server; more than a few mean that watches cannot go on.",
+        "resource",
+        _values(reflectors, "lists"),
+    )
+    registry.labelled_counter(
+        f"gputile_{component}_reflector_failures",
+        "Lists and watches that failed and were tried again.",
+        "resource",
+        _values(reflectors, "failures"),
+    )
+    registry.labelled_counter(
+        f"gputile_{component}_reflector_unreadable",
+        "Objects from the API server that cannot be read and are ignored.",
+        "resource",
+        _values(reflectors, "unreadable"),
+    )
+
+
+def _values(reflectors: Mapping[str, Reflector[Any]], count: str) -> Values:
+    return lambda: ((resource, getattr(each.counts, count)) for resource, each in reflectors.items())

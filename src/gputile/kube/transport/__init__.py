@@ -1,1 +1,0 @@
-"""Sends requests to an API server, again where that is sound, and bounds its answers."""

@@ -1,1 +1,0 @@
-"""Lists and watches objects, and decodes them."""

@@ -1,0 +1,168 @@
+"""Sends typed requests on single objects. All raise the errors of ``gputile.kube.errors``.
+
+A write on a pod that somebody decided about carries the pod's UID, and its version where the decision hangs on it:
+the API server answers 409, or 422 to a JSON patch, where they are not those of the pod.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, decode
+from gputile.api.core import POD_SCHEDULED, Binding, Node, ObjectReference, Pod, encode_binding
+from gputile.kube.client import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.errors import BadAnswer, NotFound
+
+_POD = msgspec.json.Decoder(Pod)
+
+
+async def read_pod(connection: Connection, namespace: str, name: str, *, within: float | None = None) -> Pod | None:
+    """Read a pod, None where there is none of this name; without a version the API server asks etcd for the latest."""
+    try:
+        return _decoded(await connection.get(_pod_path(namespace, name), within=within))
+    except NotFound:
+        return None
+
+
+async def annotate_pod(connection: Connection, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
+    """Change annotations of this very version of the pod, None removes one; return the pod as stored."""
+    meta = pod.metadata
+    known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    body = {"metadata": {**known, "annotations": dict(annotations)}}
+    return _decoded(await connection.patch(_pod_path(meta.namespace, meta.name), msgspec.json.encode(body)))
+
+
+async def annotate_pod_status(
+    connection: Connection, namespace: str, name: str, annotations: Mapping[str, str], *, within: float
+) -> Pod | None:
+    """Set annotations of whatever pod has the name; return it as stored, None where there is none.
+
+    It goes through ``pods/status``, which lets nobody change what a pod runs.
+    """
+    body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
+    try:
+        return _decoded(await connection.patch(f"{_pod_path(namespace, name)}/status", body, within=within))
+    except NotFound:
+        return None
+
+
+async def remove_scheduling_gate(connection: Connection, pod: Pod, gate: str) -> Pod:
+    """Remove a scheduling gate of the pod, and no other; return the pod as stored."""
+    meta = pod.metadata
+    position = next(i for i, each in enumerate(pod.spec.scheduling_gates) if each.name == gate)
+    path = f"/spec/schedulingGates/{position}"
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+        {"op": "test", "path": path, "value": {"name": gate}},
+        {"op": "remove", "path": path},
+    ]
+    body = msgspec.json.encode(patch)
+    return _decoded(await connection.patch(_pod_path(meta.namespace, meta.name), body, content_type=JSON_PATCH))
+
+
+async def bind_pod(connection: Connection, binding: Binding, *, within: float) -> None:
+    """Create the Binding of a pod."""
+    meta = binding.metadata
+    await connection.post(f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within)
+
+
+async def write_reservation(
+    connection: Connection, pod: Pod, annotations: Mapping[str, str | None], node: str, *, within: float
+) -> Pod:
+    """Set annotations and ``nominatedNodeName`` of this very version of the pod; return the pod as stored.
+
+    None removes an annotation, and an empty ``node`` the nomination. It goes through ``pods/status``.
+    """
+    meta = pod.metadata
+    known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    body = {"metadata": {**known, "annotations": dict(annotations)}, "status": {"nominatedNodeName": node or None}}
+    path = f"{_pod_path(meta.namespace, meta.name)}/status"
+    return _decoded(await connection.patch(path, msgspec.json.encode(body), within=within))
+
+
+async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:
+    """Ask for the eviction of the pod with this UID.
+
+    Raises:
+        TooManyRequests: a PodDisruptionBudget does not let it go now.
+        Conflict: the pod of this name has another UID.
+    """
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": {"preconditions": {"uid": uid}},
+    }
+    path = f"{_pod_path(namespace, name)}/eviction"
+    await connection.post(path, msgspec.json.encode(body), within=within)
+
+
+async def mark_preempted(
+    connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
+) -> None:
+    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does with its victims."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
+    body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+    path = f"{_pod_path(namespace, name)}/status"
+    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH, within=within)
+
+
+async def create_job(connection: Connection, namespace: str, job: Mapping[str, Any]) -> None:
+    """Create a Job."""
+    await connection.post(_jobs_path(namespace), msgspec.json.encode(job))
+
+
+async def delete_job(connection: Connection, namespace: str, name: str) -> None:
+    """Delete a Job, and have the API server delete its pods after it."""
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    await connection.delete(f"{_jobs_path(namespace)}/{name}", msgspec.json.encode(options))
+
+
+async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
+    """Write that no node takes the pod with this UID, as a scheduler does."""
+    condition = {"type": POD_SCHEDULED, "status": "False", "reason": "Unschedulable", "message": message}
+    body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+    path = f"{_pod_path(pod.metadata.namespace, pod.metadata.name)}/status"
+    await connection.patch(path, msgspec.json.encode(body), content_type=STRATEGIC_MERGE_PATCH)
+
+
+async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:
+    """Set annotations of a node."""
+    await connection.patch(_node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}}))
+
+
+async def patch_node(connection: Connection, name: str, patch: Sequence[Mapping[str, Any]]) -> None:
+    """Apply a JSON patch to a node."""
+    await connection.patch(_node_path(name), msgspec.json.encode(patch), content_type=JSON_PATCH)
+
+
+async def patch_node_status(connection: Connection, name: str, patch: Mapping[str, Any]) -> None:
+    """Apply a strategic merge patch to a node's status."""
+    path = f"{_node_path(name)}/status"
+    await connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
+
+
+def reference_to(subject: Pod | Node) -> ObjectReference:
+    """Return what an Event is about."""
+    meta, kind = subject.metadata, type(subject).__name__
+    return ObjectReference(api_version="v1", kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid)
+
+
+def _decoded(body: bytes) -> Pod:
+    try:
+        return decode(body, _POD)
+    except ConversionError as error:
+        raise BadAnswer(f"the API server's answer is no pod: {error}") from error
+
+
+def _jobs_path(namespace: str) -> str:
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+
+def _pod_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _node_path(name: str) -> str:
+    return f"/api/v1/nodes/{name}"

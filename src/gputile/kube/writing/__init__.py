@@ -1,1 +1,0 @@
-"""Writes to the API server: pods, nodes and events."""

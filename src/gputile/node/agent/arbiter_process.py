@@ -1,0 +1,141 @@
+"""Runs the node's time arbiter beside the agent, and tells it what each container gets."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gputile.node.agent.decisions.publishing.time_shares import TimeShares
+from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, decode_usage, encode_assignment
+from gputile.support.process_supervision import Restarts, end
+
+log = logging.getLogger(__name__)
+
+LOCK: Final = "arbiter.lock"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+STEADY_AFTER_S = 60.0
+STOP_WITHIN_S = 3.0
+REPORT_EVERY_S = 10.0
+MOST_LINE = 1024 * 1024
+
+
+class ArbiterProcess:
+    """Keeps an arbiter running while there are containers to serve.
+
+    ``shares`` says what they get: all of them for "", those on the GPUs of an allocation for its directory's name.
+    ``told`` is called when the arbiter has said what was used: times by directory and UUID, over all arbiters.
+    """
+
+    def __init__(
+        self,
+        store: NodeFiles,
+        shares: Callable[[str], TimeShares],
+        told: Callable[[Mapping[tuple[str, str], Spent]], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._shares = shares
+        self._tell_used = told
+        self._totals = Totals()
+        self._told = Assignment()
+        self._files: dict[str, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process ID of the arbiter, None while none runs."""
+        return self._process.pid if self._process is not None else None
+
+    def starting(self, directory: str) -> None:
+        """Write the share of a container that is about to start; the others follow with ``refresh``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write({directory: self._shares(directory).files.get(directory)})
+
+    def refresh(self) -> None:
+        """Bring the arbiter and the allocations' files up to date.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        if not self._store.mine:
+            self._tell(Assignment())
+            return
+        shares = self._shares("")
+        self._write(shares.files)
+        for name in self._files.keys() - shares.files.keys():
+            del self._files[name]
+        self._tell(shares.assignment)
+
+    def _write(self, files: Mapping[str, bytes | None]) -> None:
+        for name, content in files.items():
+            if content is not None and self._files.get(name) != content and self._store.write_share(name, content):
+                self._files[name] = content
+
+    async def stop(self) -> None:
+        """End the arbiter; containers go on at their guaranteed share."""
+        self._end_task()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end_task(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    def _tell(self, assignment: Assignment) -> None:
+        changed, self._told = assignment != self._told, assignment
+        if not assignment.allocations:
+            self._end_task()
+        elif self._task is None:
+            restarts = Restarts(
+                "the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
+            )
+            self._task = asyncio.get_running_loop().create_task(restarts.keep(self._run))
+        elif changed:
+            self._send()
+
+    def _send(self) -> None:
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
+            stdin.write(encode_assignment(self._told))
+
+    async def _run(self) -> str:
+        lock = str(self._store.directory / LOCK)
+        command = (sys.executable, "-m", "gputile.node.arbiter", "--lock", lock, f"--report-every={REPORT_EVERY_S}")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MOST_LINE)
+        self._process = process
+        self._totals.begin()
+        try:
+            self._send()
+            await self._listen(process)
+            return f"ended with status {await process.wait()}"
+        finally:
+            self._process = None
+            if process.returncode is None:
+                await end(process, lambda: _close_input(process), STOP_WITHIN_S)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        while process.stdout is not None:
+            try:
+                line = await process.stdout.readline()
+                if not line:
+                    return
+                self._totals.take(decode_usage(line))
+            except ValueError as error:  # a line that is too long, too
+                log.error("what the arbiter says is not understood: %s", error)
+                continue
+            self._tell_used(self._totals.spent())
+
+
+def _close_input(process: asyncio.subprocess.Process) -> None:
+    """Ask the arbiter to end."""
+    if process.stdin is not None:
+        process.stdin.close()

@@ -1,1 +1,0 @@
-"""Decides who has devices and who loses them, by what the kubelet says."""

@@ -1,0 +1,238 @@
+"""Reaches the kubelet through the gateway, which talks to it, and answers its device plugin calls."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gputile.node.agent.decisions.calls.validation import AllocationConflict
+from gputile.node.agent.decisions.devices.device_lists import Device
+from gputile.node.agent.state.listing import ListedPod, Listing
+from gputile.node.gateway.messages import (
+    Advertise,
+    Call,
+    CallAnswer,
+    CallRefused,
+    FromGateway,
+    ListDevices,
+    Listed,
+    MessageChannel,
+    State,
+    TakeCharge,
+)
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.node.gateway.protocols import podresources_v1_pb2 as resources_pb
+
+log = logging.getLogger(__name__)
+
+ADMISSION = ("GetPreferredAllocation", "Allocate")
+"""The calls by which the kubelet admits a pod."""
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+
+class AgentNotReady(Exception):
+    """Asked too early, or at a bad moment: the kubelet should ask again."""
+
+
+class DevicePluginCalls(Protocol):
+    """Answers the calls on the plugins of all resources."""
+
+    async def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
+        """Return what a container gets.
+
+        Raises:
+            AllocationConflict: the IDs cannot be served.
+        """
+
+    async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Prepare the start of a container.
+
+        Raises:
+            AgentNotReady: it must not start yet.
+        """
+
+
+async def answer(handler: DevicePluginCalls, call: Call) -> CallAnswer | CallRefused:
+    try:
+        match call.method:
+            case "GetPreferredAllocation":
+                return CallAnswer(call.number, await _preferred(handler, call))
+            case "Allocate":
+                return CallAnswer(call.number, await _allocate(handler, call))
+            case "PreStartContainer":
+                asked = pb.PreStartContainerRequest.FromString(call.body)
+                await handler.prestart(call.resource, tuple(asked.devices_ids))
+                return CallAnswer(call.number, pb.PreStartContainerResponse().SerializeToString())
+            case unknown:
+                return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+    except AllocationConflict as error:
+        return CallRefused(call.number, "FAILED_PRECONDITION", str(error))
+    except AgentNotReady as error:
+        return CallRefused(call.number, "UNAVAILABLE", str(error))
+    except Exception as error:
+        log.exception("%s of %s", call.method, call.resource)
+        return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
+
+
+def devices_message(devices: Sequence[Device]) -> bytes:
+    return pb.ListAndWatchResponse(
+        devices=[pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY) for device_id, well in devices]
+    ).SerializeToString()
+
+
+async def _preferred(handler: DevicePluginCalls, call: Call) -> bytes:
+    """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
+    answers = []
+    for asked in pb.PreferredAllocationRequest.FromString(call.body).container_requests:
+        try:
+            ids = await handler.preferred(
+                call.resource,
+                tuple(asked.available_deviceIDs),
+                tuple(asked.must_include_deviceIDs),
+                asked.allocation_size,
+            )
+        except Exception:
+            log.exception("no preference for %d of %s", asked.allocation_size, call.resource)
+            ids = ()
+        answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+    return pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
+
+
+async def _allocate(handler: DevicePluginCalls, call: Call) -> bytes:
+    answers = [
+        await handler.allocate(call.resource, tuple(asked.devices_ids))
+        for asked in pb.AllocateRequest.FromString(call.body).container_requests
+    ]
+    return pb.AllocateResponse(container_responses=answers).SerializeToString()
+
+
+_MARGIN_S = 0.1
+QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
+SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
+
+
+class GatewayGoneError(Exception):
+    """The gateway has hung up: there is nobody to serve."""
+
+
+class KubeletLink:
+    """What the agent hears from the kubelet, and tells it. ``asked`` is when it last asked to be given devices, on the
+    monotonic clock.
+
+    ``state`` is the gateway's latest, ``told`` is set once it has said any; ``registered`` is set once the kubelet has
+    taken all resources.
+    """
+
+    def __init__(self, link: MessageChannel[FromGateway]) -> None:
+        self.asked = 0.0
+        self.state = State()
+        self.registered = asyncio.Event()
+        self.told = asyncio.Event()
+        self._in_charge = asyncio.Event()
+        self._link = link
+        self._told: dict[str, tuple[Device, ...]] = {}
+        self._asked: dict[int, asyncio.Future[bytes | None]] = {}
+        self._last = 0
+        self._latest: tuple[bytes, Listing] = (b"", {})
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, handler: DevicePluginCalls) -> None:
+        """Take in what the gateway says; ``handler`` answers the kubelet's calls.
+
+        Raises:
+            GatewayGoneError: it has hung up.
+        """
+        try:
+            async for message in self._link.messages():
+                match message:
+                    case Call():
+                        task = asyncio.get_running_loop().create_task(self._serve(handler, message))
+                        self._tasks.add(task)
+                        task.add_done_callback(self._tasks.discard)
+                    case Listed(number, body):
+                        asked = self._asked.get(number)
+                        if asked is not None and not asked.done():
+                            asked.set_result(body)
+                    case State():
+                        self.state = message
+                        self.told.set()
+                        if message.in_charge:
+                            self._in_charge.set()
+                        if message.registered:
+                            self.registered.set()
+        finally:
+            self._link.close()
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        raise GatewayGoneError("the gateway has hung up")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the kubelet has had time to list its own pods again since it started."""
+        return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
+
+    async def until_quiet(self) -> None:
+        """Wait until the kubelet has asked nothing for a moment, two seconds at most: it waits for answers."""
+        for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
+            quiet = time.monotonic() - self.asked
+            if quiet >= QUIET_S:
+                return
+            await asyncio.sleep(QUIET_S - quiet)
+
+    async def take_charge(self) -> None:
+        """Have other agents let go of the node; return when they have."""
+        self._link.send(TakeCharge())
+        await self._in_charge.wait()
+
+    def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
+        """Have just these resources registered, each with its device IDs and whether each is healthy."""
+        changed = {name: devices_message(found) for name, found in devices.items() if self._told.get(name) != found}
+        if changed or devices.keys() != self._told.keys():
+            self._told = dict(devices)
+            self._link.send(Advertise(tuple(devices), changed))
+
+    async def list(self, within: float) -> Listing | None:
+        """Return who has which devices, None where the kubelet does not say so within so many seconds."""
+        self._last += 1
+        number = self._last
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._link.send(ListDevices(number, within))
+        try:
+            async with asyncio.timeout(within + _MARGIN_S):
+                body = await asked
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[number]
+        if body is None:
+            return None
+        if body != self._latest[0]:
+            self._latest = body, as_listing(resources_pb.ListPodResourcesResponse.FromString(body))
+        return self._latest[1]
+
+    async def _serve(self, handler: DevicePluginCalls, call: Call) -> None:
+        if call.method in ADMISSION:
+            self.asked = time.monotonic()
+        self._link.send(await answer(handler, call))
+
+
+def as_listing(answer: resources_pb.ListPodResourcesResponse) -> Listing:
+    """Return the kubelet's answer as plain data; a resource may come in several entries, one for each NUMA node."""
+    listing: dict[str, ListedPod] = {}
+    for pod in answer.pod_resources:
+        containers: dict[str, dict[str, frozenset[str]]] = {}
+        for container in pod.containers:
+            resources = containers.setdefault(container.name, {})
+            for devices in container.devices:
+                before = resources.get(devices.resource_name, frozenset())
+                resources[devices.resource_name] = before.union(devices.device_ids)
+        listed = ListedPod(pod.namespace, pod.name, containers)
+        listing[listed.key] = listed
+    return listing

@@ -1,0 +1,267 @@
+"""Runs NVIDIA's MPS control daemons of a node in mode ``mps`` (M7).
+
+There is one for each GPU, and one for each set of GPUs in use.
+
+A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a GPU, a failing
+client takes down those of its own GPU only. A client has one daemon, so a pod on several GPUs gets one that serves
+them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment (``allocate``).
+
+The agent's process may die and be started anew while its container goes on; a daemon then goes on too, and with it the
+pods that use it. The process is written down, and the next agent finds it. A process ID alone could be another
+process's by now, so the time of its start is written with it.
+
+Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
+``nosuid``: see ``usage_files``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
+Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from gputile.api.quantity import MIB
+from gputile.node.agent.decisions.answers.allocate import PIPE_ENV, GpuUuids, daemon_name
+from gputile.node.agent.files.mounts import is_nosuid
+from gputile.support.files import read_whole
+from gputile.support.process_supervision import Restarts, end
+
+log = logging.getLogger(__name__)
+
+_STOPPED, _ZOMBIE = 0, "Z"
+_ALIVE_EVERY_S = 1.0
+_MOST_BYTES = 4096
+
+
+class DaemonProcess:
+    """One running daemon, our child or one that an earlier agent has left. ``pid`` is its process ID."""
+
+    def __init__(self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None) -> None:
+        self.pid = pid
+        self._file = file
+        self._child = child
+        self._start = _start_of(pid)
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str], file: Path) -> "DaemonProcess":
+        """Start a daemon, and write it down in ``file``.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        child = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
+        daemon = cls(child.pid, file, child)
+        daemon._write()
+        return daemon
+
+    @classmethod
+    def left(cls, file: Path) -> "DaemonProcess | None":
+        """Return the daemon that an earlier agent has written down, None where it does not run any more."""
+        try:
+            pid, start = map(int, read_whole(file, _MOST_BYTES).split())
+        except (OSError, ValueError):
+            return None
+        found = cls(pid, file)
+        return found if start and found._start == start and found.alive else None
+
+    @property
+    def alive(self) -> bool:
+        if self._child is not None:
+            return self._child.returncode is None
+        return self._start != _STOPPED and _start_of(self.pid) == self._start
+
+    async def wait(self) -> str:
+        """Return when it has ended, and how."""
+        if self._child is not None:
+            code = await self._child.wait()
+            self._file.unlink(missing_ok=True)
+            return f"it ended with status {code}"
+        while self.alive:  # noqa: ASYNC110 - nobody else tells when a process ends that is not a child
+            await asyncio.sleep(_ALIVE_EVERY_S)
+        self._file.unlink(missing_ok=True)
+        return "it ended"
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write_text(f"{self.pid} {self._start}\n")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def _start_of(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot (proc_pid_stat(5)); 0 where none runs."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return _STOPPED
+    return _STOPPED if fields[0] == _ZOMBIE else int(fields[19])
+
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+STEADY_AFTER_S = 0.5
+STOP_WITHIN_S = 3.0
+LOGS: Final = "mps-logs"  # beside the daemons' directory, and containers do not see them
+# What a daemon writes for each client that connects is on the node's disk, and clients connect as often as they like.
+MOST_LOG_BYTES = 4 * MIB  # of each file
+LOOK_EVERY_S = 10.0
+_BLOCK = 512  # stat(2), st_blocks
+_PASSED = 0o711
+_SOCKET = "control_privileged"  # the longest name of the daemon's sockets
+_LONGEST_SOCKET = 107  # bytes of a path, unix(7)
+_PROCESS = "process"  # the file that names the daemon's process
+
+
+def cut_back(directory: Path, most: int) -> None:
+    """Empty the files of a directory that take more than ``most`` bytes of the disk.
+
+    Who goes on writing where such a file ended leaves a hole before that, which takes none.
+    """
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_blocks * _BLOCK > most:
+                os.truncate(path, 0)
+                log.info("%s had more than %d bytes, and begins anew", path, most)
+
+
+class MpsDaemons:
+    """Keeps the daemons of the wanted GPUs running; ``problem`` says what is in the way, None if nothing is."""
+
+    def __init__(self, directory: Path, program: str = PROGRAM) -> None:
+        self._directory = directory
+        self._program = program
+        self._tasks: dict[GpuUuids, asyncio.Task[None]] = {}
+        self._up: defaultdict[GpuUuids, asyncio.Event] = defaultdict(asyncio.Event)
+        self._down: dict[GpuUuids, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
+        if shutil.which(self._program) is None:
+            return (
+                f"{self._program} is not installed on this node: set agent.mps in the chart, install NVIDIA's MPS, or "
+                "choose another mode"
+            )
+        if (unsafe := self._unsafe()) is not None:
+            return unsafe
+        if self._down and not any(up.is_set() for up in self._up.values()):
+            gpus, why = next(iter(self._down.items()))
+            return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
+        return None
+
+    @property
+    def without_daemon(self) -> dict[str, str]:
+        """Why the daemon that served a GPU alone has ended, by the GPU's UUID."""
+        return {gpus[0]: why for gpus, why in self._down.items() if len(gpus) == 1}
+
+    def pipes(self, gpus: GpuUuids) -> Path:
+        return self._directory / daemon_name(gpus) / "pipe"
+
+    async def until_up(self, gpus: GpuUuids) -> None:
+        """Return when the daemon that serves ``gpus`` runs."""
+        await self._up[gpus].wait()
+
+    def want(self, sets: Iterable[GpuUuids]) -> None:
+        """Run the daemons of just these sets of GPUs."""
+        able = shutil.which(self._program) is not None and not self._unsafe()
+        wanted = set(sets) if able else set()
+        for gpus in self._tasks.keys() - wanted:
+            self._tasks.pop(gpus).cancel()
+            self._down.pop(gpus, None)
+        for gpus in wanted - self._tasks.keys():
+            self._tasks[gpus] = asyncio.get_running_loop().create_task(self._supervise(gpus))
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        self.want(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _supervise(self, gpus: GpuUuids) -> None:
+        name = f"the MPS control daemon of {', '.join(gpus)}:"
+        restarts = Restarts(name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S)
+
+        async def run() -> str:
+            try:
+                self._down[gpus] = await self._run(gpus)
+            except OSError as error:
+                self._down[gpus] = str(error)
+            return self._down[gpus]
+
+        await restarts.keep(run)
+
+    async def _run(self, gpus: GpuUuids) -> str:
+        """Run one daemon until it ends; return how it ended."""
+        length = len(os.fsencode(self.pipes(gpus) / _SOCKET))
+        if length > _LONGEST_SOCKET:
+            return (
+                f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux takes "
+                f"{_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir in the chart)"
+            )
+        logs = self._directory.with_name(LOGS) / daemon_name(gpus)
+        for directory in (self.pipes(gpus), logs):
+            directory.mkdir(parents=True, exist_ok=True)
+        file = self._directory / daemon_name(gpus) / _PROCESS
+        daemon = DaemonProcess.left(file)
+        if daemon is None:
+            daemon = await DaemonProcess.start(
+                (shutil.which(self._program) or self._program, "-f"), self._environment(gpus, logs), file
+            )
+        else:
+            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid)
+        ending = asyncio.get_running_loop().create_task(daemon.wait())
+        try:
+            await asyncio.wait((ending,), timeout=STEADY_AFTER_S)
+            if not ending.done():
+                self._up[gpus].set()
+                self._down.pop(gpus, None)
+            while not ending.done():
+                cut_back(logs, MOST_LOG_BYTES)
+                await asyncio.wait((ending,), timeout=LOOK_EVERY_S)
+            return ending.result()
+        finally:
+            self._up[gpus].clear()
+            ending.cancel()
+            if daemon.alive:
+                await end(daemon, daemon.terminate, STOP_WITHIN_S)
+
+    def _unsafe(self) -> str | None:
+        """Return why containers must not be given what is in the directory, None if they may."""
+        try:
+            self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
+            if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
+                self._directory.chmod(_PASSED)
+            safe = is_nosuid(self._directory)
+        except OSError as error:
+            return f"the directory for the pipes of MPS cannot be used: {error}"
+        if safe:
+            return None
+        return (
+            f"the file system of {self._directory} is not mounted nosuid, so a container could leave a program there "
+            "that runs as root for any user of the node: have one mounted there (agent.mps and agent.usageMiB in the "
+            "chart)"
+        )
+
+    def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
+        return {
+            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            PIPE_ENV: str(self.pipes(gpus)),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }

@@ -1,0 +1,137 @@
+"""Encodes what agent and arbiter tell each other, each message as one line of JSON.
+
+The agent tells all containers and their shares; the arbiter tells how long each container has had each GPU.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.gpu_time import MOST_WEIGHT
+from gputile.node.arbiter.shares import WHOLE, Share
+
+DEFAULT_QUANTUM_MS: Final = 30
+DEFAULT_LONGEST_WAIT_MS: Final = 1000
+
+
+class AssignmentError(ValueError):
+    """The line is not an assignment."""
+
+
+class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A container's share of one GPU; ``guarantee`` and ``ceiling`` in millionths."""
+
+    uuid: str
+    weight: int = 1
+    guarantee: int = msgspec.field(default=0, name="floor")
+    ceiling: int = WHOLE
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.weight <= MOST_WEIGHT:
+            raise AssignmentError(f"weight {self.weight}")
+        if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
+            raise AssignmentError(f"floor {self.guarantee}, ceiling {self.ceiling}")
+
+    @property
+    def share(self) -> Share:
+        return Share(self.weight, self.guarantee, self.ceiling, self.priority)
+
+
+class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One container: the directory with its socket, and its GPUs."""
+
+    directory: str
+    gpus: tuple[GpuClaim, ...] = msgspec.field(name="cards")
+
+
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that the arbiter serves."""
+
+    allocations: tuple[AssignedContainer, ...] = ()
+    quantum_ms: int = DEFAULT_QUANTUM_MS
+    longest_wait_ms: int = DEFAULT_LONGEST_WAIT_MS
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    return msgspec.json.encode(assignment) + b"\n"
+
+
+def decode_assignment(line: bytes) -> Assignment:
+    """Return the assignment in a line.
+
+    Raises:
+        AssignmentError: it is not one.
+    """
+    try:
+        return msgspec.json.decode(line, type=Assignment)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise AssignmentError(str(error)) from error
+
+
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Spent(msgspec.Struct, frozen=True, array_like=True):
+    """For how long a container had a GPU in its turns, and for how long it waited for them."""
+
+    used: Nanoseconds = 0
+    waited: Nanoseconds = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.used + other.used, self.waited + other.waited)
+
+    def at_least(self, other: "Spent") -> "Spent":
+        return Spent(max(self.used, other.used), max(self.waited, other.waited))
+
+
+Used = dict[str, dict[str, Spent]]
+"""What was spent by the allocation's directory and the GPU's UUID, since the arbiter's start."""
+
+_NOTHING = Spent()
+
+
+class UsageError(ValueError):
+    """The line does not say what was used."""
+
+
+def encode_usage(used: Used) -> bytes:
+    return msgspec.json.encode(used) + b"\n"
+
+
+def decode_usage(line: bytes) -> Used:
+    """Return what was used.
+
+    Raises:
+        UsageError: the line says something else.
+    """
+    try:
+        return msgspec.json.decode(line, type=Used)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UsageError(str(error)) from error
+
+
+class Totals:
+    """What was spent altogether, over all arbiters that there were: never less than before."""
+
+    def __init__(self) -> None:
+        self._earlier: dict[tuple[str, str], Spent] = {}
+        self._now: dict[tuple[str, str], Spent] = {}
+
+    def begin(self) -> None:
+        """Take note that another arbiter has started, which counts from 0."""
+        self._earlier, self._now = self.spent(), {}
+
+    def take(self, used: Used) -> None:
+        """Take in what an arbiter says; containers that it no longer names are forgotten."""
+        found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
+        # A turn is charged as it goes, and what was too much given back when it ends.
+        self._now = {key: spent.at_least(self._now.get(key, _NOTHING)) for key, spent in found.items()}
+        self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
+
+    def spent(self) -> dict[tuple[str, str], Spent]:
+        """Return what each container has spent on each GPU, by directory and UUID."""
+        return {
+            key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
+            for key in self._earlier.keys() | self._now.keys()
+        }

@@ -1,0 +1,223 @@
+"""What is known of bound pods goes with them, and budgets count their evictions as kube-scheduler does."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.core import Pod, PodStatus
+from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
+from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.well_known import POD_GROUP_LABEL
+from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.extender.binder import Binder, BinderClock
+from gputile.controlplane.extender.evictions import EvictionSources
+from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.preemption import Preemption
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
+from tests.corebuilders import book, share
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B5")
+
+
+def member(name: str, gang: str = "g") -> Pod:
+    pod = gpu_pod(name)
+    pod.spec.node_name = "n"
+    pod.metadata.labels = {POD_GROUP_LABEL: gang}
+    return pod
+
+
+def test_bound_pods_with_gpus_are_known_by_their_gang_until_they_are_gone() -> None:
+    pods, gang = BoundPods(lambda uid: uid != "uid-plain"), GangName("default", "g", True)
+    waiting = member("waiting")
+    waiting.spec.node_name = ""
+    for pod in (member("a"), member("b"), member("plain"), waiting):
+        pods.pod_applied(pod)
+    assert pods.gangs == {gang: {"uid-a", "uid-b"}}
+    pods.pod_applied(member("a", "h"))
+    assert pods.gangs[gang] == {"uid-b"}
+    pods.pod_applied(member("c"))
+    pods.pod_deleted("uid-a")
+    assert pods.uids() == {"uid-b", "uid-c"}
+    assert pods.gangs == {gang: {"uid-b", "uid-c"}}
+    for uid in ("uid-b", "uid-c", "uid-c"):
+        pods.pod_deleted(uid)
+    assert (pods.facts, pods.gangs) == ({}, {})
+
+
+def held(name: str, labels: dict[str, str] | None = None, namespace: str = "default") -> Pod:
+    pod = gpu_pod(name, namespace=namespace)
+    pod.spec.node_name = "a"
+    pod.metadata.labels = {"app": "x"} if labels is None else labels
+    return pod
+
+
+def budget(
+    allowed: int, selector: Any = "", disrupted: dict[str, str] | None = None, **meta: str
+) -> PodDisruptionBudget:
+    body: dict[str, Any] = {
+        "metadata": {"name": "b", "namespace": "default", **meta},
+        "spec": {"selector": {"matchLabels": {"app": "x"}} if selector == "" else selector},
+        "status": {"disruptionsAllowed": allowed, "disruptedPods": disrupted},
+    }
+    return msgspec.json.decode(msgspec.json.encode(body), type=PodDisruptionBudget)
+
+
+def budgets_of(*found: PodDisruptionBudget, pods: int = 5, **labels: dict[str, str]) -> Budgets:
+    budgets = Budgets(lambda _: True)
+    budgets.budgets(Replaced(list(found), []))
+    for i in range(pods):
+        budgets.pod_applied(held(f"p{i}", labels.get(f"p{i}")))
+    return budgets
+
+
+def uids(*numbers: int) -> list[str]:
+    return [f"uid-p{i}" for i in numbers]
+
+
+@pytest.mark.parametrize(
+    ("found", "violations"),
+    [
+        (budget(0), 3),
+        (budget(1), 2),
+        (budget(5), 0),
+        (budget(0, None), 0),
+        (budget(0, {}), 0),
+        (budget(0, {"matchExpressions": [{"key": "app", "operator": "Exists"}]}), 3),
+        (budget(0, namespace="other"), 0),
+        (budget(0, disrupted={"p1": "2026-01-01T00:00:00Z"}), 2),
+        (budget(0, {"matchLabels": {"app": "y"}}), 0),
+    ],
+)
+def test_what_counts(found: PodDisruptionBudget, violations: int) -> None:
+    assert budgets_of(found).violations([], uids(0, 1, 2)) == violations
+
+
+def test_what_leaves_first_uses_the_budget_up_and_is_counted_by_kube_scheduler() -> None:
+    budgets = budgets_of(budget(2))
+    assert budgets.violations(uids(0, 1), uids(2, 3)) == 2
+    assert budgets.violations(uids(0), uids(2, 3)) == 1
+
+
+def test_a_pod_that_violates_two_budgets_counts_once() -> None:
+    assert budgets_of(budget(0), budget(0, name="c")).violations([], uids(0)) == 1
+
+
+def test_budgets_and_pods_come_and_go() -> None:
+    budgets = budgets_of(budget(0), p1={})
+    assert budgets.violations([], uids(0, 1, 99)) == 1, "a pod without labels is in no budget"
+    budgets.budgets(UnreadableObject("default", "b", "u", "nonsense"))
+    assert budgets.violations([], uids(0)) == 1
+    budgets.budgets(Replaced([], [UnreadableObject("default", "b", "u", "nonsense")]))
+    assert budgets.violations([], uids(0)) == 1, "the last word stands"
+    budgets.budgets(Deleted(budget(0)))
+    assert budgets.violations([], uids(0)) == 0
+    budgets.budgets(Applied(budget(0)))
+    assert budgets.violations([], uids(0)) == 1
+    budgets.pod_deleted("uid-p0")
+    assert budgets.violations([], uids(0)) == 0
+
+
+def test_only_pods_that_hold_gpus_are_remembered() -> None:
+    ledger = ledger_of(gpu_node("a"))
+    budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
+    feed = Informer(ledger, lambda _: None, (budgets,))
+    plain, waiting = held("plain"), held("waiting")
+    plain.spec.containers[0].resources.limits = {}
+    waiting.spec.node_name = ""
+    for pod in (held("p"), plain, waiting):
+        feed.pods(Applied(pod))
+    assert len(budgets) == 1
+    feed.pods(Replaced([held("q")], [UnreadableObject("default", "p", "uid-p", "nonsense")]))
+    assert len(budgets) == 2
+    feed.pods(Deleted(held("p")))
+    assert len(budgets) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B5")
+async def test_what_preempt_adds_counts_b5() -> None:
+    """kube-scheduler proposes a pod on one GPU; the extender adds one on the other, whose budget is used up."""
+    ledger = ledger_of(gpu_node("a"))
+    for i in range(4):
+        book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
+    engine, cluster, clock = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1)
+    sources = EvictionSources(BoundPods(lambda _: True), budgets_of(budget(1)))
+    verbs = ExtenderHandlers(
+        engine,
+        Binder(engine, cluster, clock),
+        lambda _: None,
+        lambda: None,
+        preemption=Preemption(engine, cluster, sources, clock, lambda _: None),
+    )
+    proposed = MetaVictims(pods=[MetaPod(uid="uid-p0")], num_pdb_violations=0)
+    asking = gpu_pod("urgent", 15, priority=10)
+    answer = (
+        await verbs.preempt(ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims={"a": proposed}))
+    ).node_name_to_meta_victims["a"]
+    assert [pod.uid for pod in answer.pods or []] == uids(0, 1)
+    assert answer.num_pdb_violations == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "deleted", "over"),
+    [("Running", None, True), ("Pending", None, False), ("Running", "2030-01-01T00:00:00Z", False)],
+)
+def test_no_budget_guards_a_pod_that_does_not_run_yet_or_leaves(phase: str, deleted: str | None, over: bool) -> None:
+    """As ``canIgnorePDB`` of the API server's eviction."""
+    budgets, pod = budgets_of(budget(0), pods=0), held("p0")
+    pod.status.phase, pod.metadata.deletion_timestamp = phase, deleted
+    budgets.pod_applied(pod)
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if over else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "over"),
+    [
+        ([budget(0)], [0, 1]),
+        ([budget(1)], [1]),
+        ([budget(0, None)], []),
+        ([budget(0, {})], [0, 1, 2]),
+        ([budget(1, {})], [1, 2]),
+        ([budget(5), budget(5, name="c")], [0, 1]),
+        ([budget(5), budget(5, {}, name="c")], [0, 1]),
+        ([budget(0, {}, namespace="other")], []),
+    ],
+)
+def test_what_the_api_server_does_not_evict(found: list[PodDisruptionBudget], over: list[int]) -> None:
+    """Its getPodDisruptionBudgets: an empty selector selects all, and no pod of several budgets is evicted."""
+    rules = EvictionRules({}, {}, budget=budgets_of(*found, p2={}).budget)
+    assert rules.over_budget(uids(0, 1, 2)) == uids(*over)
+
+
+@pytest.mark.parametrize(
+    ("policy", "healthy", "desired", "ready", "guarded"),
+    [
+        ("AlwaysAllow", 0, 2, False, False),
+        ("AlwaysAllow", 0, 2, True, True),
+        ("IfHealthyBudget", 1, 2, False, True),
+        ("IfHealthyBudget", 2, 2, False, False),
+        ("IfHealthyBudget", 2, 2, True, True),
+        ("", 2, 2, False, False),
+        ("", 0, 0, False, True),
+    ],
+)
+def test_a_pod_that_is_not_ready(policy: str, healthy: int, desired: int, ready: bool, guarded: bool) -> None:
+    """KEP-3017; one of several budgets stays all the same."""
+    found = budget(0)
+    found.spec.unhealthy_pod_eviction_policy = policy
+    found.status.current_healthy, found.status.desired_healthy = healthy, desired
+    pod = held("p0")
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    pod.status = msgspec.structs.replace(msgspec.convert(status, PodStatus))  # a copy says the same
+    budgets = budgets_of(found, pods=0)
+    budgets.pod_applied(pod)
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if guarded else [])
+    budgets.budgets(Applied(budget(5, {}, name="c")))
+    assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == uids(0)

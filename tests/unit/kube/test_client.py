@@ -1,0 +1,265 @@
+"""Requests to the API server: what is sent again, what may have been executed, and what an error says."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gputile.kube import errors
+from gputile.kube.client import Attempts, Connection
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
+from gputile.kube.proxies import Proxy
+from gputile.kube.timing import Clock
+from tests.fakes.apiserver import FakeApiServer
+from tests.localcluster.certificates import Authority
+from tests.unit.kube.views import PODS, QUICK, pod
+
+BINDING = "/api/v1/namespaces/ns/pods/p/binding"
+
+
+@asynccontextmanager
+async def served(attempts: int = 4) -> AsyncIterator[tuple[FakeApiServer, Connection]]:
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with (
+        server.running(),
+        Connection(server.access(), attempts=Attempts(attempts, QUICK), within=2.0) as connection,
+    ):
+        yield server, connection
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "kind", "executed"),
+    [
+        (400, errors.ApiError, False),
+        (401, errors.Unauthorized, False),
+        (403, errors.Forbidden, False),
+        (404, errors.NotFound, False),
+        (409, errors.Conflict, False),
+        (410, errors.Gone, False),
+        (422, errors.Invalid, False),
+        (429, errors.TooManyRequests, False),
+        (500, errors.ServerError, True),
+        (503, errors.ServerError, True),
+        (504, errors.ServerError, True),
+    ],
+)
+async def test_a_refusal_says_what_it_means_and_is_not_sent_again(
+    status: int, kind: type[errors.ApiError], executed: bool
+) -> None:
+    async with served() as (server, connection):
+        server.fault("post", "answer", status=status)
+        with pytest.raises(kind) as raised:
+            await connection.post(BINDING, b"{}")
+        assert type(raised.value) is kind
+        assert raised.value.status == status
+        assert raised.value.reason == f"Fault{status}"
+        assert raised.value.may_have_been_executed is executed
+        assert f"POST {BINDING}" in str(raised.value)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["hang", "reset", "lose", "cut"])
+async def test_a_lost_answer_may_have_been_executed(what: str) -> None:
+    async with served() as (server, connection):
+        server.fault("post", what)
+        with pytest.raises(errors.AnswerLost) as raised:
+            await connection.post(PODS, b'{"metadata": {"name": "q"}}')
+        assert raised.value.may_have_been_executed
+        assert server.count("post") == 1
+        assert ("q" in server.store[PODS]) is (what in ("lose", "cut"))
+
+
+@pytest.mark.anyio
+async def test_a_redirect_is_not_followed_and_has_executed_nothing() -> None:
+    async with served() as (server, connection):
+        server.fault("post", "answer", status=307, headers={"Location": "https://login.example.com/"})
+        with pytest.raises(errors.Redirected, match=r"redirects to 'https://login\.example\.com/'") as raised:
+            await connection.post(BINDING, b"{}")
+        assert not raised.value.may_have_been_executed
+
+
+@pytest.mark.anyio
+async def test_a_refused_connection_has_executed_nothing() -> None:
+    server = FakeApiServer()
+    async with server.running():
+        access = server.access()
+    async with Connection(access, attempts=Attempts(2, QUICK)) as connection:
+        with pytest.raises(errors.ConnectionFailed) as raised:
+            await connection.post(BINDING, b"{}")
+        assert not raised.value.may_have_been_executed
+        address = access.server.removeprefix("http://")
+        with pytest.raises(
+            errors.ConnectionFailed, match=f"^GET {PODS}: no connection to {address}: Connection refused$"
+        ):
+            await connection.get(PODS)
+
+
+@pytest.mark.anyio
+async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with (
+        server.running(),
+        Connection(
+            server.access(), attempts=Attempts(backoff=QUICK, clock=Clock(sleep=sleep)), within=10.0
+        ) as connection,
+    ):
+        server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
+        server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
+        server.fault("get", "reset")
+        assert b"uid-p" in await connection.get(f"{PODS}/p")
+    assert waits[0] == 7.0
+    assert all(0 < wait <= 0.004 for wait in waits[1:])
+
+
+@pytest.mark.anyio
+async def test_a_get_gives_up_after_its_attempts() -> None:
+    async with served(attempts=3) as (server, connection):
+        for _ in range(5):
+            server.fault("get", "answer", status=500)
+        with pytest.raises(errors.ServerError):
+            await connection.get(PODS)
+        assert server.count("get") == 3
+
+
+@pytest.mark.anyio
+async def test_a_missing_permission_is_named() -> None:
+    async with served() as (server, connection):
+        server.fault("post", "answer", status=403)
+        with pytest.raises(errors.Forbidden, match='verb "create" on resource "pods/binding" of API group ""'):
+            await connection.post(BINDING, b"{}")
+        server.fault("watch", "answer", status=403)
+        with pytest.raises(errors.Forbidden, match=r'verb "watch" on resource "pods".* in the whole cluster'):
+            async with connection.stream(PODS, {"watch": "1"}, within=1.0):
+                pass
+
+
+@pytest.mark.anyio
+async def test_objects_are_patched() -> None:
+    async with served() as (server, connection):
+        await connection.patch(f"{PODS}/p", b'{"metadata": {"labels": {"a": "b"}}}')
+        assert server.store[PODS]["p"]["metadata"]["labels"] == {"a": "b"}
+        assert server.requests[-1].headers["content-type"] == "application/merge-patch+json"
+
+
+@pytest.mark.anyio
+async def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+
+    server = FakeApiServer()
+    async with server.running():
+        access = Access(server.url, TokenFileCredentials(token, None))
+        async with Connection(access) as connection:
+            server.token = "old"
+            await connection.post(PODS, b'{"metadata": {"name": "a"}}')
+            server.token = "new"
+            with pytest.raises(errors.Unauthorized):
+                await connection.post(PODS, b'{"metadata": {"name": "b"}}')
+            token.write_text("new\n")
+            await connection.post(PODS, b'{"metadata": {"name": "b"}}')
+    assert set(server.store[PODS]) == {"a", "b"}
+
+
+@pytest.mark.anyio
+async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    serving = authority.server("server", ["127.0.0.1"])
+    client = authority.client("client", "gputile")
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    server_tls.load_cert_chain(serving.certificate, serving.key)
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+    client_tls = ssl.create_default_context(cafile=authority.certificate)
+    client_tls.load_cert_chain(client.certificate, client.key)
+
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running(server_tls):
+        async with Connection(Access(server.url, FixedCredentials(None, client_tls))) as connection:
+            assert b"uid-p" in await connection.get(PODS)
+        strangers = Access(server.url, FixedCredentials(None, ssl.create_default_context()))
+        async with Connection(strangers, attempts=Attempts(1)) as connection:
+            with pytest.raises(errors.ConnectionFailed, match="certificate"):
+                await connection.get(PODS)
+
+
+@pytest.mark.anyio
+async def test_a_connection_is_for_its_context_only() -> None:
+    connection = Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None)))
+    with pytest.raises(RuntimeError, match="async with"):
+        await connection.get(PODS)
+
+
+@pytest.mark.anyio
+async def test_each_request_says_as_whom_to_act() -> None:
+    groups = (("Impersonate-User", "somebody"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running(), Connection(replace(server.access(), impersonation=groups)) as connection:
+        await connection.get(PODS)
+        await connection.patch(f"{PODS}/p", b"{}")
+    for request in server.requests:
+        assert request.headers["impersonate-user"] == "somebody"
+        assert request.headers["impersonate-group"] == "a, b"
+
+
+@pytest.mark.anyio
+async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None:
+    server = FakeApiServer()
+    async with server.running():
+        closed = server.url
+    proxy = Proxy(closed, "HTTPS_PROXY")
+    access = Access("https://10.0.0.1:6443", FixedCredentials(None, None), proxy=proxy)
+    async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
+        place = closed.removeprefix("http://")
+        with pytest.raises(
+            errors.ConnectionFailed, match=rf"to the proxy {place} \(by HTTPS_PROXY\): Connection refused"
+        ):
+            await connection.get(PODS)
+    async with server.running():
+        access = replace(access, proxy=Proxy(server.url, "HTTPS_PROXY"))
+        async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
+            server.fault("any", "answer", status=407)
+            with pytest.raises(errors.ConnectionFailed, match=r"the proxy \(by HTTPS_PROXY\) answers 407"):
+                await connection.get(PODS)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("said", "body", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end", ""),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"", "it ended before the answer was complete"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"", "what came is no answer of HTTP: is the server an API server?"),
+        (b"", b"", "it ended before the answer was complete"),
+    ],
+)
+async def test_answers_of_every_form(said: bytes, body: bytes, error: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        access = Access(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/prefix", FixedCredentials(None, None))
+        async with Connection(access, attempts=Attempts(1)) as connection:
+            if not error:
+                assert await connection.get(PODS) == body
+                return
+            with pytest.raises(errors.AnswerLost, match=re.escape(error)):
+                await connection.get(PODS)

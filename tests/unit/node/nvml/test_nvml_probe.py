@@ -1,0 +1,291 @@
+"""What the probe tells of machines of every kind, and what their GPUs measure of themselves."""
+
+import pytest
+
+from gputile.core.devices.gpu_health import Health
+from gputile.core.devices.inventory import check_inventory, decode_inventory, encode_inventory
+from gputile.node.nvml.errors import NvmlError
+from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
+from gputile.node.nvml.nvml_probe import open_real
+from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, inventory_of
+from tests.fakes import nvml as fake
+
+from .conftest import Present, ProbeOf
+
+
+def test_a_gpu_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    machine.gpus[2].minor = 7
+    machine.write()
+    gpu = probe.inventory().gpus[2]
+    assert (gpu.index, gpu.uuid, gpu.model, gpu.mib) == (2, machine.gpus[2].uuid, "Tesla T4", 15109)
+    assert (gpu.bus_id, gpu.minor, gpu.numa) == ("00000000:17:00.0", 7, 1)
+    assert (gpu.mig, gpu.instances) == (Mig.INCAPABLE, ())
+
+
+def test_the_driver_is_named(probe_of: ProbeOf) -> None:
+    _, probe = probe_of("t4")
+    seen = probe.inventory()
+    assert (seen.driver, seen.cuda, seen.down, seen.problems) == ("570.133.20", (12, 8), None, ())
+
+
+def test_nvswitch_connects_every_pair_at_full_speed(probe_of: ProbeOf) -> None:
+    _, probe = probe_of("a100")
+    rows = probe.inventory().bandwidth
+    assert all(rows[i][j] == (0 if i == j else 12 * 25.0) for i in range(8) for j in range(8))
+
+
+def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of: ProbeOf) -> None:
+    _, probe = probe_of("v100")
+    rows = probe.inventory().bandwidth
+    for i, row in enumerate(fake.CUBE_MESH):
+        for j, links in enumerate(row):
+            assert rows[i][j] == 25.0 * int(links) if links != "0" else rows[i][j] < 25.0
+
+
+def test_a_link_that_is_down_does_not_count(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("v100")
+    links = machine.gpus[0].links
+    links.remove(next(link for link in links if link.bus == machine.gpus[3].bus))
+    machine.write()
+    assert probe.inventory().bandwidth[0][3] == 25.0
+
+
+def test_pcie_is_slower_the_further_apart(probe_of: ProbeOf) -> None:
+    _, probe = probe_of("t4")
+    rows = probe.inventory().bandwidth
+    assert rows[0][1] == pytest.approx(15.8)  # generation 3, 16 lanes, below one switch
+    assert rows[0][1] > rows[0][2] == rows[1][3] > 0
+
+
+def test_the_slower_slot_decides(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    machine.gpus[1].pcie = (3, 8)
+    machine.write()
+    assert probe.inventory().bandwidth[0][1] == pytest.approx(7.9)
+
+
+def test_mig_instances_have_their_profile_and_memory(probe_of: ProbeOf) -> None:
+    _, probe = probe_of("mig")
+    split, whole = probe.inventory().gpus
+    assert (split.mig, whole.mig) == (Mig.ON, Mig.OFF)
+    assert [(m.profile, m.mib) for m in split.instances] == [
+        ("3g.40gb", 40192),
+        ("2g.20gb", 19968),
+        ("1g.10gb", 9728),
+        ("1g.10gb", 9728),
+    ]
+    assert whole.instances == ()
+
+
+@pytest.mark.parametrize(
+    ("mib", "slices", "profile"),
+    [(9728, (1, 1), "1g.10gb"), (40192, (3, 3), "3g.40gb"), (40192, (3, 1), "1c.3g.40gb"), (80896, (7, 7), "7g.80gb")],
+)
+def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
+    probe_of: ProbeOf, mib: int, slices: tuple[int, ...], profile: str
+) -> None:
+    machine, probe = probe_of("mig")
+    instance = machine.gpus[0].instances[0]
+    instance.name, instance.mib = "NVIDIA A100-SXM4-80GB", mib
+    instance.gpu_slices, instance.compute_slices = slices
+    machine.write()
+    assert probe.inventory().gpus[0].instances[0].profile == profile
+
+
+def test_a_mig_mode_that_waits_for_a_reset_is_not_in_force(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("mig")
+    machine.gpus[1].mig = (0, 1)
+    machine.write()
+    gpu = probe.inventory().gpus[1]
+    assert (gpu.mig, gpu.instances) == (Mig.OFF, ())
+
+
+def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
+    for name in fake.MACHINES:
+        _, probe = probe_of(name)
+        published = inventory_of(probe.inventory(), Health(), mode="share", unit_mib=1024)
+        assert check_inventory(decode_inventory(encode_inventory(published))) == published
+
+
+def test_a_gpu_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("mig")
+    published = inventory_of(probe.inventory(), Health())
+    assert [gpu.uuid for gpu in published.gpus] == [machine.gpus[1].uuid]
+    assert published.bandwidth == ((0.0,),)
+
+
+def test_a_lost_gpu_does_not_hide_the_others(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    machine.lose(1)
+    seen = probe.inventory()
+    assert [gpu.index for gpu in seen.gpus] == [0, 2, 3]
+    assert [problem.reason for problem in seen.problems] == ["CardLost"]
+    assert "GPU 1" in seen.problems[0].message
+    assert "reset it" in seen.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetHandleByIndex_v2",
+    ],
+)
+def test_a_gpu_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, function: str) -> None:
+    machine, probe = probe_of("mig")
+    machine.fail(function, gpu=1)
+    seen = probe.inventory()
+    assert [gpu.index for gpu in seen.gpus] == [0]
+    assert "GPU 1: NVML answered UNKNOWN (999)" in seen.problems[0].message
+    assert function.split("_", maxsplit=1)[0] in seen.problems[0].message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetMemoryAffinity",
+        "nvmlDeviceGetMaxPcieLinkGeneration",
+        "nvmlDeviceGetMaxPcieLinkWidth",
+        "nvmlDeviceGetTopologyCommonAncestor",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetMigMode",
+        "nvmlSystemGetCudaDriverVersion",
+        "nvmlEventSetCreate",
+        "nvmlDeviceRegisterEvents",
+    ],
+)
+def test_a_fact_that_an_old_driver_does_not_know_costs_no_gpu(probe_of: ProbeOf, function: str) -> None:
+    machine, probe = probe_of("v100")
+    machine.fail(function, code=3)
+    assert len(probe.inventory().gpus) == 8
+    assert not any(sign.trouble for sign in probe.examine())
+
+
+def test_connections_that_cannot_be_read_cost_no_gpu(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("v100")
+    machine.fail("nvmlDeviceGetNvLinkState", gpu=0)
+    machine.fail("nvmlDeviceGetTopologyCommonAncestor")
+    seen = probe.inventory()
+    assert len(seen.gpus) == 8
+    assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
+
+
+def test_a_gpu_without_memory_of_its_own_is_not_shared(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    machine.gpus[0].mib = 0
+    machine.write()
+    seen = probe.inventory()
+    assert len(seen.gpus) == 3
+    assert seen.problems[0].reason == "CardWithoutMemory"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        (9, "DriverNotLoaded", "modprobe nvidia"),
+        (18, "DriverVersionMismatch", "reboot"),
+        (4, "DriverNoPermission", "/dev/nvidiactl"),
+        (999, "DriverError", "kernel's log"),
+    ],
+)
+def test_a_driver_that_does_not_work_says_why(present: Present, code: int, reason: str, remedy: str) -> None:
+    present("t4").unload(code)
+    with pytest.raises(NvmlError) as raised:
+        open_real()
+    assert raised.value.problem.reason == reason
+    assert remedy in raised.value.problem.message
+
+
+def test_a_driver_that_goes_away_is_told_from_a_gpu_that_does(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    probe.inventory()
+    machine.unload()
+    for ask in (probe.inventory, probe.examine, lambda: probe.watch_health(0.01)):
+        with pytest.raises(NvmlError) as raised:
+            ask()
+        assert raised.value.problem.reason == "DriverNotLoaded"
+
+
+def test_bytes_that_are_no_text_are_a_failed_call(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    text = machine.path.read_bytes()
+    machine.path.write_bytes(text.replace(b"Tesla T4", b"Tesla \xff\xfe", 1))
+    seen = probe.inventory()
+    assert [gpu.index for gpu in seen.gpus] == [1, 2, 3]
+    assert "GPU 0" in seen.problems[0].message
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.requirement("B7")
+def test_all_that_a_gpu_measures(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    gpu = machine.gpus[1]
+    gpu.used, gpu.busy, gpu.celsius, gpu.milliwatts, gpu.ecc = 300 * MIB, 87, 61, 55_500, (4, 1)
+    gpu.processes = [fake.Process(11, 5 * MIB), fake.Process(12, 7 * MIB)]
+    machine.write()
+    probe.inventory()
+    found = probe.readings()
+    processes = (GpuProcess(11, gpu.uuid, 5 * MIB), GpuProcess(12, gpu.uuid, 7 * MIB))
+    assert found[1] == GpuReading(gpu.uuid, 300 * MIB, 87, 61, 55.5, 4, 1, processes)
+    assert found[0] == GpuReading(machine.gpus[0].uuid, 0), "what it does not know it leaves out"
+
+
+@pytest.mark.requirement("B7")
+def test_a_process_that_computes_through_mps_counts_once(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    gpu = machine.gpus[0]
+    gpu.processes = [fake.Process(11, 5), fake.Process(11, 9, mps=True), fake.Process(12, 3, mps=True)]
+    machine.write()
+    probe.inventory()
+    assert probe.readings()[0].processes == (GpuProcess(11, gpu.uuid, 9), GpuProcess(12, gpu.uuid, 3))
+
+
+@pytest.mark.requirement("B7")
+def test_a_process_on_a_mig_instance_is_that_instances(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("mig")
+    gpu = machine.gpus[0]
+    instance = gpu.instances[1]
+    gpu.processes = [fake.Process(11, 5, instance.gi, instance.ci)]
+    machine.write()
+    probe.inventory()
+    assert probe.readings()[0].processes == (GpuProcess(11, instance.uuid, 5),)
+
+
+@pytest.mark.requirement("B7")
+def test_a_gpu_that_does_not_answer_is_left_out(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    probe.inventory()
+    machine.lose(2)
+    assert [reading.uuid for reading in probe.readings()] == [
+        gpu.uuid for index, gpu in enumerate(machine.gpus) if index != 2
+    ]
+
+
+@pytest.mark.requirement("B7")
+def test_the_monitor_keeps_what_was_measured_and_counts_xids(present: Present) -> None:
+    machine, now = present("t4"), [0.0]
+    monitor = Monitor(open_real, clock=lambda: now[0])
+    monitor.step(0.0)
+    assert [reading.used for reading in monitor.readings] == [0] * 4
+    machine.gpus[0].used = 5
+    machine.xid(3, 79)
+    machine.xid(3, 79)
+    monitor.step(0.1)
+    assert monitor.xids == {(machine.gpus[3].uuid, 79): 2}
+    assert monitor.readings[0].used == 0, "measured again when the GPUs are examined"
+    now[0] += EXAMINE_EVERY_S
+    monitor.step(0.0)
+    assert monitor.readings[0].used == 5
+    machine.unload()
+    now[0] += EXAMINE_EVERY_S
+    monitor.step(0.0)
+    assert monitor.readings == ()
+    monitor.close()
