@@ -7,7 +7,7 @@ from docs.generator.tables import code, table
 
 from gputile.api.reasons import ConditionReason, ConditionType, EventReason
 from gputile.api.well_known import CONDITION_PREFIX
-from gputile.cli.output.exit_codes import ExitCode
+from gputile.cli.output.streams import ExitCode
 
 _DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 EVENTS, CONDITIONS, CONDITION_REASONS, EXIT_CODES = (

@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 from docs.generator.tables import code, table
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.cli.commands.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +31,6 @@ _RECORDS: Final = {
 }
 _LISTS: Final = ("replay", "replay-departures")  # of such records
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_OLD = "The same as `{}`, under the key that it had before; goes with version 0.3."
 
 
 def render() -> str:
@@ -65,7 +63,7 @@ def rewrite() -> None:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """Return a schema; a key that a record had before is in it, and said to be deprecated."""
+    """Return a schema, with the first sentence of each record's docstring."""
     module, _, record_name = _RECORDS[name].rpartition(".")
     record = getattr(import_module(module), record_name)
     kind: Any = list[record] if name in _LISTS else record  # type: ignore[valid-type]
@@ -73,9 +71,6 @@ def schema_of(name: str) -> dict[str, Any]:
     for part in parts.values():
         if "description" in part:
             part["description"] = _first_sentence(part["description"])
-    for each in _records(OldKeys):
-        if each.__name__ in parts:
-            _add_old_keys(parts[each.__name__]["properties"], each.old_keys)
     head = {"$schema": DRAFT, "title": f"gputile {name}", "description": SCHEMAS[name]}
     return {**head, **root, "$defs": {key: _with_their_end(parts[key]) for key in sorted(parts)}}
 
@@ -95,13 +90,3 @@ def _with_their_end(part: Any) -> Any:
 def _first_sentence(docstring: str) -> str:
     """Return what a record is; the rest of its docstring speaks of fields by their names in Python."""
     return re.split(r"(?<=\.)\s|;", docstring)[0].replace("``", "`").rstrip(".") + "."
-
-
-def _add_old_keys(properties: dict[str, Any], old_keys: Any) -> None:
-    for key, old in old_keys.items():
-        same = {name: value for name, value in properties[key].items() if name != "description"}
-        properties[old] = {**same, "description": _OLD.format(key), "deprecated": True}
-
-
-def _records(kind: type[OldKeys]) -> list[type[OldKeys]]:
-    return [each for direct in kind.__subclasses__() for each in (direct, *_records(direct))]

@@ -11,8 +11,6 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gputile.cli.parsing.command import Command
-from gputile.cli.parsing.usage import PlainUsage
 from gputile.version import VERSION
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -79,7 +77,7 @@ class _Commands(Mapping[str, Any]):
         return len(self._entries)
 
 
-class _Sections(PlainUsage, TyperGroup):
+class _Sections(TyperGroup):
     """A group whose help and completion name its commands without importing them."""
 
     sections: ClassVar[Mapping[str, Mapping[str, Entry]]]
@@ -128,7 +126,7 @@ def plain(command: Any, name: str) -> typer.Typer:
     alone = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
     )
-    alone.command(name, cls=Command)(command)
+    alone.command(name)(command)
     return alone
 
 

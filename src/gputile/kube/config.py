@@ -25,7 +25,7 @@ from gputile.kube.credentials import (
 from gputile.kube.errors import ConfigError
 from gputile.kube.proxies import Proxy, environment_proxy
 from gputile.kube.tls import ClusterTls
-from gputile.support.bounded_files import is_file, read_bounded
+from gputile.support.files import read_bounded
 from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -138,9 +138,9 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
         return [_with_home(kubeconfig)]
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
-        return [each for each in named if is_file(each)] or named
+        return [each for each in named if each.is_file()] or named
     home = _with_home(environ.get("HOME", "~")) / ".kube" / "config"
-    return [home] if is_file(home) else []
+    return [home] if home.is_file() else []
 
 
 def _with_home(path: str | Path) -> Path:

@@ -22,9 +22,8 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.quantity import MIB
 from gputile.kube.errors import ConfigError, PluginTimeout
-from gputile.support.bounded_files import read_bounded
+from gputile.support.files import read_bounded
 
-_SILENT_S = 0.5  # of a pipe in its place; several requests read it
 _TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PLUGIN_S: Final = 60.0
@@ -110,7 +109,7 @@ class TokenFileCredentials(Credentials):
 def _bearer_of(path: Path) -> str:
     """Return the Authorization header for the token in a file."""
     try:
-        token = read_bounded(path, MIB, _SILENT_S).strip()
+        token = read_bounded(path, MIB).strip()
     except OSError as error:
         raise ConfigError(f"cannot read the token file {path}: {error.strerror}") from error
     if not token:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gputile.api.quantity import MIB
-from gputile.support.bounded_files import read_bounded
-from gputile.support.files import read_whole
+from gputile.support.files import read_bounded, read_whole
 
 _MOST_BYTES: Final = 4 * MIB  # a bundle of all authorities of the web has 0.2 MiB
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.quantity import MIB
-from gputile.support.bounded_files import read_bounded
-from gputile.support.files import read_whole
+from gputile.support.files import read_bounded, read_whole
 from gputile.support.yaml_loader import DocumentError, load_document
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,12 @@
 """Writes files so that others can read them meanwhile, and reads whatever stands in their place."""
 
+import errno
 import os
 import stat
 from pathlib import Path
 from typing import Final
+
+from gputile.api.quantity import MIB
 
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",
@@ -15,6 +18,26 @@ _KINDS: Final = {
 
 class UnusableFileError(OSError):
     """What stands in a file's place is no regular file, or longer than it may be; the text says which."""
+
+
+def read_bounded(path: str | Path, most: int) -> bytes:
+    """Return what is in a file, a pipe or a device that somebody named; it may have ``most`` bytes, whole MiB.
+
+    A shell makes a pipe of ``<(...)``, which is read to its end. One that nobody has opened to write is not waited for.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is larger; ``strerror`` says it in words.
+        ValueError: ``path`` cannot be the name of a file.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+        os.set_blocking(file.fileno(), True)
+        found = os.fstat(file.fileno())
+        content = b"" if found.st_size > most else file.read(most + 1)
+    if found.st_size > most or len(content) > most:
+        raise UnusableFileError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
+    if not content and stat.S_ISFIFO(found.st_mode):
+        raise UnusableFileError(errno.EAGAIN, "it is a pipe that nobody writes to", str(path))
+    return content
 
 
 def read_whole(path: Path, most: int) -> bytes:

@@ -137,15 +137,3 @@ def test_bash_itself(tmp_path: Path) -> None:
     """
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert (done.stdout.split(), done.stderr) == (["eks", "aks", "gke"], "")
-
-
-@pytest.mark.parametrize(
-    "words", [{}, {"COMP_WORDS": "gputile"}, {"COMP_WORDS": "gputile", "COMP_CWORD": "x"}], ids=str
-)
-def test_a_command_without_words_to_complete_runs(words: dict[str, str]) -> None:
-    environment = os.environ | {"_GPUTILE_COMPLETE": "complete_bash"} | words
-    done = subprocess.run(
-        [*arguments("main"), "version"], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("gputile ")

@@ -20,7 +20,6 @@ from gputile.kube.config import Access, load_access
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.proxies import Proxy
-from gputile.support import bounded_files
 from tests.localcluster.certificates import Authority
 from tests.oddfiles import ODD
 
@@ -285,11 +284,8 @@ ODD_FILES = [("device", "larger than"), ("directory", "directory"), ("pipe", "pi
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize(("kind", "why"), ODD_FILES)
 @pytest.mark.parametrize("field", ["tokenFile", "client-certificate", "client-key", "certificate-authority", "config"])
-async def test_whatever_stands_in_a_files_place_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, kind: str, why: str
-) -> None:
+async def test_whatever_stands_in_a_files_place_is_said(tmp_path: Path, field: str, kind: str, why: str) -> None:
     """A device has no end, and nobody writes to the pipe."""
-    monkeypatch.setattr(bounded_files.read_bounded, "__defaults__", (0.05,))
     pair = Authority(tmp_path).client("client", "gputile")
     ODD[kind](tmp_path / "odd")
     user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)} if "client" in field else {}

@@ -1,11 +1,13 @@
-"""Files that others read while they are written."""
+"""Files that others read while they are written, and whatever stands in their place."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from gputile.support.files import UnusableFileError, read_whole, write_whole
+from gputile.api.quantity import MIB
+from gputile.support.files import UnusableFileError, read_bounded, read_whole, write_whole
 from tests.oddfiles import ODD
 
 
@@ -49,3 +51,38 @@ def test_a_file_may_have_all_the_bytes_that_are_allowed(tmp_path: Path) -> None:
         read_whole(path, 9)
     with pytest.raises(FileNotFoundError):
         read_whole(tmp_path / "y", 9)
+
+
+SAID = {
+    "directory": "Is a directory",
+    "pipe": "it is a pipe that nobody writes to",
+    "link to itself": "Too many levels of symbolic links",
+    "huge": "it is larger than 1 MiB",
+    "device": "it is larger than 1 MiB",
+}
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("kind", ODD)
+def test_whatever_a_user_names_is_read_to_a_bound_or_refused_in_words(tmp_path: Path, kind: str) -> None:
+    ODD[kind](tmp_path / "x")
+    with pytest.raises(OSError, match=r".") as raised:
+        read_bounded(tmp_path / "x", MIB)
+    assert raised.value.strerror == SAID[kind]
+
+
+@pytest.mark.requirement("B4")
+def test_files_of_the_kernel_and_pipes_are_read_to_their_end(tmp_path: Path) -> None:
+    assert b"Name:" in read_bounded("/proc/self/status", MIB)
+    assert read_bounded("/dev/null", MIB) == b""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        os.write(writing, b"late")
+        os.close(writing)
+
+    late = threading.Timer(0.1, write)
+    late.start()
+    assert read_bounded(f"/proc/self/fd/{reading}", MIB) == b"late"
+    late.join()
+    os.close(reading)

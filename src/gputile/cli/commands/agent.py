@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gputile.cli.options.common import Context
+from gputile.cli.options.common import Context, option, takes
 from gputile.cli.options.configuration import read_configuration
-from gputile.cli.options.option import option
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.output.streams import fail
-from gputile.cli.parsing.option_object import takes
 from gputile.support.logs import LogFormat
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gputile.api.well_known import CONTROLLER_LEASE
-from gputile.cli.options.common import Context
+from gputile.cli.options.common import Context, option, takes
 from gputile.cli.options.configuration import read_configuration
-from gputile.cli.options.option import option
 from gputile.cli.options.services import (
     FollowedConfig,
     Identity,
@@ -16,8 +15,7 @@ from gputile.cli.options.services import (
     Verbose,
     access_to,
 )
-from gputile.cli.parsing.option_object import takes
-from gputile.cli.running.serving import run_service
+from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
 

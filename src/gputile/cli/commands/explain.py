@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gputile.api.wording import broken_label_name
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.options import candidates
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Config,
+    Context,
+    Kubeconfig,
+    Printed,
+    Reach,
+    RequestTimeout,
+    namespace_option,
+)
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.output.remedies import write_remedies
 from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json
-from gputile.cli.output.terminal import write_table, write_text
+from gputile.cli.output.terminal import write_remedies, write_table, write_text
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ def explain(
     ],
     namespace: Annotated[
         str | None,
-        namespaces.option("The pods' namespace; where POD names none, default: the context's."),
+        namespace_option("The pods' namespace; where POD names none, default: the context's."),
     ] = None,
     cluster: ClusterFiles = None,
     every_node: Annotated[

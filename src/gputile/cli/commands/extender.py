@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.common import Context
+from gputile.cli.options.common import Context, option, takes
 from gputile.cli.options.configuration import read_configuration
-from gputile.cli.options.option import option
 from gputile.cli.options.services import (
     FollowedConfig,
     Identity,
@@ -20,8 +19,7 @@ from gputile.cli.options.services import (
     access_to,
 )
 from gputile.cli.output.streams import fail
-from gputile.cli.parsing.option_object import takes
-from gputile.cli.running.serving import run_service
+from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
 if TYPE_CHECKING:

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
+from gputile.cli.options import candidates
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Config,
+    Context,
+    Kubeconfig,
+    Plain,
+    Reach,
+    RequestTimeout,
+    namespace_option,
+    option,
+    takes,
+)
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail, note, write, write_json, write_yaml
-from gputile.cli.parsing.option_object import takes
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
-from gputile.cli.running.watching import Watch, watched
+from gputile.cli.running import Watch, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +57,7 @@ class InspectOptions:
     ] = ""
     namespace: Annotated[
         str,
-        namespaces.option("The pods' namespace; others are not listed, amounts count all."),
+        namespace_option("The pods' namespace; others are not listed, amounts count all."),
     ] = ""
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
@@ -74,8 +83,7 @@ def inspect(options: InspectOptions) -> None:
     """
     from gputile.api.wording import nearest
     from gputile.cli.output.answers import InspectAnswer
-    from gputile.cli.output.drawing import bars, draw
-    from gputile.cli.output.terminal import columns
+    from gputile.cli.output.terminal import bars, columns, draw
     from gputile.tools.views import inspect as tables
 
     view = _View(options.names or (), options.selector, "" if options.all_namespaces else options.namespace)

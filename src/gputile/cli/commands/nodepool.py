@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli.options import candidates
-from gputile.cli.options.option import option
+from gputile.cli.options.common import option, takes
 from gputile.cli.output.streams import NOT_PLACED, fail, note, write
-from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.tools.nodepool.pool import NodePool
@@ -130,7 +129,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _yaml(file: "File") -> str:
-    from gputile.support.yaml_writer import yaml_text
+    from gputile.cli.output.streams import yaml_text
 
     return yaml_text(file.documents, width=80)
 
@@ -138,7 +137,7 @@ def _yaml(file: "File") -> str:
 def _read(options: NodepoolOptions) -> dict[str, Any]:
     from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
-    from gputile.support.bounded_files import read_bounded
+    from gputile.support.files import read_bounded
     from gputile.support.yaml_loader import DocumentError, load_document
 
     path = options.file

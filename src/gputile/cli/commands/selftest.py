@@ -4,6 +4,8 @@ It also lists the functions of the driver that the library does not know.
 """
 
 import math
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.app import CONTEXT
-from gputile.cli.options.common import Printed
-from gputile.cli.options.option import option
-from gputile.cli.output.exit_codes import ExitCode
+from gputile.cli.options.common import Printed, option
 from gputile.cli.output.progress import Progress
-from gputile.cli.output.streams import Output, fail, write, write_json
+from gputile.cli.output.streams import ExitCode, Output, fail, write, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.running.interrupts import kill_children, tidy
+from gputile.cli.running import unwind_on_signals
 
 if TYPE_CHECKING:
     from gputile.node.isolation.memory_check import MemoryRow
@@ -68,8 +68,9 @@ def isolation(
         fail(
             f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
         )
+    unwind_on_signals(_kill_children)
     try:
-        with _temporary_root(), tidy(kill_children), Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S):
+        with _temporary_root(), Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S):
             if fake_driver:
                 memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
             else:
@@ -111,6 +112,13 @@ def symbols(
         write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
     if refused:
         raise typer.Exit(MISSED)
+
+
+def _kill_children() -> None:
+    """Kill every process that this one has started, also one that a call was just starting."""
+    for thread in Path("/proc/self/task").iterdir():
+        for child in (thread / "children").read_text(encoding="ascii").split():
+            os.kill(int(child), signal.SIGKILL)  # nobody else waits for it, so its number is still its own
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import typer
 
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.wording import shown
+from gputile.cli.options.common import takes
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.options.simulation import Policy, SimulateOptions, Switch, Validation
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
 from gputile.cli.output.simulation import DecisionFormat, SimulationResult, write_result
 from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, fail, note
-from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.common import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
+from gputile.cli.options import candidates
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Context,
+    Kubeconfig,
+    Printed,
+    Reach,
+    RequestTimeout,
+    namespace,
+    option,
+)
 from gputile.cli.options.configuration import INSTALLED_IN
-from gputile.cli.options.option import option
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.output.terminal import columns
-from gputile.cli.running.watching import Watch, watched
+from gputile.cli.running import Watch, watched
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -28,7 +36,7 @@ def status(
             "NAMESPACE",
             "Where gputile is installed.",
             autocompletion=candidates.namespaces,
-            callback=namespaces.namespace,
+            callback=namespace,
         ),
     ] = INSTALLED_IN,
     release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = "",

@@ -13,7 +13,7 @@ from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.output.streams import Output, note, write, write_json
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
-from gputile.cli.running.watching import watched
+from gputile.cli.running import watched
 from gputile.tools.web.usage.top_order import TopOrder
 
 if TYPE_CHECKING:

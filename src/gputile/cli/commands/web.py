@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options.common import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Reach, RequestTimeout
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Config,
+    Context,
+    Kubeconfig,
+    Reach,
+    RequestTimeout,
+    option,
+    takes,
+)
 from gputile.cli.options.configuration import (
     INSTALLED_IN,
     InstalledIn,
@@ -13,9 +22,7 @@ from gputile.cli.options.configuration import (
     in_force,
     read_given,
 )
-from gputile.cli.options.option import option
 from gputile.cli.output.streams import fail, note, write
-from gputile.cli.parsing.option_object import takes
 
 if TYPE_CHECKING:
     from gputile.kube.client import Connection
@@ -60,7 +67,7 @@ def web(options: WebOptions) -> None:
     """
     from gputile.cli.reads.bounded_reads import UNREACHABLE
     from gputile.cli.reads.live_cluster import read_cluster
-    from gputile.cli.running.serving import run_service
+    from gputile.cli.running import run_service
     from gputile.core.ledger.node_info import unit_in_force
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError

@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gputile.cli.options.common import Context
+from gputile.cli.options.common import Context, namespace, option, takes
 from gputile.cli.options.configuration import read_configuration
-from gputile.cli.options.namespaces import namespace
-from gputile.cli.options.option import option
 from gputile.cli.options.services import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
-from gputile.cli.parsing.option_object import takes
-from gputile.cli.running.serving import run_service
+from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.option import option
+from gputile.cli.options import candidates
+from gputile.cli.options.common import namespace, option
 from gputile.cli.output.streams import fail, note
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ InstalledIn = Annotated[
         "NAMESPACE",
         "Where gputile is installed; a live cluster's configuration is there.",
         autocompletion=candidates.namespaces,
-        callback=namespaces.namespace,
+        callback=namespace,
     ),
 ]
 
@@ -56,8 +56,8 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
     if path is None:
         return None
     from gputile.api.config.v1alpha1 import ConfigurationError
-    from gputile.support.bounded_files import read_bounded
     from gputile.support.config_file import MOST_BYTES
+    from gputile.support.files import read_bounded
 
     try:
         return _given(read_bounded(path, MOST_BYTES))

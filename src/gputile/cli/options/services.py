@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options.namespaces import namespace
-from gputile.cli.options.option import option
+from gputile.cli.options.common import namespace, option
 from gputile.cli.output.streams import fail
 from gputile.support.logs import LogFormat
 

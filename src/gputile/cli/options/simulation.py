@@ -7,10 +7,16 @@ from typing import Annotated
 
 import typer
 
-from gputile.cli.options import candidates, namespaces
-from gputile.cli.options.common import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
+from gputile.cli.options import candidates
+from gputile.cli.options.common import (
+    REQUEST_TIMEOUT,
+    Plain,
+    Reach,
+    RequestTimeout,
+    namespace_option,
+    option,
+)
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
-from gputile.cli.options.option import option
 from gputile.cli.output.simulation import DecisionFormat
 
 
@@ -54,7 +60,7 @@ FromCluster = Annotated[
 ]
 Namespace = Annotated[
     str | None,
-    namespaces.option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
+    namespace_option("The pods' namespace; where workloads name none: default, with --from-cluster the context's."),
 ]
 FitFiles = Annotated[list[str] | None, option("FILE", "Say how many more times the pods of FILE fit, and why no more.")]
 Unit = Annotated[

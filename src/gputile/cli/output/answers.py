@@ -1,12 +1,10 @@
 """Defines the records that ``-o json`` prints, with camelCase keys as Kubernetes has them."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.api.wording import described
 from gputile.tools.views.node_summaries import NodeSummary
 
@@ -17,7 +15,7 @@ class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
     version: Annotated[str, described("The version of gputile.")]
 
 
-class InspectAnswer(OldKeys, frozen=True, rename="camel"):
+class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile inspect -o json``. ``unit_mib`` is the memory unit that the table counts in."""
 
     unit_mib: Annotated[int, described("The memory unit that the table counts in, MiB.")]
@@ -53,17 +51,16 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ] = UNSET
 
 
-class FitAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
+class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How many ``copies`` of ``pods`` pods fit besides, on which nodes, and why no more; null where the count ended."""
 
-    old_keys: ClassVar[Mapping[str, str]] = {"stoppedBy": "stopped_by"}
     copies: Annotated[int, described("How many more times the pods fit.")]
     pods: Annotated[int, described("How many pods one copy has.")]
     nodes: Annotated[dict[str, int], described("How many of the pods each node takes, by node.")]
     stopped_by: Annotated[str | None, described("Why no more, null where the count ended.")]
 
 
-class ComparedAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
+class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The same, decided by another placement policy."""
 
     placement: Annotated[str, described("The other placement policy.")]
@@ -72,7 +69,7 @@ class ComparedAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit then.")] = UNSET
 
 
-class SimulateAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
+class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile simulate -o json``."""
 
     decisions: Annotated[list[DecisionAnswer], described("What was decided, pod by pod.")]

@@ -4,13 +4,12 @@ from typing import Annotated
 
 import msgspec
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.api.wording import described
 from gputile.node.isolation.memory_check import MemoryRow
 from gputile.node.isolation.time_check import TimeRow
 
 
-class IsolationAnswer(OldKeys, frozen=True):
+class IsolationAnswer(msgspec.Struct, frozen=True):
     """``gputile selftest isolation -o json``."""
 
     memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]

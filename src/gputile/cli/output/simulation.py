@@ -6,10 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gputile.api.wording import first_of
-from gputile.cli.output.drawing import bars, draw
-from gputile.cli.output.remedies import write_remedies
 from gputile.cli.output.streams import write, write_json, write_yaml
-from gputile.cli.output.terminal import columns, write_table, write_text
+from gputile.cli.output.terminal import bars, columns, draw, write_remedies, write_table, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,22 +1,30 @@
 """Prints results on stdout and everything else on stderr, with colours on a terminal only."""
 
-import contextlib
-import errno
-import io
 import os
 import sys
-from enum import StrEnum
-from typing import Any, NoReturn, TextIO
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+from typing import Any, Final, NoReturn, TextIO
 
 import typer
 
-from gputile.cli.output.exit_codes import ExitCode
 from gputile.tools.views.terminal_text import inert
 
-NOT_WRITTEN = ExitCode.FAILED
+_BREAKS: Final = frozenset("\x85\u2028\u2029")  # ends of lines for YAML 1.1: only escaped they stay what they are
+_UNFOLDED: Final = 1_000_000  # columns: a sentence stays one line
+
+
+class ExitCode(IntEnum):
+    """What a command leaves with; ``docs/generator/reasons.toml`` says what each means."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_INPUT = 2  # also the code of typer's own usage errors
+    NOT_AS_ASKED = 3
+
+
 BAD_INPUT = ExitCode.BAD_INPUT
 NOT_PLACED = ExitCode.NOT_AS_ASKED
-_PLAIN_TERMINALS = ("dumb", "unknown")  # by TERM: they obey no codes
 
 
 class Output(StrEnum):
@@ -26,22 +34,16 @@ class Output(StrEnum):
     JSON = "json"
 
 
-def coloured(stream: TextIO | None) -> bool:
-    """Return whether to write colours to a stream: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise.
-
-    An empty ``FORCE_COLOR`` turns colours off, as in other programs that use it.
-    """
-    if os.environ.get("NO_COLOR") or is_plain():
+def coloured(stream: TextIO) -> bool:
+    """Return whether to write colours: on a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` say otherwise."""
+    if os.environ.get("NO_COLOR"):
         return False
-    forced = os.environ.get("FORCE_COLOR")
-    if forced is not None:
-        return forced != ""
-    return stream is not None and stream.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
 
 
-def is_plain() -> bool:
-    """Return whether the terminal obeys no codes, as ``TERM`` says."""
-    return os.environ.get("TERM", "").lower() in _PLAIN_TERMINALS
+def obeys_codes(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that obeys codes."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
@@ -63,83 +65,40 @@ def _harmless(message: str) -> str:
 
 
 def write(text: str) -> None:
-    """Print a result; leave the program where nothing takes it."""
-    stdout: TextIO | None = sys.stdout
-    try:
-        if stdout is None:  # so Python says that the descriptor was closed before it began
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        _write_all(stdout, _writable(text, stdout.encoding))
-    except BrokenPipeError:
-        raise  # a reader that has seen enough is no error: typer ends without a word
-    except OSError as error:
-        if stdout is not None:
-            with contextlib.suppress(OSError):
-                stdout.close()  # or Python tries again when it ends, and complains again
-        fail(f"cannot write to standard output: {error.strerror or error}", NOT_WRITTEN)
-
-
-def _write_all(stream: TextIO, text: str) -> None:
-    """Write all of ``text``: where Python does not buffer (PYTHONUNBUFFERED), the file may take less at a time.
-
-    Raises:
-        OSError: the file takes no more.
-    """
-    stream.flush()
-    file = getattr(stream, "buffer", None)
-    if not isinstance(file, io.RawIOBase):
-        stream.write(text)
-        stream.flush()
-        return
-    left = memoryview(text.encode(stream.encoding))
-    while left:
-        taken = file.write(left)
-        if taken is None:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        left = left[taken:]
-
-
-def _writable(text: str, encoding: str | None) -> str:
-    """Return ``text`` with the codes of characters that an encoding has not."""
-    if encoding is None or _can_be_written(text, encoding):
-        return text
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _can_be_written(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _takes(text: str) -> bool:
-    """Return whether the standard output's encoding has all characters of ``text``."""
-    stdout: TextIO | None = sys.stdout
-    return stdout is None or stdout.encoding is None or _can_be_written(text, stdout.encoding)
+    """Print a result."""
+    typer.echo(text, nl=False, color=True)  # as it is: who drew it has asked whether there are colours
 
 
 def write_json(value: Any) -> None:
-    """Print a result as JSON that people can read too, in ASCII where the output's encoding lacks a character."""
-    import json
-
+    """Print a result as JSON that people can read too."""
     import msgspec
 
-    from gputile.api.old_json_keys import with_old_keys
-
-    text = msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n"
-    if not _takes(text):  # characters beyond ASCII are in texts only
-        text = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
-    write(text)
+    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def write_yaml(value: Any) -> None:
     """Print a result as YAML, with the keys that its JSON has."""
     import msgspec
 
-    from gputile.api.old_json_keys import with_old_keys
-    from gputile.support.yaml_writer import yaml_text
+    write(yaml_text([msgspec.json.decode(msgspec.json.encode(value))]))
 
-    plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))
-    text = yaml_text([plain])
-    write(text if _takes(text) else yaml_text([plain], ascii_only=True))
+
+def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
+    """Return the documents, of plain values, as YAML; lines longer than ``width`` columns are folded.
+
+    Texts have quotes where PyYAML or Kubernetes would read something else without: "1e5", "08" and "y".
+    """
+    import yaml
+
+    from gputile.support.yaml_loader import add_kubernetes_scalars
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS & set(text) else None)
+
+    add_kubernetes_scalars(Dumper)
+    Dumper.add_representer(str, represent_text)
+    text: str = yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width)
+    return text

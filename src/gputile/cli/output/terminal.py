@@ -1,69 +1,50 @@
-"""Tells what the terminal can show, its columns, colours and characters, and writes lines that fit."""
+"""Tells what the terminal can show, and writes lines and drawings that fit."""
 
-import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gputile.cli.output.streams import coloured, is_plain, note, write
+from gputile.cli.output.streams import coloured, note, obeys_codes, write
 from gputile.tools.views.table import first_rows, table
 from gputile.tools.views.terminal_text import columns_of, inert, shortened, wrapped
 
 if TYPE_CHECKING:
-    from gputile.tools.views.gpu_bars import Line, Paper, Span
+    from gputile.api.core import Pod
+    from gputile.tools.simulator.remedies import Remedy
+    from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
+    from gputile.tools.views.node_summaries import NodeSummary
 
 COLUMNS_OF_A_PIPE = 100  # of drawings; tables have a line for each row there
 _COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")
 _FAINT = "90"
 _NOTE = "note: "
-_MOST_DIGITS = 5  # of a number of columns: no terminal has more
 
 
 def columns() -> int | None:
     """Return how many columns there are: ``COLUMNS``, else the terminal's; None where the output is no terminal."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdecimal() and len(told) <= _MOST_DIGITS and int(told) > 0:
-        return int(told)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or None
-    except (AttributeError, OSError, ValueError):  # closed, or none that the system knows
-        return None
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def lines() -> int | None:
     """Return how many lines the terminal has; None where the output is no terminal, or it does not say."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).lines or None
-    except (AttributeError, OSError, ValueError):
-        return None
+    return shutil.get_terminal_size((0, 0)).lines or None
 
 
 def redraws() -> bool:
     """Return whether the output is a terminal that shows the latest alone where it is told so."""
-    return sys.stdout is not None and sys.stdout.isatty() and not is_plain()
-
-
-def ascii_only() -> bool:
-    """Return whether the output takes nothing but ASCII: by its encoding, or because the locale is C.
-
-    Python has a locale of C write UTF-8, and then says so in ``LC_CTYPE`` itself.
-    """
-    try:
-        "█░╳".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return True
-    locale = os.environ.get("LC_ALL")
-    if not locale:
-        own = os.environ.get("LC_CTYPE", "")
-        locale = os.environ.get("LANG", "") if own in ("C.UTF-8", "C.utf8", "UTF-8") else own or os.environ.get("LANG")
-    return locale in ("C", "POSIX")
+    return obeys_codes(sys.stdout)
 
 
 def paper(*, plain: bool) -> "Paper":
     """Return what drawings go on; ``plain`` asks for ASCII."""
     from gputile.tools.views.gpu_bars import Paper
 
-    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain or ascii_only())
+    try:
+        "█░╳".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        plain = True
+    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> None:
@@ -110,3 +91,31 @@ def _plain(span: "Span") -> str:
 def _coloured(span: "Span") -> str:
     style = _FAINT if span.faint else None if span.group is None else _COLOURS[span.group % len(_COLOURS)]
     return span.text if style is None else f"\x1b[{style}m{span.text}\x1b[0m"
+
+
+def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -> "list[NodeBars]":
+    """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
+    from gputile.tools.simulator.outcomes import workload_name, workload_of
+    from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
+
+    if len({pod.namespace for node in nodes for pod in node.pods}) > 1:
+        return node_bars(nodes, unit_mib, lambda pod: pod.namespace)
+    names = {pod.key: workload_name(workload_of(pod)) for pod in pods}
+    return node_bars(nodes, unit_mib, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
+
+
+def draw(shown: "Sequence[NodeBars]", unit_mib: int, groups: "BarGroups", *, plain: bool) -> None:
+    """Print the drawing; ``plain`` asks for ASCII, ``groups`` have the letters and colours of the pieces."""
+    from gputile.tools.views.gpu_bars import draw as drawn
+
+    on = paper(plain=plain)
+    write_drawing(drawn(shown, unit_mib, groups, on), on)
+
+
+def write_remedies(changes: "Sequence[Remedy]") -> None:
+    """Print the changes each of which would be enough; nothing where there are none."""
+    if changes:
+        write("It would fit if\n")
+    for remedy in changes:
+        where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
+        write_text(f"{remedy.change}{where}", bullet="- ")

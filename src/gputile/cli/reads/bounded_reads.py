@@ -7,11 +7,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gputile.api.conversion import has_more_items
-from gputile.cli.options.common import Reach
-from gputile.cli.options.duration import FOR_EVER_S, duration_s
-from gputile.cli.output.exit_codes import ExitCode
+from gputile.cli.options.common import FOR_EVER_S, Reach, duration_s
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
-from gputile.cli.output.streams import BAD_INPUT, fail
+from gputile.cli.output.streams import BAD_INPUT, ExitCode, fail
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
 from gputile.kube.objects import NO_QUERY, Query, Reading, T, list_all

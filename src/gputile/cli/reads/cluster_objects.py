@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from gputile.cli.options.common import option
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
-from gputile.cli.options.option import option
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, fail, note
 

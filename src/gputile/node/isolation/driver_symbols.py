@@ -9,7 +9,7 @@ from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.node.isolation.library import library_path
-from gputile.support.bounded_files import read_bounded
+from gputile.support.files import read_bounded
 
 # ELF-64: gabi.xinuos.com, "Object Files".
 _ELF: Final = b"\x7fELF\x02\x01"

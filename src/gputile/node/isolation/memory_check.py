@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
-from gputile.api.old_json_keys import OldKeys
+import msgspec
+
 from gputile.api.wording import described
 from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
@@ -23,13 +24,12 @@ SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 _WITHIN_S: Final = 120
 
 
-class MemoryRow(OldKeys, frozen=True, rename="camel"):
+class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
     """What one way to memory got, in MiB; ``processes`` of one allocation shared the limit.
 
     ``failed`` says what else went wrong.
     """
 
-    old_keys: ClassVar[Mapping[str, str]] = {"limitMib": "limit_mib", "askedMib": "asked_mib", "gotMib": "got_mib"}
     way: Annotated[str, described("The way to memory.")]
     processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
     limit_mib: Annotated[int, described("The limit, MiB.")]

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
-from gputile.api.old_json_keys import OldKeys
+import msgspec
+
 from gputile.api.wording import described
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
@@ -29,14 +30,13 @@ LEAST_ALONE: Final = 0.98
 _WITHIN_S: Final = 120
 
 
-class TimeRow(OldKeys, frozen=True, rename="camel"):
+class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
 
     ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong, and
     ``bound`` what its part must keep to: nothing where only the ratio counts, since changing turns takes time too.
     """
 
-    old_keys: ClassVar[Mapping[str, str]] = {"wantedRatio": "wanted_ratio"}
     what: Annotated[str, described("What was measured.")]
     wanted: Annotated[float, described("The part of the GPU's time that the container was to get; 1 is all.")]
     got: Annotated[float, described("The part that it got.")]

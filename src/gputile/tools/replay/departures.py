@@ -8,14 +8,13 @@ start on.
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.api.wording import described
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import Placer
@@ -40,16 +39,9 @@ class Schedule:
     """Seconds from start to end."""
 
 
-class Stay(OldKeys, frozen=True, rename="camel"):
+class Stay(msgspec.Struct, frozen=True, rename="camel"):
     """What a replay with departures measured, until the last pod came."""
 
-    old_keys: ClassVar[Mapping[str, str]] = {
-        "gpuHoursAsked": "gpu_hours_asked",
-        "gpuHours": "gpu_hours",
-        "waitedPods": "waited_pods",
-        "waitSeconds": "wait_seconds",
-        "failedPods": "failed_pods",
-    }
     workload: Annotated[str, described("Which workload of the trace.")]
     policy: Annotated[str, described("Which placement policy.")]
     seed: Annotated[int, described("The seed of the times.")]

@@ -1,11 +1,10 @@
 """Defines what a replay measures."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.api.wording import described
 from gputile.tools.replay.engine import Curve
 
@@ -13,10 +12,9 @@ POINTS = (95, 100, 130)
 """Arrived demand, per cent of the cluster's GPUs, at which policies are compared."""
 
 
-class ReplayResult(OldKeys, frozen=True, rename="camel"):
+class ReplayResult(msgspec.Struct, frozen=True, rename="camel"):
     """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
 
-    old_keys: ClassVar[Mapping[str, str]] = {"failedPods": "failed_pods"}
     workload: Annotated[str, described("Which workload of the trace.")]
     policy: Annotated[str, described("Which placement policy.")]
     seed: Annotated[int, described("The seed of the order of the pods.")]

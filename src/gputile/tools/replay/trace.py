@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gputile.api.quantity import MIB
 from gputile.core.devices.inventory import MOST_GPUS
-from gputile.support.bounded_files import is_file, read_bounded
+from gputile.support.files import read_bounded
 
 Int64 = npt.NDArray[np.int64]
 
@@ -129,7 +129,7 @@ def workloads(directory: Path) -> list[str]:
         TraceError: there is no such directory, or no list of pods in it.
     """
     if not directory.is_dir():
-        what = "it is there, and no directory" if _is_there(directory) else "no such directory"
+        what = "it is there, and no directory" if directory.exists() else "no such directory"
         raise TraceError(f"{directory}: {what}; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
     before, after = PODS_FILE.split("{}")
     found = sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
@@ -225,7 +225,7 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
 
 def _sequence(path: Path, seed: int) -> Int64 | None:
     """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
-    if not is_file(path):
+    if not path.is_file():
         return None
     found = None
     for number, line in enumerate(_text(path).splitlines(), 1):
@@ -251,16 +251,9 @@ def _text(path: Path) -> str:
         raise TraceError(f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # its name is too long
-        return False
-
-
 def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
-    if not is_file(path):
-        what = "it is there, and no regular file" if _is_there(path) else "no such file"
+    if not path.is_file():
+        what = "it is there, and no regular file" if path.exists() else "no such file"
         raise TraceError(f"{path}: {what}; it should be a CSV file with the columns {', '.join(columns)}")
 
     try:

@@ -14,7 +14,7 @@ from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.quantity import MIB
 from gputile.api.wording import below, first_of, kind_of, shown
-from gputile.support.bounded_files import read_bounded
+from gputile.support.files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
 
 MOST_BYTES: Final = 64 * MIB
@@ -195,7 +195,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
     try:
         for file in _of_directory(Path(path)) if Path(path).is_dir() else [Path(path)]:
             reading = str(file)
-            yield reading, read_bounded(file, MOST_BYTES, patient=True)
+            yield reading, read_bounded(file, MOST_BYTES)
     except FileNotFoundError as error:
         if "://" in path:
             rule = "an address is not read: save what is there to a file, or pipe it in and name -"

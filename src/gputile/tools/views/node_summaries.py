@@ -1,21 +1,17 @@
 """Builds the records of nodes, GPUs and pods that every table, page and JSON answer is made of."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from gputile.api.old_json_keys import OldKeys
 from gputile.api.wording import described
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo
 
 
-class GpuSummary(OldKeys, frozen=True, rename="camel"):
+class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
     """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
-
-    old_keys: ClassVar[Mapping[str, str]] = {"bookedMib": "usedMib", "computePercent": "usedPercent"}
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
@@ -38,7 +34,7 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     problem: Annotated[str, described('Why its GPUs are not known, "" where they are.')] = ""
 
 
-class NodeSummary(OldKeys, frozen=True, rename="camel"):
+class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words.
 
     ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.

@@ -102,16 +102,6 @@ def test_pods_of_one_namespace_and_amounts_of_all(server: FakeApiServer, kubecon
     assert shown("-n", "team", "-A") == (["two", "one"], 8 * GIB)
 
 
-def test_what_is_booked_is_there_by_its_old_names_too(server: FakeApiServer, kubeconfig: str) -> None:
-    put(server, "one", "team")
-    answer = json.loads(run.invoke(app, ["inspect", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
-    gpus = [gpu for node in answer["nodes"] for gpu in node["gpus"]]
-    assert [(gpu["usedMib"], gpu["usedPercent"]) for gpu in gpus] == [
-        (gpu["bookedMib"], gpu["computePercent"]) for gpu in gpus
-    ]
-    assert gpus[0]["bookedMib"] > 0
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_watching_shows_what_has_changed_until_an_interrupt(
     server: FakeApiServer, kubeconfig: str, terminal: bool

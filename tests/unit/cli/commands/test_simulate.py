@@ -160,7 +160,7 @@ def test_the_unit_of_the_configuration_and_of_the_description(
 
 NO_CONFIGURATIONS = [
     ("gpuMemoryUnit: 2026-13-01", "not a memory size"),
-    ("maxPodsPerGpu: !!int x", "line 1: maxPodsPerGpu: 'x' is not a whole number"),
+    ("maxPodsPerGpu: !!int x", "line 1, column 16: invalid literal for int"),
     ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 1GiB", "the key 'gpuMemoryUnit' is written twice"),
     ("[" * 100_000, "deeper than 100 levels"),
     ("gpuMemoryUnit: 64MiB\n---\ngpuMemoryUnit: 1GiB", "g.yaml: it holds several documents, where one is expected"),

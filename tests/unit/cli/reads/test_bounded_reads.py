@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.options.duration import duration_s
+from gputile.cli.options.common import duration_s
 from tests.unit.cli.programs import arguments
 
 LIVE = [["inspect"], ["explain", "p"], ["status"], ["simulate", "--from-cluster"]]

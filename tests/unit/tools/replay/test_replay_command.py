@@ -38,10 +38,9 @@ def test_json_has_one_object_a_replay_with_exactly_these_fields(tmp_path: Path) 
     found = json.loads(result.stdout)
     assert [(each["policy"], each["seed"]) for each in found] == [(name, seed) for name in POLICIES for seed in (42, 7)]
     for each in found:
-        assert set(each) == {"workload", "policy", "seed", "allocated", "failedPods", "failed_pods", "seconds"}
+        assert set(each) == {"workload", "policy", "seed", "allocated", "failedPods", "seconds"}
         assert set(each["allocated"]) == {"95", "100", "130"}
         assert isinstance(each["failedPods"], int)
-        assert each["failed_pods"] == each["failedPods"]
         assert each["seconds"] >= 0
 
 
@@ -160,8 +159,8 @@ def test_departures(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     (found,) = json.loads(result.stdout)
     assert (found["workload"], found["policy"], found["seed"], found["load"]) == ("tiny", "packing", 1, 1.0)
-    assert 0 < found["gpuHours"] == found["gpu_hours"] <= found["gpuHoursAsked"]
-    assert {"waitedPods", "waitSeconds", "failedPods", "waited_pods", "wait_seconds", "failed_pods"} <= set(found)
+    assert 0 < found["gpuHours"] <= found["gpuHoursAsked"]
+    assert {"waitedPods", "waitSeconds", "failedPods"} <= set(found)
     table = run(timed(tmp_path), "--scenario", "departures", "--policy", "packing", "--seed", "1")
     assert table.stdout.splitlines()[0].startswith("WORKLOAD")
 

@@ -177,7 +177,7 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1], [2, 0]]}}", "GPU 1 and GPU 0 is 2.0 one way"),
         (
             "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, .nan], [.nan, 0]]}}",
-            r"nodes\[0\]\.gpus\.bandwidth\[0\]\[1\]: nan is no finite number",
+            r"\.nan is no finite number",
         ),
         ("{name: a, cpu: lots}", r"nodes\[0\].cpu: 'lots' is not a quantity"),
         ("{name: a, memory: 1.5GiB}", r"nodes\[0\].memory: '1.5GiB' is not a memory size"),

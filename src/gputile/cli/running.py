@@ -1,12 +1,15 @@
-"""Repeats what a command shows whenever it has changed, for ``--watch``, until an interrupt."""
+"""Runs what does not end by itself: services, views that are watched, and work that has to put things away."""
 
+import signal
+import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gputile.cli.output.streams import note, write
+from gputile.cli.output.streams import fail, note, write
 from gputile.cli.output.terminal import note_line, redraws
 
 LOOK_EVERY_S = 2.0
@@ -51,3 +54,33 @@ def _looked(look: Callable[[], T], known: T) -> tuple[T, str]:
             return look(), ""
     except Unreadable as error:
         return known, str(error)
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it ends; leave with an error where it cannot have its ports."""
+    import uvloop
+
+    from gputile.support.ports import PortError
+
+    try:
+        uvloop.run(service)
+    except PortError as error:
+        fail(str(error))
+
+
+def unwind_on_signals(stop: Callable[[], None]) -> None:
+    """Have a signal that ends programs call ``stop``, which ends child processes, and unwind: what is open is closed.
+
+    A second signal does not disturb that. One that the parent has ignored stays so.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_IGN)
+        stop()
+        sys.exit(128 + number)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    handled = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, end)

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from gputile.cli.app import plain
-from gputile.cli.parsing.option_object import takes
+from gputile.cli.options.common import takes
 
 run = CliRunner()
 

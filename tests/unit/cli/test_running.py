@@ -1,18 +1,20 @@
-"""What is shown again and again goes on while the cluster is away."""
+"""What is shown again and again goes on while the cluster is away; services say that a port is taken."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from gputile.cli import running
 from gputile.cli.app import app
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import Unreadable, read_or_leave
 from gputile.cli.reads.cluster_objects import Source, read_state
-from gputile.cli.running import watching
-from gputile.cli.running.watching import watched
+from gputile.cli.running import watched
 from gputile.kube.errors import ConnectionFailed
+from tests.localcluster.ports import free_ports
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -25,8 +27,8 @@ async def away() -> int:
 def test_a_cluster_that_goes_away_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(watching, "redraws", lambda: terminal)
+    monkeypatch.setattr(running, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(running, "redraws", lambda: terminal)
     monkeypatch.setenv("COLUMNS", "80")
     looks = iter([1, None, None, 1, None, 2])
     shown: list[int] = []
@@ -77,3 +79,34 @@ def test_what_can_be_read_once_is_not_watched(tmp_path: Path) -> None:
 def test_waiting_and_watching_do_not_go_together() -> None:
     done = CliRunner().invoke(app, ["status", "--wait", "5", "--watch"])
     assert (done.exit_code, "--wait and --watch do not go together" in done.stderr) == (2, True)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+clusters: [{name: here, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {token: secret}}]
+contexts: [{name: here, context: {cluster: here, user: me}}]
+"""
+FREE = str(free_ports(1)[0])
+WEBHOOK = ["webhook", "--host=127.0.0.1", "--installed-in=n", "--service=s", "--secret=t", "--configuration=c"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["extender"], "--port"),
+        (["extender", "--port", FREE], "--health-port"),
+        (["controller", "--lease-namespace=n"], "--health-port"),
+        (WEBHOOK, "--port"),
+        ([*WEBHOOK, "--port", FREE], "--health-port"),
+    ],
+)
+def test_a_port_that_somebody_has(tmp_path: Path, command: list[str], option: str) -> None:
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, [*command, f"{option}={port}", f"--kubeconfig={tmp_path / 'kubeconfig'}"])
+    assert result.exit_code == 2
+    assert f" port {port}: Address already in use; choose another with {option}\n" in result.stderr

@@ -1,1 +1,0 @@
-"""Parses command lines, and says in plain sentences what is wrong with one."""

@@ -1,1 +1,0 @@
-"""Keeps a command running until it is done or interrupted."""
