@@ -161,7 +161,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
-    more = f" and {len(others):,} more objects are" if others else " is"
+    more = f" and {len(others):,} more are" if others else " is"
     return [Note(f"{origin}{more} judged without the API server: {why}")]
 
 

@@ -20,6 +20,7 @@ _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
 _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
 # What RBAC says, which admission does not: User "ci" cannot create resource "pods" in API group "" ...
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
+_LONGEST_CAUSE: Final = 300  # characters; a value that cannot be changed is written with all of its fields
 _NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
 _NOT_FOUND: Final = re.compile(r"not found|was found")
 
@@ -110,7 +111,15 @@ def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
     found = [each for each in causes or () if isinstance(each, dict) and each.get("message")]
     named = [each for each in found if each.get("field")]
     if found and len(named) == len(found):
-        return [str(origin.error(f"{before}{each['field']}", str(each["message"]))) for each in named]
+        return [str(origin.error(f"{before}{each['field']}", _shortened(str(each["message"])))) for each in named]
     if unknown := _UNKNOWN_FIELD.findall(said):
         return [str(origin.error(f"{before}{field}", f"{what} field")) for what, field in unknown]
     return [str(origin.error(question.path, _PREAMBLE.sub("", said)))]
+
+
+def _shortened(message: str) -> str:
+    """Return what is wrong with a value without most of the value, if that is long."""
+    if len(message) <= _LONGEST_CAUSE:
+        return message
+    why = message.rpartition(": ")[2][-_LONGEST_CAUSE // 2 :]
+    return f"{message[: _LONGEST_CAUSE // 2]}...: {why}"
