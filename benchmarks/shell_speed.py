@@ -38,8 +38,8 @@ def run() -> Iterator[Result]:
             "--version": (["--version"], 0.25),
             "--help": (["--help"], 0.25),
             "simulate, the demo": (DEMO, 1.0),
-            f"inspect, {NODES} nodes and {PODS} pods": (["inspect", "--kubeconfig", config], 0.7),
-            f"status, {NODES} nodes": (["status", "--kubeconfig", config], 0.7),
+            f"inspect, {NODES} nodes and {PODS} pods": (["inspect", "--kubeconfig", config], 0.9),
+            f"status, {NODES} nodes": (["status", "--kubeconfig", config], 0.9),
         }
         for what, (words, target) in commands.items():
             seconds = _seconds([program, *words])

@@ -1,4 +1,4 @@
-"""Defines the slim objects of other API groups than core: Leases, PodGroups and PodDisruptionBudgets."""
+"""Defines slim objects of other API groups than core: Leases, PodGroups and PodDisruptionBudgets."""
 
 from typing import Final
 

@@ -73,7 +73,7 @@ class Attempts:
 _ATTEMPTS = Attempts()
 
 
-class _Request(NamedTuple):
+class _ApiRequest(NamedTuple):
     method: str
     target: str  # the path with the query
     within: float  # seconds, for all of it
@@ -133,7 +133,7 @@ class Connection:
         Raises:
             KubeError: the failure of the last attempt.
         """
-        request = _Request("GET", _target(path, query), within or self._within)
+        request = _ApiRequest("GET", _target(path, query), within or self._within)
         attempts = self._attempts
         for failures in range(attempts.number - 1):
             try:
@@ -152,7 +152,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(_Request("POST", path, within or self._within, body))
+        return await self._send(_ApiRequest("POST", path, within or self._within, body))
 
     async def patch(
         self, path: str, body: bytes, *, content_type: str = MERGE_PATCH, within: float | None = None
@@ -162,7 +162,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(_Request("PATCH", path, within or self._within, body, content_type))
+        return await self._send(_ApiRequest("PATCH", path, within or self._within, body, content_type))
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
         """Delete the object at ``path``; ``body`` are DeleteOptions. Return what the API server answers.
@@ -170,7 +170,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(_Request("DELETE", path, within or self._within, body))
+        return await self._send(_ApiRequest("DELETE", path, within or self._within, body))
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -179,7 +179,7 @@ class Connection:
         Raises:
             KubeError: it could not be opened, or broke off. A watch that the API server ends properly just ends.
         """
-        request = _Request("GET", _target(path, query), within)
+        request = _ApiRequest("GET", _target(path, query), within)
 
         async def chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
             with self._named_failures(request):
@@ -189,7 +189,7 @@ class Connection:
         async with await self._open(request) as response, aclosing(chunks(response)) as opened:
             yield opened
 
-    async def _send(self, request: _Request) -> bytes:
+    async def _send(self, request: _ApiRequest) -> bytes:
         """Return the body of the answer."""
         async with await self._open(request) as response:
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
@@ -205,7 +205,7 @@ class Connection:
                 raise BadAnswer(f"{request}: {said}: is the server one?")
             return body
 
-    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
+    async def _open(self, request: _ApiRequest) -> aiohttp.ClientResponse:
         """Return the answer once its head has come; after a 401 try the next credential, where there is one."""
         credentials = self._access.credentials
         credential = await credentials.current()
@@ -216,7 +216,7 @@ class Connection:
                 raise
         return await self._open_as(await credentials.current(), request)
 
-    async def _open_as(self, credential: Credential, request: _Request) -> aiohttp.ClientResponse:
+    async def _open_as(self, credential: Credential, request: _ApiRequest) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the connection is used outside its `async with`")
         headers = list(self._access.impersonation)
@@ -249,7 +249,7 @@ class Connection:
         raise api_error(request.method, request.target, response.status, body, seconds)
 
     @contextmanager
-    def _named_failures(self, request: _Request) -> Iterator[None]:
+    def _named_failures(self, request: _ApiRequest) -> Iterator[None]:
         """Raise the failures of aiohttp as those of ``gputile.kube.errors``."""
         by = f" (by {self._access.proxy.named_by})" if self._access.proxy else ""
         try:

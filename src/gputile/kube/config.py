@@ -40,7 +40,7 @@ _PATHS = {
 _HEADER_NAME: Final = "!#$&'*+^`|"  # what stands in a header's name beside what never needs a code, "%" aside
 
 
-class _Cluster(msgspec.Struct, rename="kebab", kw_only=True):
+class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
     """Where an API server is, and whom to trust there (as ``client-go``'s clientcmd/api/v1). Data is PEM in base64."""
 
     server: str
@@ -52,7 +52,7 @@ class _Cluster(msgspec.Struct, rename="kebab", kw_only=True):
     extensions: list[dict[str, Any]] | None = None
 
 
-class _User(msgspec.Struct, rename="kebab", kw_only=True):
+class _KubeconfigUser(msgspec.Struct, rename="kebab", kw_only=True):
     """How to get in. Data is PEM in base64; the fields that begin with ``as`` say as whom to act."""
 
     client_certificate: str | None = None
@@ -71,7 +71,7 @@ class _User(msgspec.Struct, rename="kebab", kw_only=True):
     auth_provider: dict[str, Any] | None = None
 
 
-class _Context(msgspec.Struct, kw_only=True):
+class _KubeconfigContext(msgspec.Struct, kw_only=True):
     cluster: str
     user: str | None = None
     namespace: str | None = None
@@ -205,9 +205,9 @@ def _access(document: dict[str, Any], name: str | None, environ: Mapping[str, st
     chosen = name or document["current-context"]
     if not chosen:
         raise ValueError("it has no current context, and none is named")
-    context = _entry(document, "contexts", chosen, _Context)
-    cluster = _entry(document, "clusters", context.cluster, _Cluster)
-    user = _entry(document, "users", context.user, _User) if context.user else _User()
+    context = _entry(document, "contexts", chosen, _KubeconfigContext)
+    cluster = _entry(document, "clusters", context.cluster, _KubeconfigCluster)
+    user = _entry(document, "users", context.user, _KubeconfigUser) if context.user else _KubeconfigUser()
     if context.namespace and (why := broken_label_name(context.namespace)):
         raise ValueError(f"namespace of context {chosen!r}: {why}")
     server = cluster.server.rstrip("/")
@@ -238,7 +238,7 @@ def _converted(written: Any, kind: type[T], what: str) -> T:
         raise ValueError(f"{what}: {error}") from error
 
 
-def _proxy(cluster: _Cluster, name: str, environ: Mapping[str, str]) -> Proxy | None:
+def _proxy(cluster: _KubeconfigCluster, name: str, environ: Mapping[str, str]) -> Proxy | None:
     proxy, named = environment_proxy(cluster.server, environ), ""
     if cluster.proxy_url:
         proxy = Proxy(cluster.proxy_url, f"proxy-url of cluster {name!r}")
@@ -261,7 +261,7 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _impersonation(user: _User, name: str | None) -> Iterator[tuple[str, str]]:
+def _impersonation(user: _KubeconfigUser, name: str | None) -> Iterator[tuple[str, str]]:
     """Yield the headers that ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` of a user mean, as client-go's.
 
     Raises:
@@ -289,7 +289,7 @@ def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
     return Access(server, TokenFileCredentials(service_account / "token", tls), namespace)
 
 
-def _credentials(cluster: _Cluster, user: _User, plugin_s: float) -> Credentials:
+def _credentials(cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: float) -> Credentials:
     authority, authority_data = cluster.certificate_authority, cluster.certificate_authority_data
     tls = ClusterTls(cluster.server, authority, authority_data, insecure=cluster.insecure_skip_tls_verify)
     if user.exec:
@@ -312,7 +312,7 @@ def _credentials(cluster: _Cluster, user: _User, plugin_s: float) -> Credentials
     return FixedCredentials(None, context)
 
 
-def _cluster_info(cluster: _Cluster, tls: ClusterTls) -> dict[str, Any]:
+def _cluster_info(cluster: _KubeconfigCluster, tls: ClusterTls) -> dict[str, Any]:
     """Return the ``spec.cluster`` of an ExecCredential (client.authentication.k8s.io/v1)."""
     info: dict[str, Any] = {
         "server": cluster.server,

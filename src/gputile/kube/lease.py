@@ -1,4 +1,8 @@
-"""Decides who holds a lease, without a clock that machines would have to agree on.
+"""Keeps one replica active, by a Lease, without a clock that machines would have to agree on.
+
+The lease follows the traffic: nothing here renews by itself. A replica that is asked to schedule calls
+``LeaseHolder.acquire`` and then ``LeaseHolder.renew`` as long as it is asked; a standby calls ``LeaseHolder.observe``
+now and then, so that it knows at once whether the holder is alive when it is needed.
 
 A replica never compares a time written by another machine with its own clock. It measures on its own monotonic clock
 for how long a record has not changed, and takes the lease over once that is longer than the record's duration and its
@@ -26,6 +30,7 @@ from gputile.kube.client import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
 from gputile.kube.timing import SYSTEM_CLOCK, Clock
 
+_LEASE = msgspec.json.Decoder(Lease)
 NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
 """The holder of a lease that was just created; no process has a name like this."""
@@ -154,9 +159,6 @@ class LeaseState:
         """Stop believing in the claim, for good, as one does before releasing the lease."""
         self.given_up = True
         self.valid_until = NEVER
-
-
-_LEASE = msgspec.json.Decoder(Lease)
 
 
 class LeaseHolder:

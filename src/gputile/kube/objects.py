@@ -15,10 +15,14 @@ from gputile.api.core import ListMeta, ObjectMeta, Status
 from gputile.api.wording import shown
 from gputile.kube.errors import BadAnswer, Gone, status_error
 
+PAGE_SIZE = 500
+# Kubernetes supports 150,000 pods in a cluster, and 5,000 nodes. An API server fills its pages: so many objects are 600
+# pages of 500, and a page that is not full is not followed by another one.
+MOST_OBJECTS = 300_000
+_MOST_SHORT_PAGES = 100
 # Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _STATUS: Final = msgspec.json.Decoder(Status)
-
 
 Query = Mapping[str, str]
 NO_QUERY: Query = {}
@@ -86,26 +90,22 @@ class Page(NamedTuple, Generic[T]):
     kind: str = ""
 
 
-class _ListOf(msgspec.Struct, Generic[T]):
+Item = TypeVar("Item")
+
+
+class _ListOf(msgspec.Struct, Generic[Item]):
     metadata: ListMeta
-    items: list[T] | None = None
+    items: list[Item] | None = None
     kind: str = ""
 
 
-class _RawList(msgspec.Struct):
-    metadata: ListMeta
-    items: list[msgspec.Raw] | None = None
-    kind: str = ""
-
-
-class _WatchEventHead(msgspec.Struct, Generic[T], gc=False):
+class _EventOf(msgspec.Struct, Generic[Item], gc=False):
     type: str
-    object: T
+    object: Item
 
 
-class _RawEvent(msgspec.Struct, gc=False):
-    type: str
-    object: msgspec.Raw
+_RAW_LIST: Final = msgspec.json.Decoder(_ListOf[msgspec.Raw])
+_RAW_EVENT: Final = msgspec.json.Decoder(_EventOf[msgspec.Raw])
 
 
 class ObjectDecoder(Generic[T]):
@@ -115,9 +115,7 @@ class ObjectDecoder(Generic[T]):
         self._kind = kind
         self._object = msgspec.json.Decoder(kind)
         self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(_ListOf[kind])  # type: ignore[valid-type]
-        self._event: msgspec.json.Decoder[_WatchEventHead[T]] = msgspec.json.Decoder(_WatchEventHead[kind])  # type: ignore[valid-type]
-        self._raw_list = msgspec.json.Decoder(_RawList)
-        self._raw_event = msgspec.json.Decoder(_RawEvent)
+        self._event: msgspec.json.Decoder[_EventOf[T]] = msgspec.json.Decoder(_EventOf[kind])  # type: ignore[valid-type]
 
     def page(self, body: bytes) -> Page[T]:
         """Decode one page of a list.
@@ -133,7 +131,7 @@ class ObjectDecoder(Generic[T]):
 
     def _page_by_item(self, body: bytes) -> Page[T]:
         try:
-            raw = decode(body, self._raw_list)
+            raw = decode(body, _RAW_LIST)
         except ConversionError as error:
             begins = f"; it begins {body[:60].decode(errors='replace')!r}" if body.strip() else ""
             raise BadAnswer(f"the answer is no list of an API server ({error}{begins}): is the server one?") from error
@@ -166,7 +164,7 @@ class ObjectDecoder(Generic[T]):
 
     def _line_by_parts(self, line: bytes, request: str) -> WatchLine[T]:
         try:
-            event = decode(line, self._raw_event)
+            event = decode(line, _RAW_EVENT)
             if event.type == "ERROR":
                 said = decode(event.object, _STATUS)
                 if said.code == 410:
@@ -208,13 +206,6 @@ def _text(value: object) -> str:
 
 def _unreadable(identity: ObjectMeta, error: Exception) -> UnreadableObject:
     return UnreadableObject(identity.namespace, identity.name, identity.uid, str(error))
-
-
-PAGE_SIZE = 500
-# Kubernetes supports 150,000 pods in a cluster, and 5,000 nodes. An API server fills its pages: so many objects are 600
-# pages of 500, and a page that is not full is not followed by another one.
-MOST_OBJECTS = 300_000
-_MOST_SHORT_PAGES = 100
 
 
 class Reading(Protocol):

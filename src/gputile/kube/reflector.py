@@ -17,6 +17,7 @@ from gputile.api.core import is_older
 from gputile.kube.client import Connection
 from gputile.kube.errors import (
     AnswerLost,
+    BadAnswer,
     ConnectionFailed,
     Forbidden,
     Gone,
@@ -39,38 +40,10 @@ from gputile.kube.objects import (
 from gputile.kube.timing import Backoff
 from gputile.support.metrics import MetricsRegistry, Values
 
-
-class LineSplitter:
-    """Collects chunks and hands out complete lines. A line in many chunks is joined once, when its end has come."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that ``chunk`` completes, without their newlines and without empty ones."""
-        lines = chunk.split(b"\n")
-        rest = lines.pop()
-        if lines and self._pieces:
-            self._pieces.append(lines[0])
-            lines[0] = b"".join(self._pieces)
-            self._pieces.clear()
-        if rest:
-            self._pieces.append(rest)
-        return [line for line in lines if line]
-
-
 log = logging.getLogger(__name__)
 
 _MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once; anybody may create more
 _RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
-
-
-class OutOfOrder(KubeError):
-    """A watch delivered an older version after a newer one: what else it left out cannot be known."""
-
-
-class WatchEnded(KubeError):
-    """A watch ended without having delivered anything, not even a bookmark."""
 
 
 @dataclass(slots=True)
@@ -230,24 +203,23 @@ class Reflector(Generic[T]):
                     self._handle(self._decoder.line(line, self._path))
                     self._progressed = True
         if not self._progressed:
-            raise WatchEnded(f"the watch of {self._path} ended before it said anything")
+            raise BadAnswer(f"the watch of {self._path} ended before it said anything")
 
     def _handle(self, line: WatchLine[T]) -> None:
-        order = _compare(line.version, self._version)
-        event = line.event
-        if event is None:
-            if order > 0:
-                self._version = line.version
+        version, event = line.version, line.event
+        if version == self._version:
             return
-        if order < 0:
-            raise OutOfOrder(f"the watch of {self._path} went back from version {self._version} to {line.version}")
-        if order == 0:
+        if is_older(version, self._version):
+            if event is None:
+                return
+            raise BadAnswer(f"the watch of {self._path} went back from version {self._version} to {version}")
+        self._version = version
+        if event is None:
             return
         if isinstance(event, UnreadableObject):
             self.counts.unreadable += 1
             self._log(event)
         self._on_event(event)
-        self._version = line.version
 
     def _log(self, unreadable: UnreadableObject) -> None:
         if unreadable not in self._logged:
@@ -270,16 +242,28 @@ class Reflector(Generic[T]):
             self._scope = None
 
 
+class LineSplitter:
+    """Collects chunks and hands out complete lines. A line in many chunks is joined once, when its end has come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that ``chunk`` completes, without their newlines and without empty ones."""
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        if lines and self._pieces:
+            self._pieces.append(lines[0])
+            lines[0] = b"".join(self._pieces)
+            self._pieces.clear()
+        if rest:
+            self._pieces.append(rest)
+        return [line for line in lines if line]
+
+
 def _resumable(error: KubeError) -> bool:
     """Return whether a watch may go on from where it was. A 504 also says that the version is from the future."""
     return isinstance(error, _RESUMABLE) and not (isinstance(error, ServerError) and error.status == 504)
-
-
-def _compare(version: str, reached: str) -> int:
-    """Return -1, 0 or 1 for a version older, equal or newer; what is no number counts as newer unless it is equal."""
-    if version == reached:
-        return 0
-    return -1 if is_older(version, reached) else 1
 
 
 def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]) -> None:

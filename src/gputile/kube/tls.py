@@ -33,13 +33,9 @@ class ClusterTls:
 
     def with_files(self, certificate: str, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key from files; both may be in one."""
-        context = self.without_certificate()
-        if context is not None:
-            with _named("client-certificate, client-key", certificate, key or ""):
-                for file in filter(None, (certificate, key)):
-                    read_whole(Path(file), _MOST_BYTES)  # OpenSSL would read a device for ever
-                context.load_cert_chain(certificate, key, _no_pass_phrase)
-        return context
+        with _named("client-certificate, client-key", certificate, key or ""):
+            pem = _read_pem(certificate)
+            return self.with_pem(pem, _read_pem(key) if key else pem)
 
     def with_data(self, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
         """Return the settings with a client certificate and its key, which are in base64."""
@@ -77,6 +73,11 @@ class ClusterTls:
         return context
 
 
+def _read_pem(file: str) -> str:
+    # a device in its place would have no end
+    return _ascii(read_whole(Path(file), _MOST_BYTES))
+
+
 class _EncryptedKey(ValueError):
     """A private key that needs a pass phrase."""
 
@@ -102,10 +103,12 @@ def _named(fields: str, *files: str) -> Iterator[None]:
 
 
 def _decoded(data: str | None, field: str) -> str:
-    # ssl takes ASCII; what is not is a comment beside the certificates, or no certificate
-    unwrapped = "".join((data or "").split())
     try:
-        text = base64.b64decode(unwrapped, validate=True).decode("ascii", errors="replace")
+        return _ascii(base64.b64decode("".join((data or "").split()), validate=True))
     except ValueError as error:
         raise ValueError(f"{field}: must be base64") from error
-    return text.replace("\ufffd", "?")
+
+
+def _ascii(pem: bytes) -> str:
+    # ssl takes ASCII; what is not is a comment beside the certificates, or no certificate
+    return pem.decode("ascii", errors="replace").replace("\ufffd", "?")

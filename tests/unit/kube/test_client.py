@@ -149,14 +149,6 @@ async def test_a_missing_permission_is_named() -> None:
 
 
 @pytest.mark.anyio
-async def test_objects_are_patched() -> None:
-    async with served() as (server, connection):
-        await connection.patch(f"{PODS}/p", b'{"metadata": {"labels": {"a": "b"}}}')
-        assert server.store[PODS]["p"]["metadata"]["labels"] == {"a": "b"}
-        assert server.requests[-1].headers["content-type"] == "application/merge-patch+json"
-
-
-@pytest.mark.anyio
 async def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
@@ -195,13 +187,6 @@ async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> No
         async with Connection(strangers, attempts=Attempts(1)) as connection:
             with pytest.raises(errors.ConnectionFailed, match="certificate"):
                 await connection.get(PODS)
-
-
-@pytest.mark.anyio
-async def test_a_connection_is_for_its_context_only() -> None:
-    connection = Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None)))
-    with pytest.raises(RuntimeError, match="async with"):
-        await connection.get(PODS)
 
 
 @pytest.mark.anyio

@@ -7,22 +7,16 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from gputile.api.core import Node, ObjectMeta, Pod
+from gputile.api.core import Pod
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.errors import BadAnswer, Conflict
 from gputile.kube.writes import (
-    annotate_node,
     annotate_pod,
     annotate_pod_status,
-    create_job,
-    delete_job,
     evict_pod,
     mark_preempted,
     mark_unschedulable,
-    patch_node,
-    patch_node_status,
     read_pod,
-    reference_to,
     remove_scheduling_gate,
     write_reservation,
 )
@@ -112,20 +106,6 @@ async def test_a_place_is_kept_for_the_version_that_was_decided_about() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_job_is_created_and_deleted_with_its_pods() -> None:
-    async with stored_objects() as (server, connection):
-        jobs = "/apis/batch/v1/namespaces/ns/jobs"
-        server.fault("post", "answer", status=201, body=b"{}")
-        await create_job(connection, "ns", {"metadata": {"name": "j"}})
-        assert (server.requests[-1].path, server.requests[-1].json()) == (jobs, {"metadata": {"name": "j"}})
-        server.fault("delete", "answer", status=200, body=b"{}")
-        await delete_job(connection, "ns", "j")
-        request = server.requests[-1]
-        assert (request.method, request.path) == ("DELETE", f"{jobs}/j")
-        assert request.json()["propagationPolicy"] == "Background"
-
-
-@pytest.mark.anyio
 async def test_a_pod_is_marked_unschedulable_by_its_uid() -> None:
     async with stored_objects() as (server, connection):
         server.fault("patch", "answer", status=200, body=b"{}")
@@ -160,24 +140,3 @@ async def test_an_eviction_is_of_one_pod_by_its_uid_and_says_whose_it_is() -> No
         (condition,) = request.json()["status"]["conditions"]
         assert request.json()["metadata"] == {"uid": "uid-p"}
         assert (condition["type"], condition["reason"]) == ("DisruptionTarget", "PreemptionByScheduler")
-
-
-@pytest.mark.anyio
-async def test_nodes_are_patched_as_each_kind_of_patch_wants_it() -> None:
-    async with stored_objects() as (server, connection):
-        await annotate_node(connection, "n", {"a": "1"})
-        assert server.store[NODES]["n"]["metadata"]["annotations"] == {"a": "1"}
-        for kind, write, path in (
-            ("json-patch", patch_node(connection, "n", [{"op": "remove", "path": "/a"}]), "/n"),
-            ("strategic-merge-patch", patch_node_status(connection, "n", {"status": {}}), "/n/status"),
-        ):
-            server.fault("patch", "answer", status=200, body=b"{}")
-            await write
-            assert server.requests[-1].path == f"{NODES}{path}"
-            assert server.requests[-1].headers["content-type"] == f"application/{kind}+json"
-
-
-def test_events_name_what_they_are_about() -> None:
-    about = reference_to(Node(metadata=ObjectMeta(name="n", uid="u")))
-    assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == ("v1", "Node", "", "n", "u")
-    assert reference_to(Pod(metadata=ObjectMeta(name="p", namespace="ns"))).namespace == "ns"

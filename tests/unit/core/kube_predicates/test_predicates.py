@@ -227,21 +227,6 @@ def test_init_containers_and_sidecars(containers: list[int], init: list[tuple[st
     assert reason(pod(spec), node(cpu=cpu - 1)) == "Insufficient cpu"
 
 
-def test_pods_that_are_placed_take_their_part_until_removed() -> None:
-    predicates = Predicates([node(cpu=3, pods=2)])
-    two = "containers: [{name: c, resources: {requests: {cpu: 2}}}]"
-    first, second = pod(two, "first"), pod(two, "second")
-    predicates.place(first, "n")
-    predicates.place(first, "n")
-    predicates.place(first, "gone")
-    assert all_said(predicates.reasons(second)) == {"n": "Insufficient cpu"}
-    predicates.place(pod(name="third"), "n")
-    assert all_said(predicates.reasons(second)) == {"n": "Too many pods"}
-    predicates.remove(first.metadata.uid)
-    predicates.remove(first.metadata.uid)
-    assert all_said(predicates.reasons(second)) == {"n": None}
-
-
 def test_what_a_pod_prefers() -> None:
     spec = (
         "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: ["

@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
 from gputile.core.placement.steps import at_once
-from tests.corebuilders import book, gpu_node, ledger_of, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
 
 pytestmark = pytest.mark.requirement("B7")
 GIB = MIB_OF_GIB

@@ -14,6 +14,22 @@ def percent(part: int) -> Share:
     return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
+def of_two() -> TimeSliceScheduler:
+    """Return the turns of a GPU that has the containers a and b."""
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    return turns
+
+
+def contended() -> TimeSliceScheduler:
+    """Return such turns of which process 1, of a, has one, while process 2, of b, waits."""
+    turns = of_two()
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    return turns
+
+
 def run(*clients: Client, seconds: float = 20.0) -> list[float]:
     machine = Machine(list(clients))
     machine.run(int(seconds * 1e9))
@@ -45,31 +61,21 @@ def test_a_guarantee_goes_before_priority() -> None:
 
 
 def test_a_turn_without_end_is_limited_when_another_waits() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
+    turns = of_two()
     assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
     assert turns.want("b", 2, 10 * MS) == [Limit(1, 1, 20 * MS)]
     assert turns.done(1, 1, 31 * MS, True, 31 * MS) == [Grant(2, 2, Q)]
 
 
 def test_a_silent_holder_loses_its_turn_within_a_quantum() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.wake_at(Q) == 2 * Q
     assert turns.tick(2 * Q) == [Grant(2, 2, Q)]
     assert turns.want("a", 1, 2 * Q) == [], "it has not given the turn back yet"
 
 
 def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     turns.tick(2 * Q)
     turns.done(2, 2, 0, True, 3 * Q)
     turns.done(1, 1, 0, True, 5 * Q)
@@ -77,29 +83,19 @@ def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
 
 
 def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     for at in range(Q, Q + MOST_OVERRUN, Q // 2):
         assert turns.busy(1, 1, at) == []
     assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
 
 
 def test_a_killed_holder_loses_its_turn_at_once() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.leave(1, 5 * MS) == [Grant(2, 2, Q)]
 
 
 def test_the_processes_of_a_container_hold_its_turn_together() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
+    turns = of_two()
     turns.want("a", 1, 0)
     turns.want("b", 3, 0)
     assert turns.want("a", 2, 10 * MS) == [Grant(2, 1, 20 * MS)]
@@ -128,11 +124,7 @@ def test_a_container_that_was_away_gets_no_credit() -> None:
 
 
 def test_removed_with_its_turn() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.remove("a", 5 * MS) == [Grant(2, 2, 0)]
     assert turns.want("a", 1, 6 * MS) == []
 

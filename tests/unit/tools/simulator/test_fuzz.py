@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from tests.examples import examples
+from tests.conftest import examples
 from tests.unit.tools.simulator.builders import write
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"

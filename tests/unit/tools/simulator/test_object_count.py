@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputile.tools.simulator import manifests
 from gputile.tools.simulator.manifests import ManifestError, _excess, load_manifests
-from tests.examples import examples
+from tests.conftest import examples
 
 MOST = 3
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}

@@ -15,8 +15,8 @@ from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.names import make_uid
 from gputile.tools.simulator.simulation import Simulation
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
-from tests.documents import document_yaml
 from tests.unit.tools.simulator.builders import expand_text, load_text, node, scenario
+from tests.walk.documents import document_yaml
 
 CONTAINER = "{name: c, image: i}"
 TEMPLATE = (

@@ -10,7 +10,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
