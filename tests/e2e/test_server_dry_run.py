@@ -111,12 +111,14 @@ def trainings(control_plane: ControlPlane) -> Iterator[None]:
     control_plane.api.post(place, DEFINITION)
 
     def is_served() -> bool:
-        found = control_plane.api.get(f"{place}/trainings.example.com").get("status", {}).get("conditions", ())
+        found = control_plane.api.get(f"{place}/trainings.example.com")["status"]["conditions"] or ()
         return any((each["type"], each["status"]) == ("Established", "True") for each in found)
 
-    control_plane.wait(is_served, "the kind Training to be served")
-    yield
-    control_plane.api.delete(f"{place}/trainings.example.com")
+    try:
+        control_plane.wait(is_served, "the kind Training to be served")
+        yield
+    finally:
+        control_plane.api.delete(f"{place}/trainings.example.com")
 
 
 def test_what_an_api_server_takes_is_placed(asked: Asked) -> None:

@@ -152,8 +152,9 @@ async def _ask(
 
             answers = await asyncio.gather(*map(one, asked))
     refused = [line for lines in answers for line in lines]
-    accepted = frozenset(question.manifest.origin for question in asked) - inquiry.unjudged.keys()
-    return ServerVerdict(refused, accepted, _notes(inquiry.unjudged))
+    origins = dict.fromkeys(question.manifest.origin for question in asked)
+    unjudged = {origin: inquiry.unjudged[origin] for origin in origins if origin in inquiry.unjudged}
+    return ServerVerdict(refused, frozenset(origins.keys() - unjudged.keys()), _notes(unjudged))
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
