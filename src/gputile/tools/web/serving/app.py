@@ -19,7 +19,7 @@ from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
 from gputile.kube.objects import list_all
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
-from gputile.tools.simulator.explanation.answer import ExplainAnswer, whereabouts
+from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.access.login import RIGHTS, SECRET
 from gputile.tools.web.access.viewers import ALL_RIGHTS, Rights, Viewers
 from gputile.tools.web.access.visible import (

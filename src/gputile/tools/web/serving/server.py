@@ -16,7 +16,7 @@ from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.metrics import MetricsRegistry
-from gputile.tools.simulator.cluster.gangs import PodGroups
+from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.access.guard import Guard
 from gputile.tools.web.access.login import LoginGuard
 from gputile.tools.web.access.viewers import Viewers
