@@ -14,8 +14,8 @@ from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.calls import calls
-from tests.corebuilders import gpu_node, pod
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")

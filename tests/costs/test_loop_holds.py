@@ -18,9 +18,9 @@ from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import reserved_place
 from gputile.kube.objects import Applied, Replaced
-from tests.calls import calls
-from tests.corebuilders import allocation_text, book, gpu_node, ledger_of, share
-from tests.corebuilders import pod as low_pod
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import allocation_text, book, gpu_node, ledger_of, share
+from tests.fakes.corebuilders import pod as low_pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member
 from tests.unit.controlplane.test_evictable_pods import budget
 from tests.unit.tools.simulator.builders import node, pod

@@ -20,8 +20,8 @@ from gputile.core.devices.allocation import Allocation, decode_allocation
 from gputile.node.agent.decisions.advertising.mode_and_unit import MODE_PENDING
 from gputile.node.agent.decisions.advertising.node_resources import MIG_PROBLEM
 from gputile.node.agent.decisions.advertising.other_plugin import OTHER_PLUGIN
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene
 
 RESOURCES = {"default": (WHOLE_GPU, 4), "topology": (TOPOLOGY_GPU, 4), "share": (GPU_MEMORY, 60)}

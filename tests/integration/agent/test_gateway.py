@@ -13,8 +13,8 @@ from gputile.node.gateway import gateway, registration, relay
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.plugin import Plugin
 from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.kubelet import Kubelet
 from tests.integration.agent.scene import cancelled, scene
 from tests.localcluster.processtree import children

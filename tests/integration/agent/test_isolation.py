@@ -11,8 +11,8 @@ from gputile.node.agent.files import isolation_mounts
 from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import USAGE, LibraryMissing
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.cuda import FakeGpus
 from tests.integration.agent.scene import scene
 from tests.native.container import Container

@@ -13,8 +13,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, shared
 from tests.localcluster.processtree import children, command, cpu_seconds, resident_mib

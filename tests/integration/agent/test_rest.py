@@ -10,8 +10,8 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY
 from gputile.node.agent.decisions.reconciliation import rounds as comparing
 from gputile.node.agent.decisions.reconciliation.differences import Correction, differences
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene
 
 

@@ -15,8 +15,8 @@ from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.nvml.gpu_monitor import Observation
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import scene
 
 ALLOCATION = "gputile.io/allocation"

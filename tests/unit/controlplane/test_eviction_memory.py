@@ -230,3 +230,50 @@ def test_it_ends() -> None:
     assert clock.due(after=LASTS_S) == ["b"]
     assert clock.due(after=1) == []
     assert len(clock.half_left) == 0
+
+
+def test_the_size_stands_when_the_rest_is_chosen_anew() -> None:
+    clock = Clock("a", "b", "c", size=3)
+    clock.begin("a", "b", "c")
+    clock.half_left.was_evicted("a")
+    clock.goes("a")
+    clock.begin("b", "c")
+    assert sorted(clock.due()) == ["b", "c"]
+
+
+def test_a_pod_that_was_told_to_leave_before_is_not_missed() -> None:
+    clock = Clock("a", "b", "c", size=3)
+    clock.facts["c"] = EvictionFacts("default", "c", gang=GANG, gang_size=3, leaves_at=1.0)
+    clock.begin("a", "b")
+    clock.half_left.was_evicted("a")
+    assert clock.due() == ["b"]
+
+
+def test_a_pod_that_was_told_to_leave_and_does_not_leaves_with_the_others() -> None:
+    """It was let go alone before, and the answer about it was lost, say."""
+    clock = Clock("a", "b", "c", size=2)
+    clock.begin("b", "c", told=("a",))
+    for uid in ("b", "c"):
+        clock.half_left.was_evicted(uid)
+        clock.goes(uid)
+    assert clock.due() == []
+    assert clock.due(after=61) == ["a"]
+
+
+def test_a_pod_that_another_preemptor_has_leave_does_not_make_the_gang_whole() -> None:
+    clock = Clock("a", "b", "c", size=2)
+    clock.begin("b", "c", told=("a",))
+    clock.half_left.was_evicted("c")
+    clock.goes("c")
+    clock.now += 61
+    found = at_once(clock.half_left.due((), {"a"}))
+    assert [pod.uid for pod in found[0]] == ["b", "a"]
+
+
+def test_nothing_is_forgotten_while_one_of_two_preemptors_has_them_evicted() -> None:
+    clock = Clock("a", "b", size=2)
+    clock.begin("a", "b", preemptor="p")
+    clock.begin("a", "b", preemptor="q")
+    assert clock.due("p") == []
+    clock.half_left.was_evicted("a")
+    assert clock.due() == ["b"]

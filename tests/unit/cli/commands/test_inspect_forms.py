@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from gputile.api.core import Node, OwnerReference, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.unit.cli.programs import arguments
 
 pytestmark = pytest.mark.requirement("V2", "V3")

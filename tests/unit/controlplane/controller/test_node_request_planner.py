@@ -28,7 +28,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant

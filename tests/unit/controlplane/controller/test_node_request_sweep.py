@@ -12,7 +12,7 @@ from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.node_type import NodeType, node_types_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.test_node_request_planner import Bench, said, waits
 from tests.unit.core.devices.test_node_type import configured, described
 

@@ -20,8 +20,8 @@ from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unauthorized
-from tests.corebuilders import request_of
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import request_of
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 

@@ -492,3 +492,31 @@ async def test_a_pod_that_tolerates_nothing_does_not_keep_another_one_from_its_s
     close(world, "a", "in maintenance")
     await world.round()
     assert world.has_reservation("tolerating")
+
+
+async def test_another_extender_goes_on() -> None:
+    """The one before wrote the reservation, and died before it evicted anybody."""
+    world = await two_full_gpus()
+    world.cluster.refused_evictions = {"low0", "low1"}
+    real = world.cluster.reserve
+
+    async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
+        if text is None:
+            raise AssertionError("it dies before it gives the place up")
+        return await real(pod, text, node)
+
+    world.cluster.reserve = keep_only  # type: ignore[method-assign]
+    world.add("high", 12, 10)
+    await world.schedule("high")
+    with pytest.raises(AssertionError):
+        await world.round()
+    del world.cluster.reserve
+    world.cluster.refused_evictions = set()
+    world.replace_extender()
+    assert world.has_reservation("high")
+    assert not world.leaving()
+    await world.round()
+    (victim,) = world.leaving()
+    world.end(victim)
+    assert await world.schedule("high")
+    world.check()

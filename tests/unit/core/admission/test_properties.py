@@ -15,7 +15,7 @@ from gputile.api.well_known import GPU_RESOURCES
 from gputile.core.admission.review import mutate, validate
 from gputile.core.admission.verdict import apply_patch, encode_patch, message
 from gputile.core.devices.request import parse_request
-from tests.examples import examples
+from tests.conftest import examples
 
 from .builders import POLICY, Json, request
 

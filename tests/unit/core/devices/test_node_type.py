@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule, is_placeholder, node_types_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import ledger_of, pod, request_of
+from tests.fakes.corebuilders import ledger_of, pod, request_of
 
 pytestmark = pytest.mark.requirement("U8")
 

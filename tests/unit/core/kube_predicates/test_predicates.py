@@ -170,6 +170,16 @@ OPERATORS = "is not one of In, NotIn, Exists, DoesNotExist"
         ("topologySpreadConstraints: [{topologyKey: ''}]", f"{SPREAD}.topologyKey", "must be there"),
         ("topologySpreadConstraints: [{topologyKey: z, minDomains: 0}]", f"{SPREAD}.minDomains", "0 is not 1 or more"),
         (
+            "topologySpreadConstraints: [{topologyKey: z, whenUnsatisfiable: x}]",
+            f"{SPREAD}.whenUnsatisfiable",
+            "'x' is not one of DoNotSchedule, ScheduleAnyway",
+        ),
+        (
+            expression("metadata.name", "In", "a", "b").replace("Expressions", "Fields"),
+            f"{TERMS}[0].matchFields[0].values",
+            "must be one value",
+        ),
+        (
             f"affinity: {{podAffinity: {{{REQUIRED}: [{{labelSelector: {{}}}}]}}}}",
             f"affinity.podAffinity.{REQUIRED}[0].topologyKey",
             "must be there",

@@ -11,7 +11,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule, grouped
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
 Held = tuple[int, int, int, str]  # GPU, MiB, percent, namespace
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.topology import Matrix, best_set
-from tests.examples import examples
+from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("T2")
 

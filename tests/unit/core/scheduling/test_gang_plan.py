@@ -26,8 +26,8 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.core.scheduling.gang_rules import started
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import allocation_text, book, gpu_node, ledger_of, pod, request_of, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, book, gpu_node, ledger_of, pod, request_of, share
 from tests.stateful.ledgercheck import image
 
 GIB = 1024

@@ -22,7 +22,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 

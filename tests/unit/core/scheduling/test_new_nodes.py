@@ -19,7 +19,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
 from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described
-from tests.corebuilders import gpu_node, pod, request_of
+from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
 pytestmark = pytest.mark.requirement("U8", "B5")

@@ -21,7 +21,7 @@ from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, KeptFullness, PlacementEngine
-from tests.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 NAMES = ["n0", "gone", "n1", "n2"]

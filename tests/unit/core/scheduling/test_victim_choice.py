@@ -37,8 +37,8 @@ from gputile.core.scheduling.victim_groups import (
     MissingAmounts,
     VictimGroup,
 )
-from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5")
 

@@ -51,6 +51,17 @@ def test_percentages_hold_over_several_gpus(processes: bool) -> None:
     assert y / 200 == pytest.approx(0.60, rel=0.02)
 
 
+@pytest.mark.requirement("G4")
+def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
+    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
+    a, b, c = rates(low, high, single, seconds=20)
+    assert b > 160
+    assert min(a, c) > 3
+    for job in (low, single):
+        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
+        assert max(gaps) < 1500 * MS
+
+
 @pytest.mark.requirement("M5", "G4")
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("kernel", [20 * MS, 29 * MS, 45 * MS, 200 * MS])

@@ -53,6 +53,28 @@ def test_alone_without_a_cap_nothing_is_measured() -> None:
     assert machine.turns.wake_at(machine.now) is None
 
 
+@pytest.mark.requirement("G4")
+def test_a_low_priority_does_not_starve() -> None:
+    """It waits no longer than the bound and one turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share())
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert high.busy / machine.now > 0.93
+    assert low.busy / machine.now > 0.02
+    assert low.longest_wait <= 1000 * MS + 2 * Q
+
+
+@pytest.mark.requirement("G4")
+@pytest.mark.parametrize("part", [100, 30, 5])
+def test_a_low_priority_under_a_ceiling_does_not_starve(part: int) -> None:
+    """Its wait counts from when its ceiling lets it have a turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share(ceiling=WHOLE // 100 * part))
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert low.busy / machine.now > 0.01
+    assert low.longest_wait <= 1000 * MS + 2 * Q + Q * 100 // part
+
+
 def test_a_guarantee_goes_before_priority() -> None:
     """What is guaranteed is had even beside a pod of higher priority; the rest goes to that one."""
     a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))

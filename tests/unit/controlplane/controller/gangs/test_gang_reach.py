@@ -11,7 +11,7 @@ from gputile.api.well_known import NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Replaced
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, member, placed, said
 from tests.unit.controlplane.controller.test_node_request_planner import Bench as RequestBench
 from tests.unit.controlplane.controller.test_node_request_planner import node, runs

@@ -23,8 +23,8 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import let_start, release
 
 pytestmark = pytest.mark.requirement("B1", "M4")

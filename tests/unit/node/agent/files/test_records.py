@@ -27,7 +27,7 @@ from gputile.node.agent.state.pod_devices import DeviceOwner
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 
