@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Meta
+if TYPE_CHECKING:
+    from msgspec import Meta
 
 LONGEST: Final = 60
 """Characters of a name or value that are shown."""
@@ -99,13 +100,17 @@ def broken_label_name(name: str) -> str | None:
     return None
 
 
-def described(text: str, **rules: Any) -> Meta:
+def described(text: str, **rules: Any) -> "Meta":
     """Return what a field is, for the schema of its record, and by ``rules`` which values it takes."""
+    from msgspec import Meta
+
     return Meta(description=text, **rules)
 
 
-def matching(pattern: str, rule: str, description: str | None = None) -> Meta:
+def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
     """Return that a string is ``pattern`` from beginning to end, and ``rule``, what it demands in words."""
+    from msgspec import Meta
+
     # Not "$", as in JSON Schema: in Python it stands before a line's end, too.
     return Meta(pattern=rf"^{pattern}\Z", extra={RULE: rule}, description=description)
 

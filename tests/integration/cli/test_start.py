@@ -11,7 +11,7 @@ from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
-SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console"}
+SERVING = {"aiohttp.web", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console"}
 COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
 
 
@@ -55,8 +55,8 @@ def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) ->
 
 @pytest.mark.requirement("V2")
 @pytest.mark.parametrize("words", [["inspect"], ["status", "--installed-in", "gputile"], ["explain", "p"]])
-def test_a_look_at_a_live_cluster_loads_no_client_of_services(words: list[str], kubeconfig: str) -> None:
-    """It needs what decides, and requests to an API server; not what the services serve and watch with."""
+def test_a_look_at_a_live_cluster_loads_nothing_of_services(words: list[str], kubeconfig: str) -> None:
+    """It needs what decides, and requests to an API server; not what the services serve with."""
     found = imported("main", *words, "--kubeconfig", kubeconfig, fails=words[0] != "inspect")
     assert not SERVING & found
 
