@@ -1,4 +1,4 @@
-"""Runs what does not end by itself: services, views that are watched, and work that has to put things away."""
+"""Runs what does not end by itself: services, watched views, and work that has to clean up."""
 
 import signal
 import sys

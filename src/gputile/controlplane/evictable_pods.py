@@ -1,4 +1,4 @@
-"""Keeps what evictions depend on: the bound pods that hold GPUs, their gangs, and the budgets that guard them.
+"""Keeps what evictions depend on: bound pods with GPUs, their gangs, and the budgets that guard them.
 
 kube-scheduler prefers nodes with the fewest violations of PodDisruptionBudgets, and what ``preempt`` adds to its
 victims counts too. For gputile's own evictions a budget counts what the API server refuses.

@@ -54,7 +54,7 @@ class ServerLimits:
 STANDARD_LIMITS: Final = ServerLimits()
 
 
-class Connection(web.RequestHandler):
+class ServerConnection(web.RequestHandler):
     """An accepted connection, whose handshake may not have begun yet."""
 
     def __init__(self, server: "Server", requests: web.Server, accepted: socket.socket, host: str) -> None:
@@ -148,7 +148,7 @@ class Server:
         self._held: socket.socket  # while ``holding``
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
-        self.connections: set[Connection] = set()
+        self.connections: set[ServerConnection] = set()
 
     @property
     def port(self) -> int:
@@ -212,9 +212,9 @@ class Server:
                 log.warning("a connection was not accepted: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            self._admit(Connection(self, requests, accepted, address[0]))
+            self._admit(ServerConnection(self, requests, accepted, address[0]))
 
-    def _admit(self, new: Connection) -> None:
+    def _admit(self, new: ServerConnection) -> None:
         """Begin with a connection. If there are too many, close that of the busiest host that is missed least.
 
         So neither connections on which nothing is asked nor a client that asks on very many keep out others.
@@ -231,7 +231,7 @@ class Server:
             least.end()
         self.connections.add(new)
 
-    async def _open(self, connection: Connection) -> None:
+    async def _open(self, connection: ServerConnection) -> None:
         """Shake hands; from then on aiohttp reads requests."""
         loop, tls = asyncio.get_running_loop(), self._tls
         wait = self.limits.handshake_seconds if tls else None
@@ -242,14 +242,14 @@ class Server:
         except OSError as error:
             log.debug("a connection came to nothing: %s", error)
 
-    def _opened(self, connection: Connection, _: object) -> None:
+    def _opened(self, connection: ServerConnection, _: object) -> None:
         if connection.transport is None:
             connection.accepted.close()
             self.connections.discard(connection)
         connection.opening = None
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = cast(Connection, request.protocol)
+        connection = cast(ServerConnection, request.protocol)
         connection.request_begins(request)
         try:
             answer = await self._handler(request)

@@ -1,4 +1,4 @@
-"""What servers listen with: ports that are bound before anything else begins, and TLS files that others renew."""
+"""Binds ports before anything else begins, and reloads TLS files that others renew."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Makes registries of metrics in one way for every component, and measures the delay of its event loop."""
+"""Makes the metric registries of all components, and measures the delay of the event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Counts the nodes that were asked for each pod, and the failures of node types: pauses grow with both.
+"""Counts node requests per pod and failures per node type; back-offs grow with both.
 
 No I/O, no clock.
 """

@@ -1,4 +1,4 @@
-"""Keeps the pods that kube-scheduler found no node for, and the order in which nodes are asked for them."""
+"""Keeps pods that kube-scheduler found no node for, and the order in which they get node requests."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

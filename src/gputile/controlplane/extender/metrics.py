@@ -1,4 +1,4 @@
-"""Defines the extender's own metrics, and what they count: pending pods, and what is free in the cluster.
+"""Defines the extender's own metrics: pending pods, and what is free in the cluster.
 
 Their series are of a fixed number, whatever the size of the cluster.
 """

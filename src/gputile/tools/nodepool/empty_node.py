@@ -1,5 +1,4 @@
-"""Says what of a pod an empty node of a pool decides: the node that the pool would add, and the pod's rules that its
-description knows enough for (U8).
+"""Says what an empty node of a pool decides about a pod, by the rules that the pool describes (U8).
 
 A pod is never said to have no place for a label of which the description tells nothing, nor for a rule about other
 pods, since what else runs is not described.

@@ -1,4 +1,4 @@
-"""Does with a new pod what a cluster does before it stores it, as far as that decides which GPUs the pod gets.
+"""Admits a new pod as a cluster does, as far as that decides which GPUs the pod gets.
 
 That is the priority of its PriorityClass, the host ports of a pod in its node's network, and what gputile's webhook and
 policies complete and refuse, by the code that the webhook runs.

@@ -1,4 +1,4 @@
-"""Reads ``kind: Cluster``, by which people describe a cluster in a few lines, and makes the Node objects of it.
+"""Reads ``kind: Cluster``, a cluster described in a few lines, and makes its Node objects.
 
 Defaults are ample or usual: a node is an amd64 machine with Linux, with 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
 resource ephemeral-storage) and room for 110 pods, and one with GPUs has the taint ``nvidia.com/gpu:NoSchedule``

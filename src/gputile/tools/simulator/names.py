@@ -1,4 +1,4 @@
-"""Checks names and labels as the API server does, and derives those that a cluster would choose at random.
+"""Checks names and labels as the API server does, and derives those that a cluster generates.
 
 Derived names and UIDs are the same in every run.
 """

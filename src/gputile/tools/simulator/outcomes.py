@@ -1,4 +1,4 @@
-"""Sums up what a simulation found: by workload, by reason, and what would help pods that have no place."""
+"""Sums up a simulation: by workload, by reason, and what would help pods without a node."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Makes the pods of one workload out of its template: names, UIDs, owner, and the labels that its controller adds.
+"""Makes the pods of a workload from its template: names, UIDs, owner, and controller labels.
 
 Affinities and topology spread refer to these labels, so a rule on a Job's name or a set's index means the same here.
 Source: k8s.io/api (apps/v1, batch/v1, types.go) for the names; registry/batch/job/strategy.go, controller/job,

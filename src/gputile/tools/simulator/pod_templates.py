@@ -1,4 +1,4 @@
-"""Finds the templates of an object of a custom kind, and counts and names the pods that it makes of each."""
+"""Finds the pod templates of a custom object, and counts and names the pods of each."""
 
 import difflib
 import math

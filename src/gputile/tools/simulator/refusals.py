@@ -1,4 +1,4 @@
-"""Finds why requests do not fit nodes, again only for nodes that have changed since, and puts it into words."""
+"""Finds why requests do not fit nodes, again only for nodes that changed, and words the reasons."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Checks which resources containers ask for: how much of each, and whether a name is nearly that of another one."""
+"""Checks the resources that containers request: how much of each, and misspelt names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Finds the pods of manifests that already run in a cluster: applying a manifest again makes no second copy.
+"""Finds pods of manifests that already run in a cluster: a second apply makes no copy.
 
 A pod of the cluster is one of an object's if its controller is the object, or a ReplicaSet or Job that the object made,
 or if it carries the labels that identify such pods. It stays if it asks a node for what one of the pods in the files

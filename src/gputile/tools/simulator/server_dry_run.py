@@ -1,4 +1,4 @@
-"""Says what an API server is asked about manifests, and reads its answers. Who may reach a cluster sends it.
+"""Builds the dry-run requests for manifests, and reads the answers. The caller sends them.
 
 Each object is asked about as it stands, and each template of pods as a pod of its own, since an API server looks at a
 template's pods only when their controller makes them.

@@ -1,4 +1,4 @@
-"""Says what a round of planning gangs decided, and keeps what was told of each gang, so that it is told once."""
+"""Records what a round of planning gangs decided, and reports each change of a gang once."""
 
 from collections import Counter
 from collections.abc import Collection
