@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.corebuilders import container
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
 from tests.localcluster import binaries
 from tests.localcluster.controlplane import ControlPlane

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import Result
-from gputile.tools.replay.catalog import POLICIES, make_placer
 from gputile.tools.replay.engine import replay
-from gputile.tools.replay.results import POINTS, allocated
+from gputile.tools.replay.study import POINTS, POLICIES, allocated, make_placer
 from gputile.tools.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
 
 Float64 = npt.NDArray[np.float64]

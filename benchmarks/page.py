@@ -18,9 +18,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import yaml
-from tests.browser import browser
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.localcluster.browser import browser
 
 from benchmarks.report import Result
 from gputile.api.core import Node, Pod

@@ -20,6 +20,15 @@ SEED = "--hypothesis-seed"
 REQUIREMENT = "--requirement"
 
 
+def examples(count: int) -> int:
+    """Return how many examples a test of ``count`` tries: that many, or a fifth of them in `make quick`.
+
+    Tests that name no number go by the profile.
+    """
+    part = settings().max_examples / settings.get_profile("gputile").max_examples
+    return min(count, max(10, round(count * part)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose the tests of one requirement; docs/requirements.md lists the ids."""
     parser.addoption(REQUIREMENT, action="append", default=[], metavar="ID", help="only tests that show requirement ID")

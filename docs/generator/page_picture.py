@@ -12,7 +12,7 @@ from pathlib import Path
 
 from docs.generator.pages import DOCS
 from docs.generator.screenshot import demo_words
-from tests.browser import browser
+from tests.localcluster.browser import browser
 
 WIDTH, HEIGHT = 1360, 900
 COLOUR_BY_WORKLOAD = (

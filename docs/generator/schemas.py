@@ -20,7 +20,7 @@ _RECORDS: Final = {
     "podkinds": "gputile.tools.simulator.rules.workloads.pod_kinds.KindsTable",
     "explain": "gputile.tools.simulator.explanation.answer.ExplainAnswer",
     "inspect": "gputile.cli.output.answers.InspectAnswer",
-    "replay": "gputile.tools.replay.results.ReplayResult",
+    "replay": "gputile.tools.replay.study.ReplayResult",
     "replay-departures": "gputile.tools.replay.departures.Stay",
     "selftest-isolation": "gputile.cli.output.selftest_answers.IsolationAnswer",
     "selftest-symbols": "gputile.cli.output.selftest_answers.SymbolsAnswer",

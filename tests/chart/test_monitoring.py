@@ -103,11 +103,6 @@ def test_queries_name_metrics_and_labels_that_there_are() -> None:
         assert named, query
 
 
-@pytest.mark.parametrize("metric", ["gpu_memory_used_bytes", "container_memory_used_bytes", "gpu_wait_seconds_total"])
-def test_what_is_asked_most_is_on_a_dashboard(metric: str) -> None:
-    assert any(f"gputile_agent_{metric}" in query for query in queries())
-
-
 def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": GROUPS}))

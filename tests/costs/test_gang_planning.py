@@ -1,6 +1,5 @@
 """What gangs may cost others: GPUs that nobody can use, time of the event loop, memory."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +10,12 @@ from gputile.api.core import Node, Pod, ResourceRequirements
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.controlplane.controller.gangs.gang_searches import STEPS_A_ROUND
-from gputile.controlplane.controller.queues import UpdateQueue
-from gputile.controlplane.event_loop import in_slices
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.node_arrays import Changes
-from gputile.core.placement.steps import Steps, at_once
+from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.calls import calls
-from tests.corebuilders import gpu_node, pod
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -235,32 +232,6 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     assert max(sizes[20:]) <= max(sizes[:20]) * 1.02
 
 
-@pytest.mark.anyio
-async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
-    async def scene() -> list[str]:
-        intake, seen = UpdateQueue(), []
-
-        def news(text: str, steps: int = 1) -> Steps[None]:
-            for i in range(steps):
-                seen.append(f"{text}{i}")
-                yield
-
-        taking = asyncio.create_task(intake.run())
-        async with intake.paused():
-            intake.put(news("a", 3))
-            intake.put(news("b"))
-            for _ in range(5):
-                await asyncio.sleep(0)
-            seen.append("quiet")
-        await intake.drained()
-        intake.put(news("c"))
-        await intake.drained()
-        taking.cancel()
-        return seen
-
-    assert await scene() == ["quiet", "a0", "a1", "a2", "b0", "c0"]
-
-
 def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
     """A replica that lost its Lease writes nothing of what it was about to plan."""
     for steps_taken in range(0, 400, 7):
@@ -274,21 +245,3 @@ def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
         at_once(bench.planner.abandon())
         assert not list(bench.view.ledger.bookings())
         assert len(placed(bench.round())) == 12
-
-
-@pytest.mark.anyio
-async def test_steps_end_where_they_may_not_go_on() -> None:
-    async def scene() -> tuple[object, bool]:
-        closed = False
-
-        def for_ever() -> Steps[int]:
-            nonlocal closed
-            try:
-                while True:
-                    yield
-            finally:
-                closed = True
-
-        return await in_slices(for_ever(), lambda: False), closed
-
-    assert await scene() == (None, True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browsertab import tab
 from tests.localcluster import binaries
+from tests.localcluster.browser import tab
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.skipping import components_or_skip, prepare

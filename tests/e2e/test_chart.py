@@ -15,12 +15,12 @@ import yaml
 
 from gputile.api.well_known import ACK_ALLOCATION, GPU_MEMORY
 from tests.chart.helmcli import CHART, helm, settings
-from tests.documents import document_yaml
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, pods_in, write_cluster
 from tests.e2e.installation import GPUTILE, Installation, settle
 from tests.localcluster.client import STRATEGIC_PATCH, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes
+from tests.walk.documents import document_yaml
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U5", "U9", "U10", "U11", "B2", "M13")]
 

@@ -25,7 +25,6 @@ from gputile.core.scheduling.decision import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import Conflict
-from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
     bound,
@@ -45,6 +44,7 @@ from tests.localcluster.gputile import (
     described_nodes,
     start_extender,
 )
+from tests.walk.documents import document_yaml
 
 pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M1", "M9", "C2", "T2", "T3", "B1", "B9", "V2")
 

@@ -23,7 +23,6 @@ from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.decisions.publishing.published import DRIVER_PROBLEM, GPU_PROBLEM
 from gputile.node.agent.state.node_config import MODE_RESOURCES
 from gputile.node.isolation.library import USAGE
-from tests import gpushare_client
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (
     DONE,
@@ -37,6 +36,7 @@ from tests.e2e.node import (
     probe_pod_of,
     runs,
 )
+from tests.fakes import gpushare_client
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import PROBE_IMAGE
 from tests.never_started import CONFIG_MAP, NEVER_STARTED, STARTED

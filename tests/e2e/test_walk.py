@@ -19,11 +19,11 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.node.agent.state.node_config import MODE_RESOURCES
-from tests.documents import document_yaml
 from tests.e2e.node import ON_NODE, VISIBLE, GpuNode, gpu_node, probe_pod
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import PROBE_IMAGE, SHOW
+from tests.walk.documents import document_yaml
 
 pytestmark = pytest.mark.requirement("U1", "U3", "M1", "M2", "M3", "V1", "C1")
 

@@ -13,8 +13,8 @@ import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
 from gputile.core.devices.allocation import decode_allocation
-from tests.browser import Tab
 from tests.e2e.extender import bound, pod_body, pods_in, write_cluster
+from tests.localcluster.browser import Tab
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.core.admission.gpu_requests import asks_for_gpu, broken_amounts, broken_shares
-from tests.documents import document_yaml
 from tests.localcluster.admission import (
     EXAMPLES,
     OPEN,
@@ -32,6 +31,7 @@ from tests.localcluster.admission import (
     wait_in_force,
 )
 from tests.localcluster.controlplane import ControlPlane
+from tests.walk.documents import document_yaml
 
 MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
 MIG = "nvidia.com/mig-1g.10gb"

@@ -29,8 +29,8 @@ from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 GPUS, PODS = 8, 200
 MIB = 1 << 20

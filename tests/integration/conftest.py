@@ -1,5 +1,5 @@
 """What the tests of the page ask for."""
 
-from tests.browsertab import tab
+from tests.localcluster.browser import tab
 
 __all__ = ["tab"]

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from gputile.cli.app import app
 from gputile.node.isolation import simulated_gpus
 from tests.fakes.cuda import library
-from tests.schemas import answer
+from tests.unit.docs.schemas import answer
 
 pytestmark = pytest.mark.alone
 

@@ -15,7 +15,7 @@ from gputile.cli.app import app
 from gputile.node.isolation import memory_check, simulated_gpus
 from gputile.node.isolation.library import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library
-from tests.schemas import answer
+from tests.unit.docs.schemas import answer
 
 RUNNER = CliRunner()
 

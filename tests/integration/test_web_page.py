@@ -17,9 +17,9 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, MIG_PREFIX, RESERVATIO
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from tests.browser import Tab
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.agents import hour_path, metrics_path, metrics_text, put_agent
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.localcluster.browser import Tab
 from tests.localcluster.gputile import EXAMPLES
 from tests.unit.tools.web.cluster_pages import served_in_cluster
 from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served

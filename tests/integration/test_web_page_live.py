@@ -11,9 +11,9 @@ from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from tests.browser import Tab
-from tests.corebuilders import pod, share
+from tests.fakes.corebuilders import pod, share
 from tests.integration.test_web_page import DRAWN, look
+from tests.localcluster.browser import Tab
 from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.

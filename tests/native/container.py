@@ -11,7 +11,8 @@ from typing import Protocol
 
 from hatch_build import FLAGS, LINK, SOURCES, build_library, library_sources
 
-from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
+from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits
+from gputile.node.native_layouts import USAGE_BYTES
 from tests.fakes.cuda import FakeGpus
 
 ROOT = Path(__file__).resolve().parents[2]

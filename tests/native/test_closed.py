@@ -11,7 +11,8 @@ from hatch_build import SOURCES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.isolation.library import MOST_GPUS, USAGE_BYTES, GpuLimit, encode_limits
+from gputile.node.isolation.library import GpuLimit, encode_limits
+from gputile.node.native_layouts import MOST_GPUS, USAGE_BYTES
 from tests.native.container import Container, library
 
 TRY = """

@@ -1,6 +1,6 @@
 """An agent between a kubelet and an API server, all in one process, each of which can be stopped, cut off or told late.
 
-The agent's parts are the real ones, put together as ``parts.assemble`` does but for the arbiter, which is told of no
+The agent's parts are the real ones, put together as ``Agent`` does but for the arbiter, which is told of no
 containers and so runs no process. The kubelet's device manager is that of ``tests.fakes``.
 """
 

@@ -22,7 +22,7 @@ from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
 from gputile.kube.objects import Applied, Deleted
-from tests.corebuilders import gpu_node, pod
+from tests.fakes.corebuilders import gpu_node, pod
 
 NAMES = ("a", "b")
 GPUS = 2

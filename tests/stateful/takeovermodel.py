@@ -29,7 +29,7 @@ from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, api_err
 from gputile.kube.objects import NO_QUERY, Query
 from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
-from tests.virtualtime import VirtualTimeLoop
+from tests.stateful.virtualtime import VirtualTimeLoop
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

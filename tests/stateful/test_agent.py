@@ -40,8 +40,8 @@ from gputile.node.agent.decisions.reconciliation import differences
 from gputile.node.agent.shell import lookup
 from gputile.node.agent.state.device_ids import by_gpu
 from gputile.node.agent.state.pod_devices import stand_in
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
+from tests.fakes.corebuilders import container
 from tests.localcluster.nosuid import nosuid_directory
 from tests.stateful.agentmodel import ON_SEVERAL, Crash, Damage, Died, ModelNode, Seen, Trouble, Watched
 

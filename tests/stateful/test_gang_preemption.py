@@ -22,7 +22,7 @@ from gputile.core.scheduling.assume import BindTime, assume
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Replaced
-from tests.corebuilders import pod, request_of
+from tests.fakes.corebuilders import pod, request_of
 from tests.stateful.gangmodel import annotated, held_units, units_of
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import SECOND, node

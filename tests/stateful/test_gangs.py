@@ -51,8 +51,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reserved_place import reservation_problem, reserved_node
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import request_of
-from tests.machine import awaited
+from tests.fakes.corebuilders import request_of
 from tests.stateful.gangmodel import (
     GPU_UNITS,
     NAMES,
@@ -435,7 +434,7 @@ class Gangs(RuleBasedStateMachine):
         before, surprises = dict(self.server.told.pods), self.server.surprises
         try:
             for _ in range(rounds):
-                awaited(meanwhile.round(keeper))
+                asyncio.run(meanwhile.round(keeper))
                 self.server.a_round_is_over()
         except Crash:
             self.restart_controller()

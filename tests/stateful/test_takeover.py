@@ -42,8 +42,8 @@ from tests.stateful.takeovermodel import (
     lease_body,
     pod_body,
 )
+from tests.stateful.virtualtime import VirtualTimeLoop
 from tests.unit.controlplane.extender.builders import gpu_node
-from tests.virtualtime import VirtualTimeLoop
 
 pytestmark = pytest.mark.requirement("B1")
 

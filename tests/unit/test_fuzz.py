@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fuzz.targets import TARGETS
 
 pytestmark = pytest.mark.requirement("B1", "B2")

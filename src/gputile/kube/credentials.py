@@ -263,10 +263,16 @@ class ExecCredentials(Credentials):
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         written, stderr = bytearray(), bytearray()
         with _ended_by_signals() as begin:
-            try:
-                process = await asyncio.create_subprocess_exec(
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
                     *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
                 )
+            )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await _end(await starting)  # asyncio itself would leave its children
+                raise
             except OSError as error:
                 hint = f"; {self.config.install_hint}" if self.config.install_hint else ""
                 raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error

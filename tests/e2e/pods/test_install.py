@@ -6,11 +6,11 @@ import re
 import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
-from tests.documents import document_yaml
 from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE
 from tests.e2e.pods.release import COMPONENTS, PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of
 from tests.localcluster.client import text_at
+from tests.walk.documents import document_yaml
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
 

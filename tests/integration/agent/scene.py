@@ -15,13 +15,12 @@ from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.gpu_health import Health
-from gputile.node.agent.agent import Agent
+from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
 from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.parts import Host, assemble
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.gateway.gateway import Gateway, Sockets
+from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.gpu_monitor import Observation
@@ -138,7 +137,7 @@ class Scene:
         """Start an agent, in this process: behind the gateway that has lost its own, or behind one of its own."""
         if not self._tasks:
             claim = NodeLock(self.host_paths.claim, secrets.token_hex(8))
-            gateway = Gateway(Sockets(self.host_paths.device_plugins, self.host_paths.pod_resources), claim)
+            gateway = Gateway(self.host_paths.device_plugins, self.host_paths.pod_resources, claim)
             self._behind = gateway, claim
             self._tasks = [asyncio.create_task(gateway.run())]
         gateway, claim = self._behind
@@ -147,7 +146,7 @@ class Scene:
         daemons = MpsDaemons(self.host_paths.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
         host = Host(NODE, self.host_paths, self.monitor, daemons)
-        self.agent = Agent(assemble(host, self.cluster, configuration, link, claim, CLOSED_FOR_S))
+        self.agent = Agent(host, self.cluster, configuration, link, claim, CLOSED_FOR_S)
         self.cluster.connect(self.agent.news.on_pods, self.agent.news.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
         self._tasks += [asyncio.create_task(work) for work in (self.agent.run(), attending)]
@@ -186,7 +185,7 @@ class Scene:
 
     def mode(self) -> Mode:
         """Return the mode that is in force."""
-        return self.agent.parts.allocation_state.node_config.mode
+        return self.agent.allocation_state.node_config.mode
 
     async def until_offered(self, resource: str, amount: int) -> None:
         def offered() -> bool:

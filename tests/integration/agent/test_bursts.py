@@ -13,8 +13,8 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene
 
 EVERYBODY = Configuration(trust=Trust(by="cluster"), max_pods_per_gpu=64)

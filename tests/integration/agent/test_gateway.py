@@ -1,4 +1,4 @@
-"""The gateway's life with agents that do not behave."""
+"""The gateway's life with agents that do not behave, and registration with a kubelet that does not."""
 
 import asyncio
 import subprocess
@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.gateway import gateway, relay
+from gputile.node.gateway import gateway, registration, relay
 from gputile.node.gateway.node_lock import NodeLock
-from tests.corebuilders import container
+from gputile.node.gateway.plugin import Plugin
+from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+from tests.fakes.kubelet import Kubelet
 from tests.integration.agent.scene import cancelled, scene
 from tests.localcluster.processtree import children
-
-pytestmark = pytest.mark.requirement("G1")
 
 SILENT_AGENT = (
     "import os, socket, time; s = socket.socket(fileno=int(os.environ['GPUTILE_GATEWAY_FD'])); time.sleep(60)"
@@ -31,6 +32,7 @@ def run_gateway(directory: Path, agent: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.parametrize(("agent", "status"), [("raise SystemExit(7)", 7), ("pass", 0)])
 def test_an_agent_that_cannot_start_says_so_with_the_gateways_exit_status(short: Path, agent: str, status: int) -> None:
     """What another start does not mend is left to the kubelet, which shows it."""
@@ -39,6 +41,7 @@ def test_an_agent_that_cannot_start_says_so_with_the_gateways_exit_status(short:
         assert gateway.returncode == status
 
 
+@pytest.mark.requirement("G1")
 def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> None:
     with run_gateway(short, SILENT_AGENT) as gateway:
         deadline = time.monotonic() + 60
@@ -51,6 +54,7 @@ def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> Non
         assert not Path(f"/proc/{found[0]}").exists()
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would wait for ever."""
@@ -65,6 +69,7 @@ async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch
             await here.hung_up()
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
     short: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +89,7 @@ async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
         await here.until(lambda: here.disagreements() == [])
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "QUIET_FOR_S", 0.2)
@@ -93,6 +99,7 @@ async def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.Mon
             await here.hung_up()
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
     short: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,9 +112,74 @@ async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
         await here.until_offered(GPU_MEMORY, 60)
         older = here.running()
         await here.start_younger_agent()
-        await here.until(here.agent.parts.links.kubelet.registered.is_set)
+        await here.until(here.agent.kubelet.registered.is_set)
         await here.stop_agent()
         with pytest.raises(gateway.AbandonedError):
             async with asyncio.timeout(20):
                 await older[0]
         await cancelled(older)
+
+
+async def nobody(method: str, resource: str, body: bytes) -> bytes:
+    """There is no agent that would answer."""
+    raise AssertionError(f"{method} of {resource}")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G1")
+async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin is there meanwhile, and the kubelet is asked again."""
+    monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr(registration, "LOOK_EVERY_S", 0.05)
+    callers: list[asyncio.StreamWriter] = []
+    asked_thrice = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(writer)
+        if len(callers) == 3:
+            asked_thrice.set()
+
+    directory = short / "dp"
+    directory.mkdir()
+    silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
+    registered = asyncio.Event()
+    registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
+    await registrar.advertise((GPU_MEMORY,), {GPU_MEMORY: b""})
+    task = asyncio.create_task(registrar.run())
+    try:
+        async with asyncio.timeout(60):
+            await asked_thrice.wait()
+        assert list(directory.glob("gputile-gpu-mem-*.sock"))
+        assert not registered.is_set()
+        silent.close()
+        for writer in callers:
+            writer.close()
+        (directory / KUBELET_SOCKET).unlink(missing_ok=True)
+        kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
+        monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 10.0)  # this one answers, however busy the machine
+        await kubelet.start({})
+        async with asyncio.timeout(60):
+            await registered.wait()
+        await kubelet.kill()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def sockets(directory: Path) -> list[Path]:
+    return list(directory.glob("*.sock"))
+
+
+@pytest.mark.anyio
+async def test_a_plugin_that_is_cancelled_while_it_starts_can_be_stopped(short: Path) -> None:
+    """gRPC would complain of a server that does not know that it has started, and leave its socket."""
+    plugin = Plugin(GPU_MEMORY, short, b"", nobody)
+    starting = asyncio.create_task(plugin.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert starting.cancelled()
+    await plugin.stop()
+    assert sockets(short) == []

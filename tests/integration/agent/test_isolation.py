@@ -11,8 +11,8 @@ from gputile.node.agent.files import isolation_mounts
 from gputile.node.agent.kubelet import AgentNotReady
 from gputile.node.agent.state.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import USAGE, LibraryMissing
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.cuda import FakeGpus
 from tests.integration.agent.scene import scene
 from tests.native.container import Container
@@ -85,7 +85,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
         with pytest.raises(AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
-            await here.agent.parts.steps.handler.prestart(GPU_MEMORY, tuple(ids))
+            await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
         here.cluster.delete("default/a")
         here.cluster.create(simple_pod("a", container(mem=2)))
         await here.until_running(2)

@@ -21,8 +21,8 @@ from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
 from gputile.node.agent.decisions.answers.allocate import daemon_name
 from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
 from gputile.node.agent.mps import LOGS
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
 from tests.localcluster.nosuid import nosuid_directory

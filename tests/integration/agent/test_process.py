@@ -1,7 +1,9 @@
-"""The agent's own process: killed with SIGKILL in the middle of a burst, and measured."""
+"""The agent's own process: killed with SIGKILL in the middle of a burst, measured, and told to end."""
 
 import asyncio
+import os
 import random
+import signal
 import statistics
 import time
 from functools import partial
@@ -11,27 +13,13 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
-from tests.integration.agent.test_bursts import EVERYBODY, chaos, settle, shared
-from tests.localcluster.processtree import cpu_seconds, resident_mib
+from tests.integration.agent.test_bursts import EVERYBODY, shared
+from tests.localcluster.processtree import children, command, cpu_seconds, resident_mib
 
 GPUS = [81920] * 8
-
-
-@pytest.mark.anyio
-async def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
-    choice = random.Random(11)
-    async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 11) as here:
-        await here.until_offered(GPU_MEMORY, 640)
-        pods = [shared(choice, f"p{i}", equal=i % 2 == 0) for i in range(200)]
-        again = {pod.key: pod for pod in pods}
-        for pod in pods:
-            here.cluster.create(pod)
-        await chaos(here, choice, 5)
-        assert await settle(here, again) == []
-        assert here.overbooked() == []
 
 
 def answers(here: ProcessScene) -> int:
@@ -98,3 +86,29 @@ async def test_small_and_quick(short: Path) -> None:
         print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
         assert resident < 95
         assert cpu < 0.05
+
+
+GPU_MIB = 15360
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M5")
+async def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path) -> None:
+    """It holds the lock that the next agent's arbiter waits for."""
+
+    def arbiters(agent: int) -> list[int]:
+        return [pid for pid in children(agent) if "gputile.node.arbiter" in command(pid)]
+
+    configuration = Configuration(trust=Trust(by="cluster"))
+    async with process_scene(short, {MODE_LABEL: "cgpu"}, [GPU_MIB], configuration) as here:
+        await here.until_offered(GPU_MEMORY, 15)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        agent = here.pids()[1]
+        await here.until(lambda: bool(arbiters(agent)))
+        (arbiter,) = arbiters(agent)
+        os.kill(arbiter, signal.SIGSTOP)
+        assert here.process is not None
+        here.process.terminate()
+        assert await here.process.wait() == 0
+        await here.until(lambda: not command(arbiter))

@@ -10,8 +10,8 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY
 from gputile.node.agent.decisions.reconciliation import rounds as comparing
 from gputile.node.agent.decisions.reconciliation.differences import Correction, differences
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene
 
 
@@ -32,7 +32,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def some_rounds(here: Scene, count: int = 4) -> None:
     for _ in range(count):
         asked = here.kubelet.listings
-        here.agent.parts.wakeups.compare.wish()
+        here.agent.wakeups.compare.wish()
         await here.until(lambda: here.kubelet.listings > asked)  # noqa: B023 - awaited in this turn of the loop
         await asyncio.sleep(0.05)
 
@@ -48,7 +48,7 @@ async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[i
         here.cluster.create(simple_pod("b", container(mem=3)))
         await here.until_running(2)
         await here.until(lambda: rounds[-1:] == [0] and not here.disagreements())
-        kubelet = here.agent.parts.links.kubelet
+        kubelet = here.agent.kubelet
         kubelet.state = msgspec.structs.replace(kubelet.state, epoch=0.0)  # long settled
         await some_rounds(here)
         at_rest = len(rounds)
@@ -63,4 +63,21 @@ async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[i
         here.kubelet.finish(pod.metadata.uid)
         await here.until(lambda: len(rounds) > at_rest)
         here.cluster.delete("default/a")
-        await here.until(lambda: len(here.agent.parts.allocation_state.device_table) == 1)
+        await here.until(lambda: len(here.agent.allocation_state.device_table) == 1)
+
+
+@pytest.mark.anyio
+async def test_a_pod_gets_the_booked_gpu(short: Path) -> None:
+    async with scene(short) as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.cluster.create(simple_pod("a", container(mem=10)))
+        here.cluster.create(simple_pod("b", container(mem=10)))
+        await here.until_running(2)
+        assert here.gpus("default/a") == ("GPU-0",)
+        assert here.gpus("default/b") == ("GPU-1",)
+        environment = here.environment("default/a")
+        assert environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
+        assert environment["ALIYUN_COM_GPU_MEM_POD"] == "10"
+        assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "15"
+        assert environment["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+        await here.until(lambda: here.disagreements() == [])

@@ -1,7 +1,6 @@
 """What else can go wrong between agent, kubelet and API server, and what comes of it."""
 
 import asyncio
-import json
 import os
 import time
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.nvml.gpu_monitor import Observation
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
-from tests.integration.agent.scene import cancelled, scene
+from tests.fakes.corebuilders import container
+from tests.integration.agent.scene import scene
 
 ALLOCATION = "gputile.io/allocation"
 MOST_PENDING = 40
@@ -27,21 +26,6 @@ SLOW_S = 300.0  # on a busy machine
 
 def booked(pod: Pod) -> set[str]:
     return {share.uuid for share in decode_allocation(pod.metadata.annotations[ALLOCATION]).gpus}
-
-
-@pytest.mark.anyio
-async def test_a_pod_that_is_bound_by_hand_gets_a_gpu_and_a_booking(short: Path) -> None:
-    async with scene(short, "core_mem") as here:
-        await here.until_offered(GPU_CORE, 400)
-        here.cluster.create(simple_pod("full", container(mem=14, core=50)))
-        await here.until_running(1)
-        here.cluster.create(simple_pod("hand", container(mem=8, core=20), container("b", mem=2, core=5)), node=NODE)
-        await here.until_running(2)
-        await here.until(lambda: ALLOCATION in here.pod("default/hand").metadata.annotations)
-        assert booked(here.pod("default/hand")) == {"GPU-1"}
-        assert here.disagreements() == []
-        assert ("Pod hand", "AllocationRecorded") in {(about, reason) for about, reason, _ in here.cluster.events}
-        await here.until(lambda: not here.cluster.ledger.unplaced(NODE))
 
 
 @pytest.mark.anyio
@@ -56,7 +40,7 @@ async def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
         await here.until(lambda: here.disagreements() == [])
         corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
         assert corrected
-        registry = here.agent.parts.monitoring.metrics.registry
+        registry = here.agent.metrics.registry
         assert registry.get_sample_value("gputile_agent_ledger_corrections_total") == len(corrected)
         assert here.failed == {}
 
@@ -86,7 +70,7 @@ async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -
         await here.stop_agent()
         (here.host_paths.state / "checkpoint.json").unlink()
         await here.start_agent()
-        await here.until(here.agent.parts.links.kubelet.registered.is_set)
+        await here.until(here.agent.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
         await asyncio.sleep(0.5)
         assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
@@ -109,21 +93,6 @@ async def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_gpu_that_fails_leaves_and_comes_back(short: Path) -> None:
-    async with scene(short, "share") as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        well = here.monitor.seen
-        unhealthy = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
-        here.monitor.seen, here.monitor.changed = Observation(well.machine, unhealthy), True
-        await here.until_offered(GPU_MEMORY, 45)
-        here.cluster.create(simple_pod("a", container(mem=4)))
-        await here.until_running(1)
-        assert here.gpus("default/a") != ("GPU-0",)
-        here.monitor.seen, here.monitor.changed = well, True
-        await here.until_offered(GPU_MEMORY, 60)
-
-
-@pytest.mark.anyio
 @pytest.mark.requirement("B1")
 async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
     short: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,54 +104,19 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.parts.allocation_state.device_table
-        prefer = here.agent.parts.steps.handler.preferred
+        (stale,) = here.agent.allocation_state.device_table
+        prefer = here.agent.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.parts.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
+            here.agent.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
             return ids
 
-        monkeypatch.setattr(here.agent.parts.steps.handler, "preferred", prefer_and_forget)
+        monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
         here.kubelet.finish(here.pod("default/ended").metadata.uid)
         both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
         here.cluster.create(both)
         await here.until(lambda: here.pod("default/both").status.phase == "Running", what=here.summary())
-        assert here.failed == {}
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("G1")
-async def test_no_pod_fails_while_agents_hand_over(short: Path) -> None:
-    """Pods come all the time, agents come one after the other, and each pod runs at its first try."""
-    async with scene(short, "share", (81920,) * 8) as here:
-        await here.until_offered(GPU_MEMORY, 640)
-        made, over = 0, asyncio.Event()
-
-        async def make() -> None:
-            nonlocal made
-            while not over.is_set():
-                pending = sum(pod.status.phase != "Running" for pod in here.cluster.pods.values())
-                if pending < MOST_PENDING:  # a node takes no more pods than its kubelet is set to, however slow it is
-                    here.cluster.create(simple_pod(f"p{made}", container(mem=1), init=(container("init", mem=2),)))
-                    made += 1
-                    if made > 250:
-                        here.cluster.delete(f"default/p{made - 250}")
-                await asyncio.sleep(0.05)
-
-        making = asyncio.create_task(make())
-        for _ in range(6):
-            former, tasks = here.agent, here.running()
-            await here.start_younger_agent()
-            await here.until(lambda: here.agent.parts.links.kubelet.state.listening, SLOW_S)
-            await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations, SLOW_S)
-            await cancelled(tasks)
-            assert former is not here.agent
-        over.set()
-        await making
-        await here.until(lambda: not here.cluster.waiting, SLOW_S)
-        await here.until_running(len(here.cluster.pods), SLOW_S)
-        assert made > 6
         assert here.failed == {}
 
 
@@ -198,18 +132,6 @@ async def test_a_hand_over_that_nobody_ends_is_ended(short: Path) -> None:
             await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
-
-
-@pytest.mark.anyio
-async def test_the_runtime_gets_the_gpus_by_cdi_too(short: Path) -> None:
-    async with scene(short, "share") as here:
-        await here.until_offered(GPU_MEMORY, 60)
-        here.cluster.create(simple_pod("a", container(mem=4)))
-        await here.until_running(1)
-        uid = here.pod("default/a").metadata.uid
-        assert here.kubelet.pods[uid].containers["main"].cdi == {"gputile.io/gpu=GPU-0"}
-        spec = json.loads((short / "cdi" / "gputile.io-gpu.json").read_text())
-        assert [device["name"] for device in spec["devices"]] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
 
 
 @pytest.mark.anyio

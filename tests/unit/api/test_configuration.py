@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.gpu_time import GpuTimePolicy, parse_policy
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),

@@ -19,7 +19,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
-from tests.corebuilders import book, share
+from tests.fakes.corebuilders import book, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 

@@ -204,15 +204,6 @@ def test_a_pod_group_says_how_many_make_it_whole(size: int, rest: list[str]) -> 
     assert sorted(clock.due()) == rest
 
 
-def test_the_size_stands_when_the_rest_is_chosen_anew() -> None:
-    clock = Clock("a", "b", "c", size=3)
-    clock.begin("a", "b", "c")
-    clock.half_left.was_evicted("a")
-    clock.goes("a")
-    clock.begin("b", "c")
-    assert sorted(clock.due()) == ["b", "c"]
-
-
 def test_pods_that_leave_alone_are_not_remembered() -> None:
     clock = Clock("a", "b", "c", size=2)
     clock.begin("a")
@@ -220,6 +211,34 @@ def test_pods_that_leave_alone_are_not_remembered() -> None:
     clock.facts["single"] = EvictionFacts("default", "single")
     clock.begin("single")
     assert len(clock.half_left) == 0
+
+
+def test_nothing_is_due_while_the_preemptor_has_them_evicted() -> None:
+    clock = Clock("a", "b", size=2)
+    clock.begin("a", "b", preemptor="p")
+    clock.half_left.was_evicted("a")
+    clock.goes("a")
+    assert clock.due("p", after=2 * LASTS_S) == []
+    assert clock.due(after=LASTS_S) == ["b"], "the time counts from when it does so no more"
+
+
+def test_it_ends() -> None:
+    clock = Clock("a", "b", size=2)
+    clock.begin("a", "b")
+    clock.half_left.was_evicted("a")
+    clock.goes("a")
+    assert clock.due(after=LASTS_S) == ["b"]
+    assert clock.due(after=1) == []
+    assert len(clock.half_left) == 0
+
+
+def test_the_size_stands_when_the_rest_is_chosen_anew() -> None:
+    clock = Clock("a", "b", "c", size=3)
+    clock.begin("a", "b", "c")
+    clock.half_left.was_evicted("a")
+    clock.goes("a")
+    clock.begin("b", "c")
+    assert sorted(clock.due()) == ["b", "c"]
 
 
 def test_a_pod_that_was_told_to_leave_before_is_not_missed() -> None:
@@ -241,15 +260,6 @@ def test_a_pod_that_was_told_to_leave_and_does_not_leaves_with_the_others() -> N
     assert clock.due(after=61) == ["a"]
 
 
-def test_nothing_is_due_while_the_preemptor_has_them_evicted() -> None:
-    clock = Clock("a", "b", size=2)
-    clock.begin("a", "b", preemptor="p")
-    clock.half_left.was_evicted("a")
-    clock.goes("a")
-    assert clock.due("p", after=2 * LASTS_S) == []
-    assert clock.due(after=LASTS_S) == ["b"], "the time counts from when it does so no more"
-
-
 def test_a_pod_that_another_preemptor_has_leave_does_not_make_the_gang_whole() -> None:
     clock = Clock("a", "b", "c", size=2)
     clock.begin("b", "c", told=("a",))
@@ -267,13 +277,3 @@ def test_nothing_is_forgotten_while_one_of_two_preemptors_has_them_evicted() -> 
     assert clock.due("p") == []
     clock.half_left.was_evicted("a")
     assert clock.due() == ["b"]
-
-
-def test_it_ends() -> None:
-    clock = Clock("a", "b", size=2)
-    clock.begin("a", "b")
-    clock.half_left.was_evicted("a")
-    clock.goes("a")
-    assert clock.due(after=LASTS_S) == ["b"]
-    assert clock.due(after=1) == []
-    assert len(clock.half_left) == 0

@@ -12,7 +12,7 @@ from docs.generator.schemas import PLACES, ROOT, outdated
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.commands.schema import SCHEMAS
-from tests.schemas import mistakes, validator
+from tests.unit.docs.schemas import mistakes, validator
 
 OF_KIND = {"Cluster": "cluster", "Configuration": "configuration", "NodePool": "nodepool", "PodKinds": "podkinds"}
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import SOURCES
 from tests.walk import STATEMENTS, Statement
+from tests.walk.documents import SOURCES
 from tests.walk.table import FAILED, NOT_RUN, PASSED, outcomes, result, table
 
 TESTS = Path(__file__).resolve().parents[2]

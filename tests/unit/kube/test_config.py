@@ -20,8 +20,8 @@ from gputile.kube.config import Access, load_access
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.proxies import Proxy
+from tests.fakes.oddfiles import ODD
 from tests.localcluster.certificates import Authority
-from tests.oddfiles import ODD
 
 V1 = "client.authentication.k8s.io/v1"
 

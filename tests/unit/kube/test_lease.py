@@ -15,7 +15,7 @@ from gputile.kube.client import Attempts, Connection
 from gputile.kube.errors import AnswerLost, BadAnswer, Forbidden
 from gputile.kube.lease import RELEASED_S, LeaseHolder, LeaseRecord, LeaseState, LeaseStep
 from gputile.kube.timing import Clock
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
 

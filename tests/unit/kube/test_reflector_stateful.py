@@ -10,9 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gputile.api.core import Pod
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.reflector import Reflector, ReflectorSettings
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fakes.apiserver import FakeApiServer, until
-from tests.machine import lasting_loop
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
 NAMES = st.sampled_from([f"p{i}" for i in range(5)])
@@ -22,7 +21,7 @@ STATUSES = st.sampled_from([401, 403, 404, 410, 429, 500, 503, 504])
 class ReflectorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.runner = lasting_loop()
+        self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
         self.server = FakeApiServer()
         self.view = View()

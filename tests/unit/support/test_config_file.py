@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.support.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 
 pytestmark = pytest.mark.requirement("U9", "U10")
 

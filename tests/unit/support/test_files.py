@@ -8,7 +8,7 @@ import pytest
 
 from gputile.api.quantity import MIB
 from gputile.support.files import UnusableFileError, read_bounded, read_whole, write_whole
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 
 
 def test_a_file_is_replaced_at_once_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:

@@ -185,8 +185,7 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     import msgspec
 
     from gputile.api.config.v1alpha1 import Configuration
-    from gputile.tools.nodepool.selection import decidable
-    from gputile.tools.nodepool.template import empty_node
+    from gputile.tools.nodepool.empty_node import decidable, empty_node
     from gputile.tools.simulator.cluster.scenario import load_scenario
     from gputile.tools.simulator.documents.manifests import ManifestError
     from gputile.tools.simulator.documents.notes import told_together

@@ -20,8 +20,7 @@ from gputile.cli.running import unwind_on_signals
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay
-    from gputile.tools.replay.results import ReplayResult
-    from gputile.tools.replay.study import Task
+    from gputile.tools.replay.study import ReplayResult, Task
 
 SEEDS = [42, 43, 44, 45, 46]
 Outcome = TypeVar("Outcome")
@@ -156,7 +155,7 @@ def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str
 
 def _policies(names: list[str] | None) -> list[str]:
     from gputile.api.wording import unsupported
-    from gputile.tools.replay.catalog import POLICIES
+    from gputile.tools.replay.study import POLICIES
 
     unknown = next((name for name in names or () if name not in POLICIES), None)
     if unknown is not None:

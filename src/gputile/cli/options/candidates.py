@@ -20,7 +20,7 @@ GIVEN_UP_AFTER_S = 2.0  # for what no time-out ends: a name server that does not
 
 def policies() -> list[str]:
     """Return the policies of a replay."""
-    from gputile.tools.replay.catalog import POLICIES
+    from gputile.tools.replay.study import POLICIES
 
     return list(POLICIES)
 

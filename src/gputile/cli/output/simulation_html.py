@@ -11,10 +11,9 @@ def simulate_html(result: "SimulationResult") -> str:
     """Return the page of a simulation: its nodes, and for each pod without a place why it has none."""
     import msgspec
 
-    from gputile.tools.web.page.html_file import html_file
-    from gputile.tools.web.page.mig_tiles import instances_of_pod
+    from gputile.tools.web.page.assets import html_file
     from gputile.tools.web.page.records import FeedStatus, PageAnswer
-    from gputile.tools.web.page.tiles import node_tile, pending_pod
+    from gputile.tools.web.page.tiles import instances_of_pod, node_tile, pending_pod
 
     simulation, scenario = result.simulation, result.scenario
     ledger, configuration = simulation.ledger, simulation.configuration

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gputile.cli.output.streams import coloured, note, obeys_codes, write
-from gputile.tools.views.table import first_rows, table
-from gputile.tools.views.terminal_text import columns_of, inert, shortened, wrapped
+from gputile.tools.views.terminal_text import columns_of, first_rows, inert, shortened, table, wrapped
 
 if TYPE_CHECKING:
     from gputile.api.core import Pod

@@ -3,9 +3,21 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from gputile.api.core import Node
 from gputile.api.other_groups import Lease
-from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration
+from gputile.api.workloads import (
+    ConfigMap,
+    DaemonSet,
+    Deployment,
+    Event,
+    HelmRevision,
+    RunningPod,
+    ServerVersion,
+    ServiceAccount,
+    WebhookConfiguration,
+)
 from gputile.cli.options.common import Reach
 from gputile.cli.options.configuration import (
     CONFIG_MAP_KEY,
@@ -14,13 +26,21 @@ from gputile.cli.options.configuration import (
     installed_configuration,
 )
 from gputile.cli.reads.bounded_reads import BoundedReads, listed, read_or_leave, reads
-from gputile.cli.reads.installation_problems import installation_problems
 from gputile.cli.reads.live_cluster import INSTALLED
-from gputile.cli.reads.readiness import unready_reasons
-from gputile.kube.objects import list_all
-from gputile.tools.views.installation_problem import InstallationProblem, refused_configuration
-from gputile.tools.views.status import Installation, assess, with_problems, with_traces
-from gputile.tools.views.traces import Traces, traces_of
+from gputile.kube.errors import ApiError, KubeError
+from gputile.kube.objects import T, list_all
+from gputile.tools.views.installation_problem import (
+    OTHER_EXTENDERS,
+    RELEASE_LABEL,
+    InstallationProblem,
+    missing_components,
+    mixed_images,
+    old_server,
+    other_extenders,
+    refused_configuration,
+    unfinished_releases,
+)
+from gputile.tools.views.status import Installation, Traces, assess, traces_of, with_problems, with_traces
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
@@ -78,3 +98,95 @@ async def _traces(connection: BoundedReads, namespace: str) -> Traces:
         listed(connection, hooks, WebhookConfiguration),
     )
     return traces_of(leases or (), configurations or (), namespace)
+
+
+# What Helm keeps of a revision is as large as the whole chart: where all went well, none is read.
+_NOT_ENDED = "owner=helm,status notin (deployed,superseded,uninstalled)"
+_DEPLOYED = "owner=helm,status=deployed"
+
+
+async def installation_problems(
+    connection: BoundedReads,
+    namespace: str,
+    workloads: Sequence[Deployment | DaemonSet],
+    release: str,
+    selector: str,
+    scheduler_name: str,
+) -> list[InstallationProblem]:
+    """Return what is wrong with the installation in ``namespace``, as far as the user may read it.
+
+    ``release`` is the Helm release that the user asked for, "" for those of the objects that are there, and
+    ``selector`` that of the labels of its objects. ``scheduler_name`` is the scheduler that admission gives pods to, ""
+    where it is not known.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    version, revisions, accounts, others = await asyncio.gather(
+        _version(connection),
+        _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
+        _readable(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, selector),
+        asyncio.gather(*(_readable(connection, "/api/v1/pods", RunningPod, labels) for labels in OTHER_EXTENDERS)),
+    )
+    # A release that Helm has begun to remove, or has only begun to install, may have accounts and no workloads.
+    labelled = [each.metadata.labels for each in (*workloads, *accounts)]
+    names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
+    return [
+        *old_server(version),
+        *unfinished_releases(revisions, names, namespace),
+        *missing_components(workloads, accounts, scheduler_name),
+        *mixed_images(workloads),
+        *other_extenders(pod for pods in others for pod in pods),
+    ]
+
+
+async def _version(connection: BoundedReads) -> ServerVersion:
+    """Return the API server's version, empty where it does not say it."""
+    try:
+        return msgspec.json.decode(await connection.get("/version"), type=ServerVersion)
+    except (ApiError, ValueError, RecursionError):
+        return ServerVersion()
+
+
+async def _revisions(connection: BoundedReads, path: str) -> list[HelmRevision]:
+    """Return the revisions that Helm did not bring to their end; and if there are any, those that it did."""
+    found = await _readable(connection, path, HelmRevision, _NOT_ENDED)
+    return [*found, *await _readable(connection, path, HelmRevision, _DEPLOYED)] if found else []
+
+
+async def _readable(connection: BoundedReads, path: str, kind: type[T], selector: str) -> list[T]:
+    return (await listed(connection, path, kind, {"labelSelector": selector}))[0] or []
+
+
+_MOST_S = 5.0
+
+
+async def unready_reasons(connection: BoundedReads, namespace: str, pods: Iterable[RunningPod]) -> dict[str, str]:
+    """Ask, through the API server, each pod that runs and is not ready; return the reasons by the pods' names.
+
+    One that does not answer has none, as have all where the user may not reach pods this way.
+    """
+    asked = [(pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)]
+    answers = await asyncio.gather(*(_reason(connection, namespace, name, port) for name, port in asked))
+    return {name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer is not None}
+
+
+def _waits(pod: RunningPod) -> bool:
+    return pod.status.phase == "Running" and not pod.ready and pod.metadata.deletion_timestamp is None
+
+
+def _health_ports(pod: RunningPod) -> list[int]:
+    return [
+        port.container_port for container in pod.spec.containers for port in container.ports if port.name == "metrics"
+    ]
+
+
+async def _reason(connection: BoundedReads, namespace: str, name: str, port: int) -> str | None:
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/readyz"
+    try:
+        await connection.get(path, within=_MOST_S)
+    except ApiError as error:
+        return None if error.reason else error.said  # with a reason, it is the API server's own answer
+    except KubeError:
+        return None
+    return None

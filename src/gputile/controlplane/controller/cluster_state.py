@@ -59,7 +59,7 @@ class SettledLabels:
         meta, seen = node.metadata, self._seen.get(node.metadata.name)
         if seen is None or seen.uid != meta.uid:
             self._seen[meta.name] = _FirstLabels(meta.uid, now_ns, meta.labels)
-        elif abs(now_ns - seen.first_ns) < SETTLING_NS:
+        elif now_ns - seen.first_ns < SETTLING_NS:
             self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
 
     def drop(self, name: str) -> None:

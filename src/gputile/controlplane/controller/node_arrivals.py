@@ -127,7 +127,7 @@ class NodeArrivals:
         if not bare and (not is_awaited or self._has_pods(name)):
             return
         arrival = _Arrival(kind.name, before.since_ns if before is not None else now_ns, bare)
-        late = abs(now_ns - arrival.since_ns) >= self._wait_ns
+        late = now_ns - arrival.since_ns >= self._wait_ns
         if usable and late:
             return
         self._arrivals[name] = arrival

@@ -93,7 +93,7 @@ class NodeRequestEvents:
         """Return whether it was not the last that was said for this reason, not long ago; it is from now on."""
         told = self._told.setdefault(uid, {})
         before, at_ns = told.get(reason, ("", now_ns))
-        if before == text and abs(now_ns - at_ns) < _TOLD_AGAIN_SECONDS * _SECOND:
+        if before == text and now_ns - at_ns < _TOLD_AGAIN_SECONDS * _SECOND:
             return False
         told[reason] = text, now_ns
         return True

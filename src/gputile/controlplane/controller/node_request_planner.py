@@ -153,7 +153,7 @@ class NodeRequestPlanner:
     def _waits(self, pod: Pod, now_ns: int) -> float:
         """Return for how many seconds kube-scheduler and autoscalers have seen a pod: a gate hides it from them."""
         released_ns = self._released.get(pod.metadata.uid)
-        return _age(pod, now_ns) if released_ns is None else abs(now_ns - released_ns) / _SECOND
+        return _age(pod, now_ns) if released_ns is None else max(0, now_ns - released_ns) / _SECOND
 
     def _candidate(self, pod: Pod) -> GangCandidate | None:
         try:
@@ -410,5 +410,5 @@ class NodeRequestPlanner:
 
 
 def _age(pod: Pod, now_ns: int) -> float:
-    """Return how far from now a pod was created, seconds: by a clock that was set back, it is still to come."""
-    return abs(now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp))
+    """Return how long ago a pod was created, in seconds."""
+    return max(0.0, now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp))

@@ -9,7 +9,7 @@ affinity is a rule that it understands.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from gputile.api.affinity import Affinity, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.affinity import Affinity, NodeSelectorRequirement
 from gputile.api.core import Pod
 from gputile.core.admission.legacy_forms import Rewriting
 from gputile.core.admission.verdict import Operation
@@ -49,18 +49,11 @@ def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirem
     else:
         for i, term in enumerate(affinity.node_affinity.required.node_selector_terms):
             path = (*_NODE_AFFINITY, _REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
-            yield from _to_term(term, path, wanted)
-
-
-def _to_term(
-    term: NodeSelectorTerm, path: tuple[str | int, ...], wanted: Sequence[NodeSelectorRequirement]
-) -> Iterator[Operation]:
-    missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
-    if term.match_expressions:
-        for each in missing:
-            yield Operation("add", (*path, "-"), each)
-    elif term.match_fields and missing:  # a term without any requirement holds for no node
-        yield Operation("add", path, missing)
+            missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
+            if term.match_expressions:
+                yield from (Operation("add", (*path, "-"), each) for each in missing)
+            elif term.match_fields and missing:  # a term without any requirement holds for no node
+                yield Operation("add", path, missing)
 
 
 def _as_json(requirement: NodeSelectorRequirement) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
     """Hold the pod of a gang back until its gang has been planned as a whole (M13)."""
     if not _in_gang(pod, rewriting):
         return
-    gates = view.spec.scheduling_gates
-    if all(each.name != GANG_GATE for each in gates):
+    if not view.gated:
+        gates = view.spec.scheduling_gates
         rewriting.operations.append(_append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
 
 

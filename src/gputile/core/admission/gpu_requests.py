@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from gputile.api.core import Container, Pod, PodSpec, ResourceList, ResourceRequirements
+from gputile.api.core import Container, Pod, PodSpec, ResourceRequirements
 from gputile.api.gpu_time import parse_active_threads, parse_weight
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import (
@@ -27,7 +27,12 @@ def asks_for_gpu(pod: Pod) -> bool:
 
     "0" asks for none; a text that is no number counts as a request.
     """
-    return is_decided(pod) or any(_asks_for_mig(container) for container in containers(pod))
+    resources = (container.resources for container in containers(pod))
+    return is_decided(pod) or any(
+        name.startswith(MIG_PREFIX) and not _is_zero(amount)
+        for each in resources
+        for name, amount in (*each.limits.items(), *each.requests.items())
+    )
 
 
 def is_decided(pod: Pod) -> bool:
@@ -53,13 +58,6 @@ def asked_by(container: Container) -> Iterator[str]:
 def containers(pod: Pod) -> list[Container]:
     """Return the containers that may ask for resources, in the order in which they start."""
     return [*pod.spec.init_containers, *pod.spec.containers]
-
-
-def _asks_for_mig(container: Container) -> bool:
-    def any_in(amounts: ResourceList) -> bool:
-        return any(name.startswith(MIG_PREFIX) and not _is_zero(amount) for name, amount in amounts.items())
-
-    return any_in(container.resources.limits) or any_in(container.resources.requests)
 
 
 def _is_zero(amount: str | int | float) -> bool:
@@ -102,10 +100,10 @@ def _error(pod: Pod, unit_mib: int) -> str | None:
 def _parts(pod: Pod) -> Iterator[Pod]:
     for container in pod.spec.init_containers:
         for part in _alone(container):
-            yield _pod_of(pod, PodSpec(init_containers=(part,)))
+            yield Pod(metadata=pod.metadata, spec=PodSpec(init_containers=(part,)))
     for container in pod.spec.containers:
         for part in _alone(container):
-            yield _pod_of(pod, PodSpec(containers=(part,)))
+            yield Pod(metadata=pod.metadata, spec=PodSpec(containers=(part,)))
 
 
 def _alone(container: Container) -> Iterator[Container]:
@@ -113,20 +111,12 @@ def _alone(container: Container) -> Iterator[Container]:
     asked = set(asked_by(container))
     for names in (_TOGETHER, *(frozenset((name,)) for name in sorted(asked - _TOGETHER))):
         if asked & names and asked - names:
-            yield _with_only(container, names)
+            only = ResourceRequirements(
+                limits={name: amount for name, amount in container.resources.limits.items() if name in names},
+                requests={name: amount for name, amount in container.resources.requests.items() if name in names},
+            )
+            yield msgspec.structs.replace(container, resources=only)
     yield container
-
-
-def _with_only(container: Container, names: frozenset[str]) -> Container:
-    resources = ResourceRequirements(
-        limits={name: amount for name, amount in container.resources.limits.items() if name in names},
-        requests={name: amount for name, amount in container.resources.requests.items() if name in names},
-    )
-    return msgspec.structs.replace(container, resources=resources)
-
-
-def _pod_of(pod: Pod, spec: PodSpec) -> Pod:
-    return Pod(metadata=pod.metadata, spec=spec)
 
 
 _LONGEST = 20

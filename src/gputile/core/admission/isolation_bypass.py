@@ -24,7 +24,7 @@ from gputile.api.well_known import (
     OLD_NRI_MOUNT_ANNOTATION_PREFIX,
     UNSAFE_ACCESS_LABEL,
 )
-from gputile.core.admission.pod_view import ContainerView, PodView
+from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
 
 # Read by NVIDIA's container toolkit (which GPUs and control devices a container gets), by CUDA's MPS clients (whose
@@ -189,16 +189,13 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
-        if climbs(path) or _PROCESS_ROOT.match(path) or _leads_to_gpus(path) or (gpu and _leads_to_the_node(path)):
+        to_gpus = path.startswith(GPU_PATHS[0]) or any(_within(path, protected) for protected in GPU_PATHS[1:])
+        if climbs(path) or _PROCESS_ROOT.match(path) or to_gpus or (gpu and _leads_to_the_node(path)):
             yield AdmissionRefusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs or their limits: "
                 f"remove the volume, {_OWNER}",
             )
-
-
-def _leads_to_gpus(path: str) -> bool:
-    return path.startswith(GPU_PATHS[0]) or any(_within(path, protected) for protected in GPU_PATHS[1:])
 
 
 def _leads_to_the_node(path: str) -> bool:
@@ -256,34 +253,23 @@ def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:
 
 def _privileged(pod: PodView) -> Iterator[AdmissionRefusal]:
     for where, container in pod.containers():
-        if _is_privileged(container):
+        context = container.security_context
+        if context is None:
+            continue
+        if context.privileged:
             yield AdmissionRefusal(
                 AdmissionRule.PRIVILEGED,
                 f"{where}.securityContext.privileged: a privileged container sees every GPU of its node: set it to "
                 f"false, {_OWNER}",
             )
-        for capability in _strong_capabilities(container):
-            yield AdmissionRefusal(
-                AdmissionRule.PRIVILEGED,
-                f"{where}.securityContext.capabilities.add: {capability} lets a container of a GPU pod undo its "
-                f"limits: remove it, {_OWNER}",
-            )
-
-
-def _is_privileged(container: ContainerView) -> bool:
-    return container.security_context is not None and bool(container.security_context.privileged)
-
-
-def _strong_capabilities(container: ContainerView) -> list[str]:
-    context = container.security_context
-    if context is None or context.capabilities is None:
-        return []
-    return [
-        name
-        for name in context.capabilities.add
-        # runtimes raise letters as Unicode does, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
-        if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES
-    ]
+        for name in context.capabilities.add if context.capabilities is not None else ():
+            # runtimes raise letters as Unicode does, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
+            if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES:
+                yield AdmissionRefusal(
+                    AdmissionRule.PRIVILEGED,
+                    f"{where}.securityContext.capabilities.add: {name} lets a container of a GPU pod undo its "
+                    f"limits: remove it, {_OWNER}",
+                )
 
 
 def _host_namespaces(pod: PodView) -> Iterator[AdmissionRefusal]:

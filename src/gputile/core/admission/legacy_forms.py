@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gputile.api.affinity import Affinity, NodeAffinity, NodeSelectorTerm
+from gputile.api.affinity import Affinity, NodeSelectorTerm
 from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
@@ -128,17 +128,15 @@ def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
     model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
     if model is not None and model_label_value(model) != model:
         yield Operation("replace", ("spec", "nodeSelector", LEGACY_MODEL_LABEL), model_label_value(model))
-    if affinity is not None and affinity.node_affinity is not None:
-        yield from _affinity_models(affinity.node_affinity)
-
-
-def _affinity_models(affinity: NodeAffinity) -> Iterator[Operation]:
+    nodes = affinity.node_affinity if affinity is not None else None
+    if nodes is None:
+        return
     base = (*_AFFINITY_PATH, "nodeAffinity")
-    if affinity.required is not None:
+    if nodes.required is not None:
         required = (*base, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-        for i, term in enumerate(affinity.required.node_selector_terms):
+        for i, term in enumerate(nodes.required.node_selector_terms):
             yield from _term_models(term, (*required, i))
-    for i, preferred in enumerate(affinity.preferred):
+    for i, preferred in enumerate(nodes.preferred):
         where = (*base, "preferredDuringSchedulingIgnoredDuringExecution", i, "preference")
         yield from _term_models(preferred.preference, where)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gputile.api.core import ObjectMeta, SchedulingGate
+from gputile.api.well_known import GANG_GATE
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False, kw_only=True):
@@ -90,6 +91,11 @@ class PodView(_Part):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpecView = msgspec.field(default_factory=PodSpecView)
+
+    @property
+    def gated(self) -> bool:
+        """Whether the pod waits behind the gate of its gang."""
+        return any(gate.name == GANG_GATE for gate in self.spec.scheduling_gates)
 
     def containers(self) -> Iterator[tuple[str, ContainerView]]:
         """Yield every container with the path of its fields."""

@@ -54,7 +54,8 @@ def forged_on_update(
     """Return a refusal for each allocation annotation that a change adds, alters or removes."""
     if user in trusted:
         return []
-    return _refused(user, (key for key in _changed(old, new) if _protected(key) or key == STAMPED))
+    changed = {key for key, _ in old.items() ^ new.items()}
+    return _refused(user, (key for key in changed if _protected(key) or key == STAMPED))
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[AdmissionRefusal]:
@@ -65,24 +66,19 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Admiss
     return [AdmissionRefusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
-    return {key for key, _ in old.items() ^ new.items()}
-
-
 def _protected(key: str) -> bool:
     return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
 
 
 def _refused(user: str, keys: Iterable[str]) -> list[AdmissionRefusal]:
-    return [_forged(key, user) for key in sorted(keys)[:MOST_FOUND]]
-
-
-def _forged(key: str, user: str) -> AdmissionRefusal:
-    return AdmissionRefusal(
-        AdmissionRule.FORGED,
-        f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is not "
-        f"one of its accounts: leave the annotation as it is",
-    )
+    return [
+        AdmissionRefusal(
+            AdmissionRule.FORGED,
+            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
+            f"not one of its accounts: leave the annotation as it is",
+        )
+        for key in sorted(keys)[:MOST_FOUND]
+    ]
 
 
 FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)
@@ -94,9 +90,9 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
 
     A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
     """
-    if user in trusted or not _gated(old) or old.metadata.labels.keys().isdisjoint(FIXED):
+    if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return
-    if not _gated(new):
+    if not new.gated:
         yield AdmissionRefusal(
             AdmissionRule.GANG_GATE,
             f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when all pods of the gang have their places: leave "
@@ -110,7 +106,3 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
                 f"metadata.labels[{label}]: which pods start together is fixed while the pod waits for them: leave the "
                 f"label; {_REMEDY}",
             )
-
-
-def _gated(pod: PodView) -> bool:
-    return any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)

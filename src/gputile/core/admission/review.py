@@ -127,7 +127,6 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
 
 def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
-    """Return every rule that a new pod breaks."""
     refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
     if _is_mirror(pod, request):
         return refusals

@@ -64,7 +64,13 @@ class Operation:
 
 def encode_patch(operations: Iterable[Operation]) -> bytes:
     """Return the JSON of a patch."""
-    return msgspec.json.encode([_as_json(operation) for operation in operations])
+    changes: list[dict[str, Any]] = []
+    for operation in operations:
+        steps = (str(step).replace("~", "~0").replace("/", "~1") for step in operation.path)
+        changes.append({"op": operation.op, "path": "".join(f"/{step}" for step in steps)})
+        if operation.op != "remove":
+            changes[-1]["value"] = operation.value
+    return msgspec.json.encode(changes)
 
 
 def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
@@ -76,16 +82,6 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
     for operation in operations:
         document = _applied(operation, operation.path, document)
     return document
-
-
-def _as_json(operation: Operation) -> dict[str, Any]:
-    pointer = "".join(f"/{_escaped(str(step))}" for step in operation.path)
-    change: dict[str, Any] = {"op": operation.op, "path": pointer}
-    return change if operation.op == "remove" else change | {"value": operation.value}
-
-
-def _escaped(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:

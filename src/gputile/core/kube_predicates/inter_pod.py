@@ -136,14 +136,12 @@ class _Domains:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def count(self, key: str, value: str, sign: int) -> None:
-        """Take notice of a pod that came to a domain (1), or left it (-1)."""
         domain = key, value
         self._counts[domain] += sign
         if not self._counts[domain]:
             del self._counts[domain]
 
     def have(self, labels: Labels) -> bool:
-        """Return whether a node with these labels is in one of them."""
         counts = self._counts
         if len(counts) <= len(labels):
             return any(labels.get(key) == value for key, value in counts)
@@ -167,7 +165,6 @@ class _AntiAffinity:
         self._taken = _Domains()
 
     def count(self, placed: Placed, sign: int) -> None:
-        """Take notice of a pod that came or went."""
         labels = placed.node.metadata.labels
         for key in self._terms.keys() & labels.keys():
             for term in self._terms[key]:
@@ -175,7 +172,6 @@ class _AntiAffinity:
                     self._taken.count(key, labels[key], sign)
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
-        """Return why not."""
         return ANTI_AFFINITY if self._taken.have(labels) else None
 
 
@@ -188,7 +184,6 @@ class _ExistingAntiAffinity:
         self._terms: dict[int, tuple[Sequence[PodAffinityTerm], dict[str, list[PodAffinityTerm]]]] = {}
 
     def count(self, placed: Placed, sign: int) -> None:
-        """Take notice of a pod that came or went."""
         labels = placed.node.metadata.labels
         terms = self._of(placed.pod)
         for key in terms.keys() & labels.keys():
@@ -205,7 +200,6 @@ class _ExistingAntiAffinity:
         return known[1]
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
-        """Return why not."""
         return EXISTING_ANTI_AFFINITY if self._closed.have(labels) else None
 
 
@@ -219,7 +213,6 @@ class _AffinityTerms:
         self._seeks_itself = all(term_matches(term, pod, pod) for term in terms)
 
     def count(self, placed: Placed, sign: int) -> None:
-        """Take notice of a pod that came or went."""
         if not all(term_matches(term, self._pod, placed.pod) for term in self._terms):
             return
         for term, domains in zip(self._terms, self._domains, strict=True):
@@ -230,7 +223,6 @@ class _AffinityTerms:
                     del domains[value]
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
-        """Return why not."""
         if any(term.topology_key not in labels for term in self._terms):
             return AFFINITY
         if self._seeks_itself and not any(self._domains):
@@ -259,7 +251,6 @@ class _Spread:
         self._least: int | None = None
 
     def count(self, placed: Placed, sign: int) -> None:
-        """Take notice of a pod that came or went."""
         meta = placed.pod.metadata
         if placed.node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
             return
@@ -268,7 +259,6 @@ class _Spread:
             self._least = None
 
     def reason(self, labels: Labels) -> PredicateRefusal | None:
-        """Return why not."""
         domain = labels.get(self._constraint.topology_key)
         if domain is None:
             return SPREAD_LABEL

@@ -119,14 +119,12 @@ class SpecAnswers:
         self.reasons = reasons
         self.refusals = node_refusals(reasons.values())
         self.position = position
-        self._weights: dict[str, tuple[int, int]] = {}
-        self._all_weights: npt.NDArray[np.int64] | None = None
+        self._weights: npt.NDArray[np.int64] | None = None
 
     def look_again(self, changed: Iterable[str], nodes: Mapping[str, Node]) -> None:
         """Ask the nodes that came, changed or went."""
         reasons = self.reasons
         for name in changed:
-            self._weights.pop(name, None)
             if name in nodes:
                 reasons[name] = static_reason(self._spec, nodes[name])
             else:
@@ -134,21 +132,14 @@ class SpecAnswers:
         if list(reasons) != list(nodes):
             self.reasons = {name: reasons[name] for name in nodes}
         self.refusals = node_refusals(self.reasons.values())
-        self._all_weights = None
-
-    def weight(self, node: Node) -> tuple[int, int]:
-        """Return how much the node is preferred, and how many of its taints are avoided."""
-        name = node.metadata.name
-        found = self._weights.get(name)
-        if found is None:
-            found = self._weights[name] = preferred_weight(self._spec, node), avoided_taints(self._spec, node)
-        return found
+        self._weights = None
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return ``weight`` of each of all ``nodes``: shape [nodes, 2]."""
-        if self._all_weights is None:
-            self._all_weights = np.array([self.weight(node) for node in nodes.values()], np.int64).reshape(-1, 2)
-        return self._all_weights
+        """Return how much each node is preferred, and how many of its taints are avoided: shape [nodes, 2]."""
+        if self._weights is None:
+            pairs = [(preferred_weight(self._spec, n), avoided_taints(self._spec, n)) for n in nodes.values()]
+            self._weights = np.array(pairs, np.int64).reshape(-1, 2)
+        return self._weights
 
 
 class KnownAnswers:

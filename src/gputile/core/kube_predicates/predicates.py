@@ -253,13 +253,18 @@ class Predicates:
 
         Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
         """
-        known = self._answers(self._template(pod.spec))
-        weights = np.array([known.weight(self._nodes[name]) for name in node_names], np.int64).reshape(-1, 2)
-        return dict(zip(node_names, _scores(weights).tolist(), strict=True))
+        position = {name: row for row, name in enumerate(self._nodes)}
+        rows = np.fromiter((position[name] for name in node_names), np.intp, len(node_names))
+        return dict(zip(node_names, self.scores_among(pod, rows).tolist(), strict=True))
 
     def scores_among(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
         """Return ``scores`` of the nodes at these positions of ``node_names``: shape [rows]."""
-        return _scores(self._answers(self._template(pod.spec)).weights(self._nodes)[rows])
+        weights = self._answers(self._template(pod.spec)).weights(self._nodes)[rows]
+        want, avoid = weights[:, 0], weights[:, 1]
+        most_wanted, most_avoided = want.max(initial=0) or 1, avoid.max(initial=0) or 1
+        preferred, avoided = 100 * want // most_wanted, 100 * avoid // most_avoided
+        found: npt.NDArray[np.int64] = AFFINITY_WEIGHT * preferred + TAINT_WEIGHT * (100 - avoided)
+        return found
 
     def repelling(self) -> Iterable[Pod]:
         """Return the pods whose anti-affinity holds against pods that come later."""
@@ -348,7 +353,6 @@ class Predicates:
         self._moves.add((name, placed, sign))
 
     def _template(self, spec: PodSpec) -> _Template:
-        """Return what is known of a spec."""
         template = self._templates.get(id(spec))
         if template is None:
             template = self._templates[id(spec)] = _Template(spec, _needs(spec), answers_key(spec))
@@ -361,11 +365,9 @@ class Predicates:
         return max(_FEWEST_TEMPLATES, min(_MOST_TEMPLATES, MOST_ANSWERS // max(1, len(self._loads))))
 
     def _answers(self, template: _Template) -> SpecAnswers:
-        """Return what nodes answer to a spec by labels, names and taints."""
         return self._known.answers(template.spec, template.key, self._nodes, self._most_templates())
 
     def _reasons(self, template: _Template) -> dict[str, PredicateRefusal | None]:
-        """Judge all nodes anew."""
         needs, known = template.needs, self._answers(template)
         lacking = self._lacking(needs)
         if lacking is None:
@@ -403,7 +405,6 @@ class Predicates:
         return question.checks
 
     def _counted(self, pod: Pod) -> Generator[None, None, None]:
-        """Prepare the checks of a pod, in steps."""
         known = self._questions.get(id(pod))
         if known is not None and self._moves.reaches(known.position):
             return
@@ -426,15 +427,6 @@ def _broken(checks: Iterable[Check], node: Node) -> PredicateRefusal | None:
     """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
-
-
-def _scores(weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the scores of nodes by how much they are preferred, and avoided: shapes [nodes], [nodes, 2]."""
-    want, avoid = weights[:, 0], weights[:, 1]
-    most_wanted, most_avoided = want.max(initial=0) or 1, avoid.max(initial=0) or 1
-    preferred, avoided = 100 * want // most_wanted, 100 * avoid // most_avoided
-    found: npt.NDArray[np.int64] = AFFINITY_WEIGHT * preferred + TAINT_WEIGHT * (100 - avoided)
-    return found
 
 
 def _needs(spec: PodSpec, status: PodStatus = NEW_POD) -> _Needs:

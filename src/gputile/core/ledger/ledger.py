@@ -5,7 +5,7 @@ is the ledger"). Whatever order events come in, the state depends only on the la
 is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Set
 from typing import assert_never
 
 import msgspec
@@ -77,7 +77,10 @@ class Ledger:
                 self._release(uid)
                 self._charge(self._non_gpu_pods.drop(uid))
             case PodsReplaced(pods, unreadable):
-                self._pods_replaced(pods, unreadable)
+                for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
+                    pass
+                for pod in pods:
+                    self._pod_applied(pod)
             case NodeApplied(node):
                 self._node_applied(node)
             case NodeDeleted(name):
@@ -140,7 +143,6 @@ class Ledger:
             self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
-        """Take CPU and memory from nodes, or give them back."""
         for node, host in changes:
             row = self.row_of.get(node)
             if row is not None:
@@ -166,12 +168,6 @@ class Ledger:
         held = self._bookings.get(uid)
         if held is not None and held.reserved:
             self._release(uid)
-
-    def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
-        for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
-            pass
-        for pod in pods:
-            self._pod_applied(pod)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, what pods have that a list no longer names; ``there`` are the UIDs of those that it names.
@@ -253,17 +249,13 @@ class Ledger:
             if not self._table.take(row, booking):
                 self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
-        if self._table.groups > self._most_groups:
-            self._forget_groups()
+        if self._table.groups > self._most_groups:  # namespaces come and go
+            self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
+            self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _restate(self, booking: Booking) -> None:
         """Replace a booking by one that differs only in how certain it is."""
         self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
-
-    def _forget_groups(self) -> None:
-        """Forget trust groups that hold nothing any more: namespaces come and go."""
-        self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
-        self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)
@@ -296,6 +288,11 @@ class Ledger:
     def node_info(self, row: int) -> NodeInfo | None:
         """Return what the node in a row says of itself, None for an empty row."""
         return self._table.node_info(row)
+
+    def info_of(self, name: str) -> NodeInfo | None:
+        """Return what a node says of itself, None for one that is not known."""
+        row = self.row_of.get(name)
+        return self._table.node_info(row) if row is not None else None
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         """Yield the rows in use, by the nodes' names."""

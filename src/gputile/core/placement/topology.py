@@ -60,11 +60,9 @@ class _FreeGpus:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget is spent."""
         return self._steps >= MOST_STEPS
 
     def restart(self) -> None:
-        """Give the next phase a budget of its own."""
         self._steps = 0
 
     def links_lost(self, chosen: tuple[int, ...]) -> int:

@@ -1,7 +1,8 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-The second implementation of ``fit.fits`` and ``choose.node_score``: the same integers for every node, some
-hundred times faster. Tests hold the two equal.
+Fit is the second implementation of ``fit.fits``, some hundred times faster; tests hold the two equal. Scores compare
+nodes by the cluster's policy: ``binpack`` chooses the node where GPU and node get fullest, less the imbalance between
+the GPUs and the machine's CPU or memory that remain, ``spread`` the one where they stay emptiest.
 """
 
 from collections.abc import Iterator
@@ -14,16 +15,7 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.choose import (
-    FRACTIONS,
-    GRAIN,
-    HIGHEST_BINPACK,
-    HIGHEST_SPREAD,
-    NODE,
-    OWN_GPU,
-    STRANDED_GPU,
-    STRANDED_HOST,
-)
+from gputile.core.placement.choose import FRACTIONS
 from gputile.core.placement.fit_refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
@@ -31,6 +23,14 @@ Bool = npt.NDArray[np.bool_]
 Which = Rows | slice
 
 UNFIT, BY_FULLNESS = -1, -2
+OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
+"""What counts how much: how full the pod's GPU gets and how full the node gets; GPUs that lack CPU or memory of the
+machine, and CPU and memory without GPUs, which pods without GPUs can still use. Tried out on the openb trace."""
+GRAIN = 5
+"""Scores are integers: less than this of the weighted sum makes no difference."""
+HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
+HIGHEST_SPREAD = 2000
+"""The highest score of a node; the lowest is 0."""
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
@@ -206,7 +206,11 @@ def _shared_fullness(arrays: NodeArrays, shape: Shape, group: int, rows: Which) 
 def _node_scores(
     gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
 ) -> Int64:
-    """Return ``choose.spread_score`` of each row, or ``choose.binpack_score``: shape [rows]."""
+    """Return 0 to ``HIGHEST_BINPACK`` for each row, or to ``HIGHEST_SPREAD`` where emptier is better: shape [rows].
+
+    ``gpu_used`` is how full the pod's fullest GPU gets and ``node_used`` how full all GPUs of the node get, in
+    thousandths; ``host`` is what the pod asks for beside GPUs.
+    """
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
         return emptiness
@@ -277,6 +281,5 @@ def _wanted(shape: Shape) -> ServingMode:
 
 
 def _count(gpus: Bool) -> Int64:
-    """Return how many GPUs of each row are true."""
     counts: Int64 = gpus.sum(axis=1, dtype=np.int64)
     return counts

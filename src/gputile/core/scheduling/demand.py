@@ -169,7 +169,6 @@ class DemandTracker:
 
 
 def _middle_gpu(arrays: NodeArrays) -> int:
-    """Return the MiB of the cluster's middle GPU."""
     sizes = arrays.total[arrays.usable]
     return max(1, int(np.median(sizes))) if len(sizes) else _USUAL_MIB
 

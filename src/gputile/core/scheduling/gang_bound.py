@@ -61,7 +61,7 @@ def most_placed(
     for candidate, count in specs[:_MOST_GROUPS]:
         groups.append((yield from _group(candidate, count, ledger, predicates, closed)))
     most = sum(min(group.count, group.capacity_bound) for group in groups)
-    for nodes in _distinct([group.open for group in groups]):
+    for nodes in {group.open.tobytes(): group.open for group in groups}.values():
         if most < enough:
             break
         inside = [group for group in groups if not (group.open & ~nodes).any()]
@@ -124,7 +124,9 @@ def _together(groups: Sequence[_AlikePods], nodes: Bool, ledger: Ledger, predica
         capacity_bound = sum(min(group.count, group.capacity_bound) for group in members)
         if family is not None:
             capacity_bound = min(capacity_bound, _on_gpus(members, nodes, ledger.node_arrays))
-            for mib in _sizes(members):
+            # the smallest size in MiB that they ask of a GPU, and some others
+            sizes = sorted({group.shape.mib for group in members if group.shape is not None and group.shape.mib})
+            for mib in sizes[:: -(-len(sizes) // _MOST_SIZES) or 1]:
                 yield
                 capacity_bound = min(capacity_bound, _of_size(mib, members, nodes, ledger.node_arrays))
         total += capacity_bound
@@ -168,12 +170,6 @@ def _pods_left(arrays: NodeArrays) -> Int64:
     return left
 
 
-def _sizes(groups: Sequence[_AlikePods]) -> list[int]:
-    """Return the sizes in MiB that pods of one family ask of a GPU, the smallest of them and some others."""
-    sizes = sorted({group.shape.mib for group in groups if group.shape is not None and group.shape.mib})
-    return sizes[:: -(-len(sizes) // _MOST_SIZES) or 1]
-
-
 def _of_size(mib: int, groups: Sequence[_AlikePods], nodes: Bool, arrays: NodeArrays) -> int:
     """Return how many pods of one family could have a place at once if all that ask for less than ``mib`` had one."""
     shapes = [(group.shape, group) for group in groups if group.shape is not None]
@@ -192,7 +188,3 @@ def _fill(capacity: int, weights: Iterable[tuple[int, _AlikePods]]) -> int:
         taken = min(count, capacity // weight) if weight else count
         total, capacity = total + taken, capacity - taken * weight
     return total
-
-
-def _distinct(masks: Iterable[Bool]) -> list[Bool]:
-    return list({mask.tobytes(): mask for mask in masks}.values())

@@ -77,7 +77,6 @@ class _Rules:
         self._keys: set[str] = set()
 
     def add(self, pod: Pod) -> None:
-        """Take in the rules of a pod."""
         for selector, keys in _selectors(pod):
             self._keys.update(keys)
             if selector is not None and len(self._selectors) <= _MOST_SELECTORS:

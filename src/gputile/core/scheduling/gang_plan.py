@@ -122,7 +122,6 @@ class _SetAside:
         return bool(self._taken)
 
     def take(self, pod: Pod) -> None:
-        """Set a pod aside."""
         uid = pod.metadata.uid
         self._taken.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
 
@@ -193,7 +192,8 @@ class _LedgerSearchState:
 
     def _best_of_nodes(self, asking: GangCandidate) -> Iterator[Decision]:
         """Yield the best GPUs of each node as things stand, best nodes first."""
-        names, request = self._open(asking.pod), asking.request
+        reasons, request = self._predicates.reasons(asking.pod), asking.request
+        names = [name for name, reason in reasons.items() if reason is None and name not in self._closed]
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return
@@ -224,7 +224,6 @@ class _LedgerSearchState:
             yield Decision(name, chosen, allocate(request, chosen, mode, self._now_ns))
 
     def put(self, member: int, place: Decision) -> None:
-        """Book the pod."""
         pod, request = self._pods[member], self._members[member].request
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
@@ -233,7 +232,6 @@ class _LedgerSearchState:
         self._placed.append((member, place))
 
     def take_back(self, member: int) -> None:
-        """Take the pod out again."""
         self._placed.pop()
         uid = self._pods[member].metadata.uid
         self._predicates.remove(uid)
@@ -277,10 +275,6 @@ class _LedgerSearchState:
         counted = Counter(reason for reason in in_tree.values() if reason is not None)
         parts += [f"{count} {refusal.text}" for refusal, count in counted.most_common(3)]
         return "; ".join(parts) or "there are no nodes"
-
-    def _open(self, pod: Pod) -> list[str]:
-        reasons = self._predicates.reasons(pod)
-        return [name for name, reason in reasons.items() if reason is None and name not in self._closed]
 
 
 def _load(gpu: GpuState) -> tuple[int, int, int, int, int]:

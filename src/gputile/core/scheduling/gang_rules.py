@@ -1,6 +1,6 @@
 """Applies the rules of gangs that are the same for the controller and for the simulator."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gputile.api.core import Pod
@@ -45,13 +45,13 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     waiting = [pod for pod in pods if waits(pod)]
     oldest = min((pod.metadata.creation_timestamp or "" for pod in waiting), default="")
     plans = {reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None}
-    return [pod for pod in succeeded if (oldest and oldest <= pod.bound_at) or _is_of(plans, pod)]
-
-
-def _is_of(plans: Collection[str], pod: Pod) -> bool:
-    """Return whether one of the plans gave the pod its place."""
-    reservation = reservation_of(pod)
-    return reservation is not None and reservation.plan in plans
+    found = []
+    for pod in succeeded:
+        reservation = reservation_of(pod)
+        of_plan = reservation is not None and reservation.plan in plans
+        if of_plan or (oldest and oldest <= pod.bound_at):
+            found.append(pod)
+    return found
 
 
 def needed_members(size: int, placed: int) -> int:

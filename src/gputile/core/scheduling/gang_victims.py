@@ -231,8 +231,8 @@ class _Attempt:
             if (yield from self._predicates.reason(asking.pod, choice.node)) is None:
                 yield from self._leave_for_good(bookings)
                 self._changed(booking.node for booking in self._with_their_gangs(bookings))
-                gpus, info = choice.gpus, self._ledger.node_info(self._ledger.row_of[choice.node])
-                return self._engine.decision(request, info, gpus, self._now_ns) if info is not None else None
+                info = self._ledger.info_of(choice.node)
+                return self._engine.decision(request, info, choice.gpus, self._now_ns) if info is not None else None
             yield from self._let_stay(bookings)
         return None
 
@@ -367,13 +367,9 @@ class _Attempt:
         for node in nodes:
             for pod, place in on_node.get(node, ()):
                 yield
-                if not self._stands(pod, place):
+                booking = self._ledger.booking(pod.metadata.uid)
+                if booking is not None and lost_reservation(self._ledger, booking) is not None:
+                    return False
+                if not at_once(takes(self._predicates, pod, place.node)):
                     return False
         return True
-
-    def _stands(self, pod: Pod, place: Decision) -> bool:
-        """Return whether a pod of the gang could still have its place."""
-        booking = self._ledger.booking(pod.metadata.uid)
-        if booking is not None and lost_reservation(self._ledger, booking) is not None:
-            return False
-        return at_once(takes(self._predicates, pod, place.node))

@@ -131,7 +131,6 @@ class _Site:
         self._offered = {name: node_allocatable(node) for name, node in self._new.items()}
 
     def add(self, kind: NodeType) -> str:
-        """Add an empty node, and return its name."""
         name = f"new-{len(self._nodes)}"
         node = kind.node(name)
         self._ledger.apply(NodeApplied(node))
@@ -140,7 +139,6 @@ class _Site:
         return name
 
     def type_of(self, name: str) -> str:
-        """Return the name of a node's type."""
         return self._nodes[name].name
 
     def put_on_a_node(self, each: GangCandidate) -> Steps[str | None]:

@@ -280,7 +280,6 @@ class PlacementEngine:
     def _computed(
         self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
-        """Compute scores."""
         node_arrays = self.ledger.node_arrays
         if shape is not None and packing_state is None:
             found = self._fullness.of(shape)

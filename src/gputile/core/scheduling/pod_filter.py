@@ -12,7 +12,6 @@ from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.placement.fit_refusal import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
@@ -103,20 +102,15 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
 
 def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
     """Return what of a node's cordon, labels or taints keeps the pod off it, None where nothing is known to."""
-    info = _info(ledger, name)
+    info = ledger.info_of(name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
     """Return whether a node takes the pod now: nothing keeps it off, and the node is ready and offers its GPUs."""
-    info = _info(ledger, name)
+    info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None
     # A pod may tolerate that a node is cordoned. If nothing else closes the node, it is as ready as any.
     closed = info.closed and not info.checked.spec.unschedulable
     return not closed and static_reason(pod.spec, info.checked) is None
-
-
-def _info(ledger: Ledger, name: str) -> NodeInfo | None:
-    row = ledger.row_of.get(name)
-    return ledger.node_info(row) if row is not None else None

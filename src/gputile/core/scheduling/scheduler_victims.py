@@ -307,7 +307,9 @@ class _NodeWithoutVictims:
             if self._node_info.grouped:
                 trust = self._trust[share.uuid]
                 trust[booking.trust_group] += sign
-                group = self._group_of([name for name, pods in trust.items() if pods])
+                names = [name for name, pods in trust.items() if pods]
+                group = self._ledger.group_number(names[0]) if names else NO_GROUP
+                group = MIXED_GROUPS if len(names) > 1 else group
             gpu = GpuState(
                 gpu.gpu,
                 gpu.total,
@@ -318,11 +320,6 @@ class _NodeWithoutVictims:
             )
             self._gpus[share.uuid] = gpu
             (self._ready.add if self._fits(gpu) else self._ready.discard)(share.uuid)
-
-    def _group_of(self, names: list[str]) -> int:
-        if len(names) > 1:
-            return MIXED_GROUPS
-        return self._ledger.group_number(names[0]) if names else NO_GROUP
 
     def _fits(self, gpu: GpuState) -> bool:
         return gpu_fits(gpu, self._shape, self._node_info, self._group)

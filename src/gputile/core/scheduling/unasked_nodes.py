@@ -75,7 +75,10 @@ class UnaskedNodes:
         rooms = yield from self._rooms([group[0] for group in groups.values()])
         for group, room in zip(groups.values(), rooms, strict=True):
             homeless = len(group) - room
-            in_sum = {kind.name: _most_in_sum(group[0].pod, kind) for kind in self._types}
+            in_sum = {
+                kind.name: max(1, Predicates([kind.node("new")]).capacity_bound(group[0].pod, "new"))
+                for kind in self._types
+            }
             first = group[: max(in_sum.values(), default=0)]
             one = yield from new_nodes(first, self._types, {}, self._configuration, self._barred, most=1)
             for name in one.counts:
@@ -140,11 +143,6 @@ def as_described(node: Node, kind: NodeType) -> Node:
         spec=msgspec.structs.replace(node.spec, taints=whole.spec.taints),
         status=NodeStatus(capacity=resources, allocatable=resources),
     )
-
-
-def _most_in_sum(pod: Pod, kind: NodeType) -> int:
-    """Return how many pods like one an empty node of a type takes in sum, at least 1."""
-    return max(1, Predicates([kind.node("new")]).capacity_bound(pod, "new"))
 
 
 def likeness(each: GangCandidate) -> tuple[object, ...]:

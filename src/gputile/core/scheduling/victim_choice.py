@@ -29,7 +29,6 @@ from gputile.core.scheduling.victim_cover import NodeCovering
 from gputile.core.scheduling.victim_groups import (
     LEAVING,
     NOTHING,
-    Cover,
     EvictionBudget,
     FreedAmounts,
     GpuCovering,
@@ -153,15 +152,10 @@ def choose_victims(
             break
         cover = node.best(min(left, _SEARCHED_PER_NODE))
         left -= node.searched
-        choice = _choice(name, cover) if cover is not None else None
-        if choice is not None and (best is None or choice.loss < best.loss):
-            best = choice
+        if cover is not None and (best is None or cover.loss < best.loss):
+            best = VictimChoice(name, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
         yield
     return best
-
-
-def _choice(node: str, cover: Cover) -> VictimChoice:
-    return VictimChoice(node, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
 
 
 class EvictionLosses:
@@ -191,11 +185,12 @@ class EvictionLosses:
         """Return how many MiB each GPU of a node has, and how many pods have each whole GPU in turns."""
         known = self._totals.get(node)
         if known is None:
-            row = self._ledger.row_of.get(node)
-            info = self._ledger.node_info(row) if row is not None else None
-            gpus = info.inventory.gpus if info is not None else ()
-            totals = {gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(gpus)} if info is not None else {}
-            known = self._totals[node] = totals, info.replicas if info is not None else 0
+            info = self._ledger.info_of(node)
+            known = self._totals[node] = (
+                ({gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(info.inventory.gpus)}, info.replicas)
+                if info is not None
+                else ({}, 0)
+            )
         return known
 
 

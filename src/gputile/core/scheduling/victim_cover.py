@@ -90,7 +90,7 @@ class NodeCovering:
         left = _SEARCHED_JOINTLY
         for gpus in combinations(self._gpus, self._wanted) if self._wanted > 1 else ():
             search = _JointSearch(gpus, level, left)
-            gone = search.run()
+            gone = search.look([], search.missing)
             left -= search.looked_at
             if gone is not None:
                 for group in _to_spare(gpus, gone):
@@ -145,7 +145,8 @@ class NodeCovering:
         self._open = True
         limit = _SEARCHED_PER_GPU if first is None else min(self._left, _SEARCHED_PER_GPU)
         search = _CoverSearch(amounts, limit, first, gone)
-        search.improve(missing)
+        if limit > 0:
+            search.look(0, missing, NOTHING, ())
         self._left -= search.looked_at
         self.searched += search.looked_at
         return search.best
@@ -183,8 +184,9 @@ def _to_spare(gpus: Sequence[GpuCovering], gone: Collection[VictimGroup]) -> lis
     spared = []
     for group in sorted(gone, key=lambda each: each.loss, reverse=True):
         on_gpus = amounts.get(group, ())
-        if all(missing[uuid].allow_back(freed) for uuid, freed in on_gpus):
-            missing |= {uuid: missing[uuid].with_back(freed) for uuid, freed in on_gpus}
+        with_it = {uuid: missing[uuid].with_back(freed) for uuid, freed in on_gpus}
+        if all(each.nothing for each in with_it.values()):
+            missing |= with_it
             spared.append(group)
     return spared
 
@@ -220,9 +222,10 @@ def _in_turn(
     if not missing.nothing:
         return None
     for freed in list(taken.values())[:-1][::-1]:
-        if missing.allow_back(freed):
+        with_it = missing.with_back(freed)
+        if with_it.nothing:
             del taken[freed.group]
-            missing = missing.with_back(freed)
+            missing = with_it
     return list(taken)
 
 
@@ -288,14 +291,10 @@ class _JointSearch:
         for position, amounts in enumerate(self._amounts):
             for freed in amounts:
                 self._of_group.setdefault(freed.group, []).append((position, freed))
-        self._missing, self._limit = [gpu.missing for gpu in gpus], limit
+        self.missing, self._limit = [gpu.missing for gpu in gpus], limit
         self.looked_at = 0
 
-    def run(self) -> list[VictimGroup] | None:
-        """Return the groups, None where none were found."""
-        return self._from([], self._missing)
-
-    def _from(self, taken: list[VictimGroup], missing: list[MissingAmounts]) -> list[VictimGroup] | None:
+    def look(self, taken: list[VictimGroup], missing: list[MissingAmounts]) -> list[VictimGroup] | None:
         """Return groups with those ``taken``, after which the GPUs lack what is ``missing``."""
         self.looked_at += 1
         position = next((position for position, each in enumerate(missing) if not each.nothing), None)
@@ -309,7 +308,7 @@ class _JointSearch:
             left = list(missing)
             for at, each in self._of_group[freed.group]:
                 left[at] = left[at].without(each)
-            found = self._from([*taken, freed.group], left)
+            found = self.look([*taken, freed.group], left)
             if found is not None:
                 return found
         return None
@@ -335,12 +334,8 @@ class _CoverSearch:
         self._loss = total_loss(best) if best is not None else Loss(pods=sys.maxsize)
         self.looked_at = 0
 
-    def improve(self, missing: MissingAmounts) -> None:
-        """Search; what is found is ``best``."""
-        if self._limit > 0:
-            self._from(0, missing, NOTHING, ())
-
-    def _from(self, position: int, missing: MissingAmounts, loss: Loss, taken: tuple[VictimGroup, ...]) -> None:
+    def look(self, position: int, missing: MissingAmounts, loss: Loss, taken: tuple[VictimGroup, ...]) -> None:
+        """Look at the groups from a position on, with those ``taken``; what is found is ``best``."""
         self.looked_at += 1
         if missing.nothing:
             if loss[1:] < self._loss[1:]:
@@ -352,7 +347,7 @@ class _CoverSearch:
                 continue
             if self.looked_at >= self._limit or self._is_hopeless(i, missing, loss):
                 return
-            self._from(i + 1, missing.without(freed), loss.plus(freed.group.loss), (*taken, freed.group))
+            self.look(i + 1, missing.without(freed), loss.plus(freed.group.loss), (*taken, freed.group))
 
     def _is_hopeless(self, position: int, missing: MissingAmounts, loss: Loss) -> bool:
         """Return whether no groups from a position on make a better cover: too little, or too many pods."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 from gputile.core.devices.gang_membership import GangName
@@ -119,15 +120,6 @@ class MissingAmounts(NamedTuple):
             self.incompatible + freed.incompatible,
         )
 
-    def allow_back(self, freed: FreedAmounts) -> bool:
-        """Return whether nothing is lacking if a group that was to leave stays."""
-        return (
-            self.mib + freed.mib <= 0
-            and self.percent + freed.percent <= 0
-            and self.pods + freed.pods <= 0
-            and self.incompatible + freed.incompatible <= 0
-        )
-
 
 class GpuCovering(NamedTuple):
     """The covering problem of a GPU: what it lacks, and what each group that may leave frees on it, largest first."""
@@ -206,11 +198,4 @@ class Cover:
 
 def total_loss(groups: Iterable[VictimGroup]) -> Loss:
     """Return what it costs that all groups leave."""
-    priority, pods, cost, gpu_milliseconds = NOTHING
-    for group in groups:
-        loss = group.loss
-        priority = max(priority, loss.priority)
-        pods += loss.pods
-        cost += loss.cost
-        gpu_milliseconds += loss.gpu_milliseconds
-    return Loss(priority, pods, cost, gpu_milliseconds)
+    return reduce(Loss.plus, (group.loss for group in groups), NOTHING)

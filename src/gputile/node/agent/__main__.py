@@ -13,7 +13,7 @@ from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.config import load_access
 from gputile.kube.errors import ConfigError
 from gputile.node.agent.files.allocation_files import StateError
-from gputile.node.agent.serve import GatewayLink, serve
+from gputile.node.agent.serve import serve
 from gputile.node.agent.settings import decode_settings
 from gputile.node.gateway.messages import LINK
 from gputile.node.nvml.nvml_probe import open_real
@@ -33,7 +33,7 @@ def main() -> None:
     except (ConfigurationError, ConfigError) as error:
         sys.exit(f"error: {error}")
     try:
-        status = uvloop.run(serve(access, settings, configuration, open_real, GatewayLink(link, token)))
+        status = uvloop.run(serve(access, settings, configuration, open_real, link, token))
     except (PortError, StateError) as error:
         sys.exit(f"error: {error}")
     sys.exit(status)

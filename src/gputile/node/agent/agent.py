@@ -5,19 +5,49 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.kube.errors import KubeError
-from gputile.node.agent.cluster.informer import NodeInformer
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node
 from gputile.node.agent.decisions.publishing.published import wanted_status
-from gputile.node.agent.parts import AgentParts
+from gputile.node.agent.decisions.publishing.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.agent.files.cdi_files import CdiFiles
+from gputile.node.agent.files.records import Records
+from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.settings import HostPaths
+from gputile.node.agent.shell.container_preparation import ContainerPreparation
+from gputile.node.agent.shell.executor import Executor
+from gputile.node.agent.shell.hand_over import HandOver
+from gputile.node.agent.shell.handler import AllocationHandler
+from gputile.node.agent.shell.lookup import Lookup
+from gputile.node.agent.shell.mode_change import ModeChange, Surroundings
+from gputile.node.agent.shell.reconciler import CorrectionWriter, Reconciler
+from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.container_use import ContainerUse
+from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.node.arbiter.agent_messages import Spent
+from gputile.node.gateway.messages import FromGateway, MessageChannel
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.isolation.library import USAGE
+from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
 
+CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
@@ -29,14 +59,56 @@ TELL_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
 
-class Agent:
-    """One node's agent: the loops over its ``parts``. Feed ``news`` from the API server; ``run`` until cancelled."""
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that an agent runs on: the node's name, where things are, and what watches its GPUs."""
 
-    def __init__(self, parts: AgentParts) -> None:
-        self.parts = parts
-        self.news = NodeInformer(parts.allocation_state, parts.wakeups, parts.host.node_name)
+    node_name: str
+    paths: HostPaths
+    monitor: GpuMonitor
+    mps: MpsDaemons
+
+
+class Agent:
+    """One node's agent: its parts, each wired to those that it uses, and the loops over them.
+
+    The parts start from what the agent before this one has left. Feed ``news`` from the API server; ``run`` until
+    cancelled. ``closed_for`` is how many seconds a node takes no pods before its mode changes.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        cluster: NodeApi,
+        configuration: Configuration,
+        gateway: MessageChannel[FromGateway],
+        node_lock: NodeLock,
+        closed_for: float = CLOSED_FOR_S,
+    ) -> None:
+        paths, mps = host.paths, host.mps
+        self.host, self.cluster, self.wakeups, self.metrics = host, cluster, Wakeups(), AgentMetrics()
+        self.kubelet = KubeletLink(gateway)
+        store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
+        self.records = Records(store, paths.device_plugins)
+        self.surroundings = Surroundings(host.monitor, mps, paths.device_plugins)
+        self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
+        cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
+        self.arbiter = _arbiter(store, state, self.metrics)
+        executor = Executor(state, self.records, self.kubelet, mps, self.arbiter, cdi)
+        self.mode = ModeChange(state, self.surroundings, executor, cluster, self.wakeups, closed_for)
+        lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
+        preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
+        self.handler = AllocationHandler(state, lookup, preparation, executor, self.wakeups.compare, self.metrics)
+        self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
+        writer = CorrectionWriter(cluster, self.metrics, state)
+        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, executor)
+        self.snapshots = Snapshots(state)
+        self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
+        use = ContainerUse(store.usage)
+        self.usage_hour = UsageHour(self.snapshots, host.monitor, self.metrics.gpu_times, use)
+        self.news = NodeInformer(state, self.wakeups, host.node_name)
         self._lag = LoopLag("agent", look_every=LAG_EVERY_S)
-        parts.monitoring.metrics.registry.register(self._lag.seconds)
+        self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()
         self._told = False
@@ -45,12 +117,12 @@ class Agent:
 
     def not_healthy(self) -> str | None:
         """Return why the process should be started again, None if it should not."""
-        quiet = time.monotonic() - max(self._compared, self.parts.steps.hand_over.looked)
+        quiet = time.monotonic() - max(self._compared, self.hand_over.looked)
         return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else None
 
     def not_ready(self) -> str | None:
         """Return why the node is not served yet, None if it is."""
-        if not self.parts.links.kubelet.registered.is_set():
+        if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return None if self._told else "the node has not been told what it offers"
 
@@ -65,7 +137,7 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.parts.links.kubelet.run(self.parts.steps.handler))
+                tasks.create_task(self.kubelet.run(self.handler))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -73,10 +145,10 @@ class Agent:
                 tasks.create_task(self._forever(self._tell_node))
         finally:
             # After the step under way, which waits on what this frees.
-            self._worker.submit(self.parts.host.monitor.close)
+            self._worker.submit(self.host.monitor.close)
             self._worker.shutdown(wait=False)
-            await self.parts.links.arbiter.stop()
-            await self.parts.host.mps.stop()
+            await self.arbiter.stop()
+            await self.host.mps.stop()
 
     async def _begin(self) -> None:
         """Look around, and take the node over from the agent before."""
@@ -85,18 +157,18 @@ class Agent:
             async with asyncio.timeout(SYNC_WITHIN_S):
                 await self.news.pods_listed.wait()
                 await self.news.node_seen.wait()
-        await self.parts.links.kubelet.told.wait()
-        await self.parts.steps.hand_over.close()
-        await self.parts.links.kubelet.take_charge()
-        self.parts.monitoring.metrics.agents_started = self.parts.links.kubelet.state.starts
-        self.parts.links.records.take_over(self.parts.allocation_state)
-        self.parts.links.records.recover(self.parts.allocation_state)
-        await self.parts.steps.mode.renew()
+        await self.kubelet.told.wait()
+        await self.hand_over.close()
+        await self.kubelet.take_charge()
+        self.metrics.agents_started = self.kubelet.state.starts
+        self.records.take_over(self.allocation_state)
+        self.records.recover(self.allocation_state)
+        await self.mode.renew()
 
     async def _open(self) -> None:
         """Let the node take pods again, if it has been closed for this agent to take over."""
-        await self.parts.steps.hand_over.open()
-        self.parts.wakeups.publish.wish()
+        await self.hand_over.open()
+        self.wakeups.publish.wish()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -107,43 +179,54 @@ class Agent:
                 await asyncio.sleep(1.0)
 
     async def _look_at_machine(self, seconds: float) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self.parts.host.monitor.step, seconds)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self.host.monitor.step, seconds)
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self.parts.steps.mode.renew()
-        take = functools.partial(self.parts.monitoring.usage_hour.take_if_due, int(time.time()), time.monotonic())
+            await self.mode.renew()
+        take = functools.partial(self.usage_hour.take_if_due, int(time.time()), time.monotonic())
         await asyncio.get_running_loop().run_in_executor(self._worker, take)
 
     async def _compare(self) -> None:
         self._compared = time.monotonic()
-        await self.parts.wakeups.compare.wait(RECONCILE_EVERY_S)
+        await self.wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
-                again = await self.parts.steps.reconciler.round(synced=self.news.pods_listed.is_set())
-                self.parts.monitoring.snapshots.refresh()
+                again = await self.reconciler.round(synced=self.news.pods_listed.is_set())
+                self.snapshots.refresh()
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:
-            asyncio.get_running_loop().call_later(AGAIN_S, self.parts.wakeups.compare.wish)
+            asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 
     async def _tell_node(self) -> None:
-        await self.parts.wakeups.publish.wait(TELL_EVERY_S)
-        parts, state = self.parts, self.parts.allocation_state
-        node, links = state.node, parts.links
-        if node is None or not links.records.store.mine:
+        await self.wakeups.publish.wait(TELL_EVERY_S)
+        state, node = self.allocation_state, self.allocation_state.node
+        if node is None or not self.records.store.mine:
             return
-        left = parts.steps.hand_over.left(node)
+        left = self.hand_over.left(node)
         if left:
-            asyncio.get_running_loop().call_later(left, self.parts.wakeups.publish.wish)
-        problem = links.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
-        wanted = wanted_status(state, links.surroundings.machine(), problem, opened=left == 0)
+            asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
+        problem = self.surroundings.mps_problem(state.advertised.decided.effective_mode.mode)
+        wanted = wanted_status(state, self.surroundings.machine(), problem, opened=left == 0)
         try:
-            told = await tell_node(links.cluster, node, wanted, datetime.now(UTC))
+            told = await tell_node(self.cluster, node, wanted, datetime.now(UTC))
         except KubeError:
-            self.parts.wakeups.publish.wish()
+            self.wakeups.publish.wish()
             raise
         self._told = True
         if told:
             await asyncio.sleep(RECONCILE_APART_S)
+
+
+def _arbiter(store: NodeFiles, state: AllocationState, metrics: AgentMetrics) -> ArbiterProcess:
+    """Return the arbiter's process: the state gives it the shares, and the metrics show the time that it counts."""
+
+    def shares(beside: str) -> TimeShares:
+        return time_shares(state, str(store.allocations), beside)
+
+    def show(used: Mapping[tuple[str, str], Spent]) -> None:
+        metrics.gpu_times.rows = tuple(gpu_times(state, used))
+
+    return ArbiterProcess(store, shares, show)

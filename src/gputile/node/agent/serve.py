@@ -12,7 +12,6 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -25,11 +24,10 @@ from gputile.kube.config import Access
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
 from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
-from gputile.node.agent.agent import Agent
+from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.kubelet import GatewayGoneError
 from gputile.node.agent.mps import MpsDaemons
-from gputile.node.agent.parts import Host, assemble
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway
@@ -45,41 +43,37 @@ SETTLE_AFTER_S = 2.0
 GIVE_BACK_EVERY_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayLink:
-    """The gateway that the agent is behind: the agent's end of their link, and the token of their claim."""
-
-    link: socket.socket
-    token: str
-
-
 async def serve(
     access: Access,
     settings: AgentSettings,
     configuration: Configuration,
     open_probe: Callable[[], Probe],
-    gateway_link: GatewayLink,
+    link: socket.socket,
+    token: str,
 ) -> int:
-    """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status."""
+    """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status.
+
+    ``link`` is the agent's end of its link with the gateway, ``token`` that of their claim.
+    """
     name, status = settings.node_name, 0
     limit_arenas()
-    gateway = to_gateway(*await asyncio.open_connection(sock=gateway_link.link))
+    gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
         monitor = Monitor(open_probe, await _published(connection, name))
-        node_lock = NodeLock(settings.host_paths.claim, gateway_link.token)
+        node_lock = NodeLock(settings.host_paths.claim, token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
-        agent = Agent(assemble(host, cluster, configuration, gateway, node_lock))
+        agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
-            hour_of = agent.parts.monitoring.usage_hour.of_pod
-            app = monitoring_app(agent.parts.monitoring.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
+            hour_of = agent.usage_hour.of_pod
+            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready, hour_of)
             start_monitoring(settings.health_port, app)
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
         pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
-        export_reflectors(agent.parts.monitoring.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
+        export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),

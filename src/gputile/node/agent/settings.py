@@ -1,4 +1,4 @@
-"""Holds what the command line says to an agent, as its gateway passes it on: where things are, among others."""
+"""Holds what the command line says to an agent, as its gateway passes it on."""
 
 from pathlib import Path
 

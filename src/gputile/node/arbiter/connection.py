@@ -2,39 +2,24 @@
 
 import asyncio
 import select
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gputile.node.arbiter.accounts import Grant, TimesliceMessage
 from gputile.node.arbiter.protocol import SIZE, Message, MessageKind, ProtocolError, agree, decode
 from gputile.node.arbiter.rate_limit import ConnectionQueue
+
+if TYPE_CHECKING:
+    from gputile.node.arbiter.server import Arbiter
 
 HELLO_WITHIN_S: Final = 5.0
 MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
 MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
 
 
-class ConnectionHandler(Protocol):
-    """What a connection serves: the arbiter."""
-
-    quantum: int
-
-    def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's GPU that ``GPU`` names, None where it is not the container's."""
-
-    def said(self, allocation: str, member: int, uuid: str, message: Message) -> int:
-        """Take in what a member says of a GPU; return as how many messages it counts."""
-
-    def gone(self, allocation: str, member: int) -> None:
-        """Take note that a connection has ended."""
-
-    def complain(self, allocation: str, text: str) -> None:
-        """Tell people of a container that misbehaves, now and then."""
-
-
 class ContainerConnection(asyncio.BufferedProtocol):
     """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``queue``."""
 
-    def __init__(self, allocation: str, member: int, handler: ConnectionHandler, queue: ConnectionQueue) -> None:
+    def __init__(self, allocation: str, member: int, handler: "Arbiter", queue: ConnectionQueue) -> None:
         self._allocation = allocation
         self._member = member
         self._handler = handler

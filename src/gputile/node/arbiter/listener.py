@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.protocol import SOCKET
-from gputile.node.arbiter.rate_limit import TokenBucket, TokenSource
+from gputile.node.arbiter.rate_limit import PoolShare, TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Listener:
     """
 
     def __init__(
-        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenSource | None = None
+        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenBucket | PoolShare | None = None
     ) -> None:
         """Listen.
 

@@ -52,16 +52,6 @@ class TokenBucket:
         self._level = max(self._level - number, -float(self.most))
 
 
-class TokenSource(Protocol):
-    """What ``TokenBucket`` and ``PoolShare`` have in common."""
-
-    def left(self, now: float) -> int:
-        """Return how many there are at ``now``."""
-
-    def spend(self, number: int) -> None:
-        """Take so many away."""
-
-
 class Pool:
     """What all containers of a node may spend together: ``most`` at once, of which ``per_second`` come back.
 
@@ -162,7 +152,7 @@ class ConnectionQueue:
     comes in a second.
     """
 
-    def __init__(self, clock: TimerLoop, allowance: TokenSource | None = None) -> None:
+    def __init__(self, clock: TimerLoop, allowance: TokenBucket | PoolShare | None = None) -> None:
         self._clock = clock
         self._allowance = allowance or TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S)
         self._waiting: deque[Speaker] = deque()

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gputile.node.gateway.gateway import Gateway, Sockets
+from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.supervision import keep_agent
 from gputile.support.logs import LogFormat, set_up_logging
@@ -24,7 +24,7 @@ async def serve(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT or an agent that will not be started again; return the exit status."""
     token = secrets.token_hex(8)
     gateway = Gateway(
-        Sockets(arguments.device_plugin_dir, arguments.pod_resources_socket), NodeLock(arguments.claim_file, token)
+        arguments.device_plugin_dir, arguments.pod_resources_socket, NodeLock(arguments.claim_file, token)
     )
     loop = asyncio.get_running_loop()
     serving = loop.create_task(gateway.run())

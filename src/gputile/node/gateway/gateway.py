@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,27 +36,20 @@ class AbandonedError(Exception):
     """This gateway made way for another one, which is gone: the node needs one that starts anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sockets:
-    """Where the kubelet's sockets are: the directory of its device plugins, and the socket of PodResources."""
-
-    device_plugins: Path
-    pod_resources: Path
-
-
 class Gateway:
     """Serves one kubelet with one agent after the other: ``attend`` each, while ``run`` runs.
 
+    ``device_plugins`` is the kubelet's directory of plugins' sockets, ``pod_resources`` its socket of that service.
     ``in_charge`` says whether an agent has taken charge of the node by now.
     """
 
-    def __init__(self, sockets: Sockets, node_lock: NodeLock) -> None:
+    def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
         self.in_charge = False
         self._node_lock = node_lock
         self._relay = Relay()
-        self._pod_resources = PodResources(sockets.pod_resources)
+        self._pod_resources = PodResources(pod_resources)
         self._registrar = Registrar(
-            sockets.device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._tell
+            device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._tell
         )
         self._agent: MessageChannel[FromAgent] | None = None
         self._starts = 0

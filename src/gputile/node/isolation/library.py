@@ -134,11 +134,8 @@ def _put(path: Path, content: bytes) -> None:
     write_whole(path, content, 0o755)
 
 
-VERSION: Final = native_layouts.LIMITS_VERSION
 LIMITS: Final = "limits"
 USAGE: Final = "usage"
-USAGE_BYTES: Final = native_layouts.USAGE_BYTES
-MOST_GPUS: Final = native_layouts.MOST_GPUS
 _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 
@@ -162,8 +159,8 @@ def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | 
         ValueError: there are no GPUs, or too many, or one has no UUID.
     """
     known = tuple(gpus)
-    if not 0 < len(known) <= MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
-        raise ValueError(f"limits are of 1 to {MOST_GPUS} GPUs with a UUID each: {known}")
+    if not 0 < len(known) <= native_layouts.MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
+        raise ValueError(f"limits are of 1 to {native_layouts.MOST_GPUS} GPUs with a UUID each: {known}")
     lines = [f"{native_layouts.LIMITS_NAME} {native_layouts.LIMITS_VERSION}"]
     if overhead_mib is not None:
         lines.append(f"{native_layouts.LIMITS_OVERHEAD} {overhead_mib}")

@@ -15,8 +15,9 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.wording import described
-from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
+from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
+from gputile.node.native_layouts import USAGE_BYTES
 
 TOGETHER: Final = 4
 # What a probe may miss of its limit: its context, and a pool's last grain; see docs/concepts/isolation.md.

@@ -20,7 +20,8 @@ from gputile.api.wording import described
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.library import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits, library_path
+from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
+from gputile.node.native_layouts import USAGE_BYTES
 
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0

@@ -1,4 +1,4 @@
-"""Reads one GPU from NVML: its facts, its MIG instances, its connections, and what it measures of itself.
+"""Reads one GPU from NVML: its facts, MIG instances and connections, and what it measures.
 
 A GPU that does not know one of its measures, as one in MIG mode does not know how busy it is, leaves out just that.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gputile.tools.replay.fragmentation import Trail
+from gputile.tools.replay.engine import Trail
 
 FORMATS = (".svg", ".png")
 

@@ -12,17 +12,82 @@ from multiprocessing.connection import wait
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from threading import Thread
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
+import numpy as np
 
+from gputile.api.well_known import Placement
+from gputile.api.wording import described
 from gputile.tools.replay import departures
-from gputile.tools.replay.catalog import make_placer
+from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import Stay
-from gputile.tools.replay.engine import Placer, replay
-from gputile.tools.replay.fragmentation import Trail, replay_with_trail
-from gputile.tools.replay.results import ReplayResult, result
+from gputile.tools.replay.engine import (
+    Curve,
+    LivePlacer,
+    Placer,
+    ReferencePlacer,
+    ReferencePolicy,
+    Trail,
+    replay,
+    replay_with_trail,
+)
+from gputile.tools.replay.policies import BestFit, Fgd, Random
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
+
+POINTS = (95, 100, 130)
+"""Arrived demand, per cent of the cluster's GPUs, at which policies are compared."""
+
+
+class ReplayResult(msgspec.Struct, frozen=True, rename="camel"):
+    """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
+
+    workload: Annotated[str, described("Which workload of the trace.")]
+    policy: Annotated[str, described("Which placement policy.")]
+    seed: Annotated[int, described("The seed of the order of the pods.")]
+    allocated: Annotated[
+        dict[str, float | None],
+        described("Allocated GPUs, per cent, by the per cent asked for; null where it was never just that."),
+    ]
+    failed_pods: Annotated[int, described("Pods that fitted nowhere when they came.")]
+    seconds: Annotated[float, described("CPU time of the replay.")]
+
+
+def allocated(curve: Curve, point: int) -> float | None:
+    """Return the mean of allocated % over the arrivals at which the demand rounds to ``point`` %; None for none."""
+    at = np.rint(100 * curve.arrived / curve.total) == point
+    return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
+
+
+def result(workload: str, policy: str, seed: int, curve: Curve, seconds: float) -> ReplayResult:
+    """Summarise a replay."""
+    points = {str(point): allocated(curve, point) for point in POINTS}
+    return ReplayResult(workload, policy, seed, points, curve.failed, round(seconds, 3))
+
+
+_REFERENCES: dict[str, Callable[[Workload, int], ReferencePolicy]] = {
+    "random": lambda _workload, seed: Random(seed),
+    "bestfit": lambda _workload, _seed: BestFit(),
+    "fgd": lambda workload, _seed: Fgd(workload),
+}
+_LIVE: dict[str, Placement] = {name: name for name in get_args(Placement)}
+
+POLICIES = (*_REFERENCES, *_LIVE)
+
+
+def make_placer(
+    name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int, *, ranked: bool = True
+) -> Placer:
+    """Return what places pods by a policy, on an empty cluster.
+
+    gputile's own policies see the nodes only, and ``packing`` learns the workload as it arrives; FGD knows all of it.
+    ``ranked`` is whether gputile's own rank nodes for pods without GPUs too.
+    """
+    if name in _LIVE:
+        return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked)
+    cluster = ReplayCluster(nodes, workload.shapes, arrivals.rank)
+    return ReferencePlacer(cluster, _REFERENCES[name](workload, seed))
+
 
 Outcome = TypeVar("Outcome")
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -6,8 +6,7 @@ The spacing is that of the documents' sample output, down to its heading, which 
 from collections.abc import Sequence
 
 from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
-from gputile.tools.views.table import aligned
-from gputile.tools.views.terminal_text import inert
+from gputile.tools.views.terminal_text import aligned, inert
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4

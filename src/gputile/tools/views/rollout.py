@@ -5,6 +5,10 @@ unless somebody acts: an image that cannot be pulled, a container that crashes, 
 case the reason is what the cluster itself says about it.
 """
 
+import functools
+import pkgutil
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,7 +18,6 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, Terminated, WorkloadCondition
-from gputile.tools.views.component_remedies import remedy_of
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 # The kubelet's reasons why a container waits: for its image, for what only somebody can mend, and for its turn.
@@ -189,3 +192,19 @@ def _end(ended: Terminated) -> str:
 def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | None:
     about = [e for e in events if e.involved_object.name == name and e.type == "Warning" and reason in ("", e.reason)]
     return max(about, key=lambda event: event.when, default=None)
+
+
+def remedy_of(reason: str, namespace: str, workload: str) -> str:
+    """Return what to do about ``reason``, "" where nothing is known.
+
+    ``workload`` is the component's own object, as ``deployment/gputile-webhook``.
+    """
+    for pattern, remedy in _remedies().items():
+        if re.search(pattern, reason):
+            return remedy.format(namespace=namespace, workload=workload)
+    return ""
+
+
+@functools.cache
+def _remedies() -> Mapping[str, str]:
+    return tomllib.loads((pkgutil.get_data(__name__, "remedies.toml") or b"").decode())

@@ -1,25 +1,77 @@
 """Tells whether the installation is deployed, by component, and how each node is set (U11)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from gputile.api.core import Node
+from gputile.api.other_groups import Lease
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import CONDITION_PREFIX, INVENTORY_ANNOTATION
+from gputile.api.well_known import CONDITION_PREFIX, CONTROLLER_LEASE, EXTENDER_LEASE, INVENTORY_ANNOTATION
 from gputile.api.wording import described, first_of
-from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WebhookConfiguration, WebhookEntry
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.installation_problem import InstallationProblem
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
-from gputile.tools.views.shortened import MOST, shortened
-from gputile.tools.views.table import aligned
-from gputile.tools.views.terminal_text import inert
-from gputile.tools.views.traces import Traces
+from gputile.tools.views.terminal_text import aligned, inert
+
+Told = TypeVar("Told", bound=Hashable)
+
+MOST: Final = 20  # so many objects are told of one by one
+NAMED: Final = 3
+
+
+def shortened(told: Sequence[tuple[str, Told]], most: int = MOST) -> tuple[list[tuple[str, Told]], int]:
+    """Return names with what is told of each, and of how many nothing is told.
+
+    Up to ``most`` stay as they are. Of more, those of which the same is told are one, "a, b, c and 7 more", and
+    only the first ``most`` are left.
+    """
+    if len(told) <= most:
+        return list(told), 0
+    alike: dict[Told, list[str]] = {}
+    for name, what in told:
+        alike.setdefault(what, []).append(name)
+    groups = [(first_of(names, NAMED), what) for what, names in alike.items()]
+    return groups[:most], sum(len(names) for names in list(alike.values())[most:])
+
+
+_OUR_WEBHOOKS: Final = ".gputile.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """``here`` are sentences on what programs left that work with a namespace, ``elsewhere`` the webhook's others."""
+
+    here: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+def traces_of(leases: Iterable[Lease], configurations: Iterable[WebhookConfiguration], namespace: str) -> Traces:
+    """Return what the Leases of a namespace and the cluster's webhook configurations tell of gputile."""
+    found = Traces()
+    for lease in leases:
+        holder = lease.spec.holder_identity
+        if holder and lease.metadata.name in (CONTROLLER_LEASE, EXTENDER_LEASE):
+            found.here.append(f"{holder} holds the Lease {lease.metadata.name}")
+    for configuration in configurations:
+        places = {_namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)}
+        if places & {"", namespace}:
+            found.here.append(f"the webhook configuration {configuration.metadata.name} is there")
+        found.elsewhere.extend(sorted(places - {"", namespace, *found.elsewhere}))
+    return found
+
+
+def _namespace(webhook: WebhookEntry) -> str:
+    """Return the namespace of a webhook's Service, "" where it is asked by an address."""
+    service = webhook.client_config.service
+    return service.namespace if service is not None else ""
+
 
 _WORST_FIRST: Final = (RolloutState.FAILED, RolloutState.DEPLOYING, RolloutState.READY)
 _HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from tests.corebuilders import allocation_text, gpu_node, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, share
 from tests.unit.cli.programs import arguments
 
 pytestmark = pytest.mark.requirement("V3", "B4")
@@ -143,15 +143,6 @@ def test_watching_goes_on_when_a_node_that_was_named_is_gone(server: FakeApiServ
         read_until("no node with GPUs is called n any more")
         server.store["/api/v1/nodes"]["n"] = machine
         read_until("4/15 (26%)")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
-
-
-def test_status_is_watched_too(server: FakeApiServer, kubeconfig: str) -> None:
-    command = arguments("main", "status", "--watch", "--kubeconfig", kubeconfig)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == -signal.SIGINT
 

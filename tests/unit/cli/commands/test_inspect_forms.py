@@ -1,18 +1,16 @@
 """``gputile inspect``: the documents' table unless something else is asked for."""
 
-import json
 import subprocess
 
 import msgspec
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, OwnerReference, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 from tests.unit.cli.programs import arguments
 
 pytestmark = pytest.mark.requirement("V2", "V3")
@@ -66,12 +64,6 @@ def test_bars_are_pieces_by_namespace_in_several(command: list[str], server: Fak
     result = run.invoke(app, [*command, "-o", "bars", "--ascii"], env={"COLUMNS": "60"})
     assert result.stdout.isascii()
     assert result.stdout.splitlines()[-1] == "A chat  B default  . free"
-
-
-def test_yaml_is_what_json_is(command: list[str]) -> None:
-    found = [run.invoke(app, [*command, "-o", form]).stdout for form in ("json", "yaml")]
-    assert json.loads(found[0]) == yaml.safe_load(found[1])
-    assert json.loads(found[0])["unitMib"] == GIB
 
 
 def test_kubectl_inspect_cgpu_draws_too(command: list[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from tests.corebuilders import gpu_node
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import gpu_node
 from tests.unit.cli.programs import arguments
 
 pytestmark = pytest.mark.requirement("B7")

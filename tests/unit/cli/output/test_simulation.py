@@ -53,12 +53,6 @@ def test_make_demo_runs_this() -> None:
     assert command.endswith(f"gputile {' '.join(words)} || test $? -eq 3")
 
 
-@pytest.mark.parametrize("told", ["1" + "0" * 400, "9" * 5000, "\u0661\u0660", "-5", "0"])
-def test_a_number_of_columns_that_no_terminal_has_is_none(told: str) -> None:
-    result = run.invoke(app, DEMO, env={"COLUMNS": told})
-    assert result.stdout == run.invoke(app, DEMO, env={"COLUMNS": ""}).stdout
-
-
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize("width", [60, 80, 138, 200])
 def test_the_demo(width: int) -> None:

@@ -1,12 +1,17 @@
-"""``-o yaml`` has the same values as ``-o json``."""
+"""``-o yaml`` has the same values as ``-o json``, and reads back as what it was, for readers in Go too."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
+from gputile.cli.output.streams import yaml_text
 from gputile.support.yaml_loader import load_document
 
 CLUSTER = """
@@ -37,3 +42,31 @@ def test_yaml_has_the_values_of_json(tmp_path: Path) -> None:
         printed = [run.invoke(app, [*command, "-o", form]).stdout for form in ("json", "yaml")]
         assert load_document(printed[1]) == json.loads(printed[0])
         assert "1234e56" in printed[1]
+
+
+ODD = ["1e5", "0e0", "0o17", "08", "1_000", "0b1", "0x1F", "+1", "y", "N", "on", "~", "null", "", ".inf", "1:30"]
+ODD += ["2026-01-31", "<<", "=", "-", "---", "a: b", "# a", " a", "a\nb", "a\x85b", "a\u2028b", "é", "\x1b[0m", "*a"]
+ODD += ["&a", "!a", "%a", "@a", "`a", "a" * 200 + " b"]
+TEXTS = (st.sampled_from(ODD) | st.text()).filter(lambda text: "\ufeff" not in text)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_what_is_written_is_read(value: Any) -> None:
+    assert load_document(yaml_text([value])) == value
+    assert yaml.safe_load(yaml_text([value])) == value
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_texts_stay_texts_also_as_keys_and_in_folded_lines(text: str) -> None:
+    assert load_document(yaml_text([{text: [text]}], width=80)) == {text: [text]}
+
+
+def test_plain_words_have_no_quotes() -> None:
+    assert yaml_text([{"name": "node-1", "mib": 15360, "when": "no more than 1e5 fit"}, "é"]) == (
+        "name: node-1\nmib: 15360\nwhen: no more than 1e5 fit\n--- é\n...\n"
+    )

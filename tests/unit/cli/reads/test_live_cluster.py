@@ -17,8 +17,8 @@ from gputile.cli.options.common import Reach
 from gputile.cli.reads.live_cluster import read_cluster
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4", "V3")
 

@@ -11,8 +11,8 @@ from gputile.api.core import Node
 from gputile.api.other_groups import POD_GROUPS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
 from gputile.cli.app import app
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4", "M13")
 

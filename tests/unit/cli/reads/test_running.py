@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
-from tests.corebuilders import allocation_text, gpu_node, share
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, share
 from tests.manifests import CRON_JOB, DEPLOYMENT, GONE, JOB, MEM, POD, STATEFUL_SET, Json, changed, pod_template
 
 pytestmark = pytest.mark.requirement("B4")

@@ -19,8 +19,8 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, KARPENTER_POOL_LABEL
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.reservation import reservation_of
-from tests.corebuilders import allocation_text, share
-from tests.corebuilders import pod as pod_of
+from tests.fakes.corebuilders import allocation_text, share
+from tests.fakes.corebuilders import pod as pod_of
 from tests.unit.controlplane.controller.test_node_request_planner import TYPE, WAIT, Bench, node, tolerant_member, waits
 
 pytestmark = pytest.mark.requirement("U8", "B5")

@@ -28,7 +28,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import GIB15, allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
 from tests.unit.controlplane.controller.gangs.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant
@@ -285,6 +285,12 @@ def test_a_place_on_an_older_node_does_not_prove_that_new_ones_are_of_use() -> N
             bought.append(after)
             bench.join(node(f"new-{after}", type_=TYPE, gpus=0))
     assert len(bought) <= 6
+
+
+def test_kube_scheduler_gets_time_first() -> None:
+    bench = fragmented()
+    bench.put(waits("p", mem=10))
+    assert bench.round(after=3).created == []
 
 
 def test_a_pod_that_no_type_takes_is_told_and_brings_none() -> None:

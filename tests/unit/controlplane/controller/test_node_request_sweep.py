@@ -1,5 +1,6 @@
 """In each memory unit and each mode: whoever only an empty GPU takes brings a node, and whom none takes brings none."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.node_type import NodeType, node_types_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.test_node_request_planner import Bench, said, waits
 from tests.unit.core.devices.test_node_type import configured, described
 
@@ -50,45 +51,35 @@ class Site:
         return len(result.created), said(result)
 
 
+# Of a node's GPUs, by the units of one: what is in use of each (None: there is no node), and what is asked for.
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("mode", SHARED)
-def test_a_fragmented_node_brings_another_one(mode: str, unit: str) -> None:
-    """Of each GPU a little more than half is in use: what is left is enough in sum."""
-    site = Site(mode, unit)
-    used = site.units // 2
-    for gpu in range(GPUS):
-        site.runs(f"r{gpu}", gpu, {GPU_MEMORY: used} | site.core)
-    wanted = site.units - used + 1
-    assert wanted <= min(site.units, GPUS * (site.units - used))
-    assert site.asked_for({GPU_MEMORY: wanted} | site.core) == (1, {"p": "NodeRequested"})
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("mode", SHARED)
-def test_what_fits_the_smallest_gap_brings_none(mode: str, unit: str) -> None:
-    site = Site(mode, unit)
-    for gpu in range(GPUS):
-        site.runs(f"r{gpu}", gpu, {GPU_MEMORY: site.units - 1} | site.core)
-    assert site.asked_for({GPU_MEMORY: 1} | site.core) == (0, {})
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("mode", SHARED)
-@pytest.mark.parametrize("empty", [True, False], ids=["from zero", "beside a node"])
-def test_what_no_gpu_of_the_type_could_ever_take_brings_none(mode: str, unit: str, empty: bool) -> None:
-    """One unit more than a GPU has, though two GPUs have it in sum; a rest of memory below a unit is nobody's."""
-    site = Site(mode, unit, empty=empty)
-    assert site.asked_for({GPU_MEMORY: site.units + 1} | site.core, after=10**4) == (0, {"p": "NoNodeTypeFits"})
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("mode", SHARED)
-def test_from_zero_the_autoscaler_sees_it_itself_and_is_not_asked(mode: str, unit: str) -> None:
-    """However long it takes: it would add a node for the placeholder, too."""
-    site = Site(mode, unit, empty=True)
-    assert site.asked_for({GPU_MEMORY: site.units} | site.core) == (0, {})
-    later = site.bench.round(1000)
-    assert (later.created, said(later)) == ([], {"p": "NodeNotAdded"})
+@pytest.mark.parametrize(
+    ("used", "wanted", "after", "brings"),
+    [
+        (lambda units: units // 2, lambda units: units - units // 2 + 1, 10, (1, {"p": "NodeRequested"})),
+        (lambda units: units - 1, lambda _: 1, 10, (0, {})),
+        (lambda _: 0, lambda units: units + 1, 10**4, (0, {"p": "NoNodeTypeFits"})),
+        (None, lambda units: units + 1, 10**4, (0, {"p": "NoNodeTypeFits"})),
+        (None, lambda units: units, 10, (0, {})),
+        (None, lambda units: units, 1000, (0, {"p": "NodeNotAdded"})),
+    ],
+    ids=["fragmented", "smallest gap", "too large", "too large, from zero", "from zero", "from zero, and late"],
+)
+def test_a_pod_brings_a_node_where_only_an_empty_gpu_takes_it(
+    mode: str,
+    unit: str,
+    used: Callable[[int], int] | None,
+    wanted: Callable[[int], int],
+    after: float,
+    brings: tuple[int, dict[str, str]],
+) -> None:
+    """From zero the autoscaler sees the pod itself; it would add a node for the placeholder, too."""
+    site = Site(mode, unit, empty=used is None)
+    in_use = used(site.units) if used is not None else 0
+    for gpu in range(GPUS if in_use else 0):
+        site.runs(f"r{gpu}", gpu, {GPU_MEMORY: in_use} | site.core)
+    assert site.asked_for({GPU_MEMORY: wanted(site.units)} | site.core, after) == brings
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -8,6 +8,7 @@ import pytest
 
 from gputile.api.core import Pod
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
+from gputile.controlplane import event_loop
 from gputile.controlplane.controller import node_requester
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.node_requester import NodeRequester
@@ -132,7 +133,8 @@ async def test_a_deletion_that_failed_is_tried_again_and_one_that_was_done_is_no
     assert asked(requests.bench) == 0
 
 
-async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+async def test_a_replica_that_does_not_lead_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "SLICE_SECONDS", 3600.0)  # it decides in one slice
     requests = Requests()
     requests.active = False
     await requests.round()

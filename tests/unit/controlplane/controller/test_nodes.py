@@ -18,7 +18,7 @@ from gputile.controlplane.controller.node_reconciler import JsonPatch, NodeRecon
 from gputile.controlplane.controller.queues import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
 

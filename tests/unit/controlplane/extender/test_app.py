@@ -20,8 +20,8 @@ from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.request_body import BodyReader
-from tests.corebuilders import pod as plain_pod
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import pod as plain_pod
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
@@ -20,8 +20,8 @@ from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unauthorized
-from tests.corebuilders import request_of
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import request_of
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -214,10 +214,18 @@ async def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only()
 
 
 @pytest.mark.anyio
-async def test_two_binds_of_one_pod_at_once_are_one() -> None:
-    bench = Bench(Fate.OK, Fate.OK)
-    pod = bench.create("p")
-    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [True, True]
+@pytest.mark.parametrize("fate", [Fate.OK, Fate.REFUSED])
+async def test_of_two_binds_of_one_pod_at_once_the_second_waits_for_the_first(fate: Fate) -> None:
+    bench = Bench(fate, Fate.OK)
+    pod, bind = bench.create("p"), bench.cluster.bind
+
+    async def slow(binding: Binding) -> None:
+        await asyncio.sleep(0.01)
+        await bind(binding)
+
+    bench.cluster.bind = slow  # type: ignore[method-assign]
+    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [fate is Fate.OK, True]
+    assert bench.cluster.pods["default", "p"].spec.node_name == "a"
     assert bench.used() == {"a": 5, "b": 0}
 
 

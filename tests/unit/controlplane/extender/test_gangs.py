@@ -16,7 +16,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import gpu_node, ledger_of, pod, share
+from tests.fakes.corebuilders import gpu_node, ledger_of, pod, share
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("M13")

@@ -15,8 +15,8 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import Assumed, NodesReplaced, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.objects import Applied, Replaced, UnreadableObject
-from tests.corebuilders import allocation_text, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 
 pytestmark = pytest.mark.requirement("B1")

@@ -15,7 +15,7 @@ from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics
 from gputile.core.devices.request import by_namespace
 from gputile.kube.objects import Applied, Deleted, Replaced
 from gputile.support.metrics import MetricsRegistry
-from tests.corebuilders import book, gpu_node, ledger_of, pod, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
 pytestmark = pytest.mark.requirement("B7")
 

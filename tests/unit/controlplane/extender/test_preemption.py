@@ -125,50 +125,6 @@ def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
     return budget
 
 
-async def test_a_budget_without_any_left_keeps_all() -> None:
-    world = await two_full_gpus()
-    budget = used_up_budget(world)
-    for name in ("low0", "low1"):
-        pod = world.pod(name)
-        assert pod is not None
-        pod.metadata.labels = {"app": "low"}
-    world.watch_all()
-    await preempting(world)
-    assert not world.has_reservation("high")
-    budget.status.disruptions_allowed = 1
-    world.extender.budgets.budgets(Applied(budget))
-    await world.round(40)
-    assert len(world.leaving()) == 1
-
-
-async def test_another_extender_goes_on() -> None:
-    """The one before wrote the reservation, and died before it evicted anybody."""
-    world = await two_full_gpus()
-    world.cluster.refused_evictions = {"low0", "low1"}
-    real = world.cluster.reserve
-
-    async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
-        if text is None:
-            raise AssertionError("it dies before it gives the place up")
-        return await real(pod, text, node)
-
-    world.cluster.reserve = keep_only  # type: ignore[method-assign]
-    world.add("high", 12, 10)
-    await world.schedule("high")
-    with pytest.raises(AssertionError):
-        await world.round()
-    del world.cluster.reserve
-    world.cluster.refused_evictions = set()
-    world.replace_extender()
-    assert world.has_reservation("high")
-    assert not world.leaving()
-    await world.round()
-    (victim,) = world.leaving()
-    world.end(victim)
-    assert await world.schedule("high")
-    world.check()
-
-
 async def test_a_place_ends_and_its_pod_may_try_again() -> None:
     world = await two_full_gpus()
     await preempting(world)
@@ -536,3 +492,31 @@ async def test_a_pod_that_tolerates_nothing_does_not_keep_another_one_from_its_s
     close(world, "a", "in maintenance")
     await world.round()
     assert world.has_reservation("tolerating")
+
+
+async def test_another_extender_goes_on() -> None:
+    """The one before wrote the reservation, and died before it evicted anybody."""
+    world = await two_full_gpus()
+    world.cluster.refused_evictions = {"low0", "low1"}
+    real = world.cluster.reserve
+
+    async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
+        if text is None:
+            raise AssertionError("it dies before it gives the place up")
+        return await real(pod, text, node)
+
+    world.cluster.reserve = keep_only  # type: ignore[method-assign]
+    world.add("high", 12, 10)
+    await world.schedule("high")
+    with pytest.raises(AssertionError):
+        await world.round()
+    del world.cluster.reserve
+    world.cluster.refused_evictions = set()
+    world.replace_extender()
+    assert world.has_reservation("high")
+    assert not world.leaving()
+    await world.round()
+    (victim,) = world.leaving()
+    world.end(victim)
+    assert await world.schedule("high")
+    world.check()

@@ -17,7 +17,7 @@ from gputile.core.placement.packing_scores import PackingState
 from gputile.core.placement.prices import Demand, Prices, prices
 from gputile.core.scheduling.demand import FIRST_DUE, DemandTracker
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import book, gpu_node, pod, share
+from tests.fakes.corebuilders import book, gpu_node, pod, share
 
 
 async def market_after(engine: PlacementEngine, before: PackingState | None) -> PackingState:

@@ -18,7 +18,7 @@ from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.monitoring import monitoring_app
 from gputile.support.request_body import BodyReader
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fakes.apiserver import until
 from tests.unit.core.admission.builders import POLICY, Json, pod
 

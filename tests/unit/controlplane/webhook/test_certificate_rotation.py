@@ -120,6 +120,19 @@ async def test_replicas_that_start_together_agree() -> None:
 
 
 @pytest.mark.anyio
+async def test_replicas_that_renew_together_agree() -> None:
+    async with on_stage() as scene:
+        replicas = [scene.replica() for _ in range(3)]
+        for replica in replicas:
+            await replica.once()
+        scene.time += LIFETIME - RENEW_BEFORE + timedelta(minutes=1)
+        await asyncio.gather(*(replica.once() for replica in replicas), return_exceptions=True)
+        announced = {replica.material.following for replica in replicas if replica.material is not None}
+        assert len(announced) == 1
+        assert None not in announced
+
+
+@pytest.mark.anyio
 async def test_a_renewal_needs_no_restart_and_no_moment_without_trust() -> None:
     """The API server trusts what each replica serves, at every step, whichever replica is first."""
 

@@ -21,7 +21,7 @@ from gputile.controlplane.webhook.certificates import (
     encode,
     next_material,
 )
-from tests.examples import examples
+from tests.conftest import examples
 
 NAMES = ("gputile-webhook.gputile.svc", "127.0.0.1")
 START = datetime(2026, 1, 1, tzinfo=UTC)

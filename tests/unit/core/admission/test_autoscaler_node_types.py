@@ -83,10 +83,6 @@ def test_other_pods_stay_as_they_are(body: Json) -> None:
     assert "affinity" not in mutated(body, POLICY_WITH_TYPES)["spec"]
 
 
-def test_without_autoscaling_no_pod_is_changed() -> None:
-    assert "affinity" not in mutated(asks(20), replace(POLICY_WITH_TYPES, node_types=()))["spec"]
-
-
 def test_a_pod_may_pass_twice() -> None:
     once = mutated(asks(20), POLICY_WITH_TYPES)
     assert mutated(once, POLICY_WITH_TYPES) == once

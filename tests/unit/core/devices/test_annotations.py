@@ -31,8 +31,8 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.core.devices.versioned_codec import MOST_CHARACTERS, VersionedCodec
-from tests import gpushare_client
-from tests.corebuilders import container, pod, request_of
+from tests.fakes import gpushare_client
+from tests.fakes.corebuilders import container, pod, request_of
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 gpus = st.builds(

@@ -62,15 +62,6 @@ def test_it_returns_after_quiet_and_good_examinations() -> None:
     assert run((FIRST_QUIET_S + 5, GOOD), health=health).healthy(A)
 
 
-def test_good_examinations_without_quiet_do_not_suffice() -> None:
-    assert not run((0, CRITICAL), *good_from(1, 50, every_s=1)).healthy(A)
-
-
-def test_trouble_meanwhile_begins_the_quiet_anew() -> None:
-    health = run((0, CRITICAL), *good_from(1, 10), (59, CRITICAL), *good_from(60, 5))
-    assert not health.healthy(A)
-
-
 def quiet_needed(health: Health, start_s: float) -> float:
     """Return the seconds of good examinations until the GPU is back."""
     now_s = start_s

@@ -15,7 +15,7 @@ from gputile.core.devices.request import (
     effective,
     parse_request,
 )
-from tests.corebuilders import container, pod
+from tests.fakes.corebuilders import container, pod
 
 INIT_PHASES = st.sampled_from([Phase.INIT, Phase.SIDECAR])
 amounts = st.integers(1, 5)

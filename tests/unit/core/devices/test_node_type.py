@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule, is_placeholder, node_types_of
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import ledger_of, pod, request_of
+from tests.fakes.corebuilders import ledger_of, pod, request_of
 
 pytestmark = pytest.mark.requirement("U8")
 
@@ -65,7 +65,7 @@ def test_a_type_takes_what_the_placement_puts_on_an_empty_node_of_it(
     [
         ("cgpu", {"mem": 15}, None),
         ("cgpu", {"mem": 20}, "its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"),
-        ("cgpu", {"mem": 30, "count": 2}, None),
+        ("cgpu", {"mem": 60, "count": 4}, None),
         ("cgpu", {"mem": 10, "count": 5}, "it has 4 GPUs; the pod needs 5"),
         ("cgpu", {"mem": 1, "core": 5}, "its mode cgpu serves GPU memory alone"),
         ("core_mem", {"mem": 1}, "its mode core_mem serves GPU memory together with compute"),

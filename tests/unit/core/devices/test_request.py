@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Container, Pod, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.request import RequestError, RequestKind, Shape, parse_request
-from tests.corebuilders import Amount, container, pod, request_of
+from tests.fakes.corebuilders import Amount, container, pod, request_of
 
 
 def shared(gpus: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:

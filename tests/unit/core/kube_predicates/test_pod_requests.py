@@ -13,8 +13,8 @@ from gputile.api.core import Pod, PodSpec, PodStatus
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable, host_request, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
-from tests.calls import calls
-from tests.corebuilders import gpu_node, ledger_of
+from tests.costs.calls import calls
+from tests.fakes.corebuilders import gpu_node, ledger_of
 from tests.unit.core.kube_predicates.builders import all_said
 
 GIB = 2**30

@@ -170,6 +170,16 @@ OPERATORS = "is not one of In, NotIn, Exists, DoesNotExist"
         ("topologySpreadConstraints: [{topologyKey: ''}]", f"{SPREAD}.topologyKey", "must be there"),
         ("topologySpreadConstraints: [{topologyKey: z, minDomains: 0}]", f"{SPREAD}.minDomains", "0 is not 1 or more"),
         (
+            "topologySpreadConstraints: [{topologyKey: z, whenUnsatisfiable: x}]",
+            f"{SPREAD}.whenUnsatisfiable",
+            "'x' is not one of DoNotSchedule, ScheduleAnyway",
+        ),
+        (
+            expression("metadata.name", "In", "a", "b").replace("Expressions", "Fields"),
+            f"{TERMS}[0].matchFields[0].values",
+            "must be one value",
+        ),
+        (
             f"affinity: {{podAffinity: {{{REQUIRED}: [{{labelSelector: {{}}}}]}}}}",
             f"affinity.podAffinity.{REQUIRED}[0].topologyKey",
             "must be there",
@@ -225,21 +235,6 @@ def test_init_containers_and_sidecars(containers: list[int], init: list[tuple[st
     spec = f"containers: {written('c', [('', a) for a in containers])}\ninitContainers: {written('i', init)}"
     assert reason(pod(spec), node(cpu=cpu)) is None
     assert reason(pod(spec), node(cpu=cpu - 1)) == "Insufficient cpu"
-
-
-def test_pods_that_are_placed_take_their_part_until_removed() -> None:
-    predicates = Predicates([node(cpu=3, pods=2)])
-    two = "containers: [{name: c, resources: {requests: {cpu: 2}}}]"
-    first, second = pod(two, "first"), pod(two, "second")
-    predicates.place(first, "n")
-    predicates.place(first, "n")
-    predicates.place(first, "gone")
-    assert all_said(predicates.reasons(second)) == {"n": "Insufficient cpu"}
-    predicates.place(pod(name="third"), "n")
-    assert all_said(predicates.reasons(second)) == {"n": "Too many pods"}
-    predicates.remove(first.metadata.uid)
-    predicates.remove(first.metadata.uid)
-    assert all_said(predicates.reasons(second)) == {"n": None}
 
 
 def test_what_a_pod_prefers() -> None:

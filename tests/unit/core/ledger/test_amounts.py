@@ -35,7 +35,7 @@ from gputile.core.placement.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
-from tests.corebuilders import gpu_node, pod, request_of
+from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.stateful.ledgercheck import image
 
 GOOD = gpu_node("good", mode="core_mem", sizes=[8192] * 2, allocatable={"cpu": "8", "pods": "110"})

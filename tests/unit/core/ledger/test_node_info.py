@@ -10,7 +10,7 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.ledger.node_info import UNLIMITED_PODS, NodeInfo, ServingMode, node_info_of, unit_in_force
-from tests.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node
 
 
 def node_info(node: Node) -> NodeInfo:

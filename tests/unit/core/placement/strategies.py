@@ -8,7 +8,7 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, PodApplied
 from gputile.core.ledger.ledger import Ledger
-from tests.corebuilders import book, gpu_node, ledger_of, pod, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
 NAMESPACES = ("a", "b", "c")
 MODES = ("", "default", "cgpu", "core_mem", "share", "mps", "topology", "unheard-of")

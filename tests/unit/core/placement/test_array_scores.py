@@ -27,7 +27,7 @@ from gputile.core.placement.packing_scores import (
 )
 from gputile.core.placement.prices import WHOLE_GPU, prices, thousandths
 from gputile.core.scheduling.demand import generic
-from tests.corebuilders import gpu_node, ledger_of, pod, request_of
+from tests.fakes.corebuilders import gpu_node, ledger_of, pod, request_of
 from tests.unit.core.placement.strategies import ledgers, requests
 
 PACKING = Configuration(placement="packing")

@@ -11,7 +11,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule, grouped
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
 Held = tuple[int, int, int, str]  # GPU, MiB, percent, namespace
 
@@ -192,13 +192,6 @@ def test_refusals_name_the_gpu_what_it_has_and_what_is_missing(
     assert (why.rule, why.text) == (rule, text)
 
 
-def test_garbage_in_the_inventory_is_told() -> None:
-    why = refuse(gpu_node(inventory="{"), pod(mem=1))
-    assert why is not None
-    assert why.rule is FitRule.BROKEN
-    assert why.text.startswith("its annotation gputile.io/inventory cannot be read: ")
-
-
 def test_a_pod_on_unknown_gpus_closes_the_node_and_is_named() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu"))
     ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
@@ -233,20 +226,6 @@ FITTING = [
 @pytest.mark.parametrize(("node", "asking", "held"), FITTING)
 def test_what_fits_is_not_refused(node: Node, asking: Pod, held: Sequence[Held]) -> None:
     assert refuse(node, asking, held) is None
-
-
-@pytest.mark.requirement("U7")
-def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
-    node, held = gpu_node(mode="cgpu", sizes=[15360]), [(0, 64, 0, "a")] * 3
-    assert refuse(node, pod(mem=1), held, max_pods_per_gpu=4) is None
-    assert refuse(node, pod(mem=1), held, max_pods_per_gpu=3) is not None
-
-
-@pytest.mark.requirement("U2")
-def test_units_of_128_mib_give_every_whole_unit_of_a_gpu_u2() -> None:
-    node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
-    assert refuse(node, pod(mem=118), unit=128) is None
-    assert refuse(node, pod(mem=119), unit=128) is not None
 
 
 @pytest.mark.requirement("G3", "G5")

@@ -10,7 +10,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import HOLES_GIB, MIB_OF_GIB, FreeMemory, free_memory
 from gputile.core.placement.steps import at_once
-from tests.corebuilders import book, gpu_node, ledger_of, share
+from tests.fakes.corebuilders import book, gpu_node, ledger_of, share
 
 pytestmark = pytest.mark.requirement("B7")
 GIB = MIB_OF_GIB
@@ -87,6 +87,13 @@ def test_nothing_is_free_on_nodes_that_take_no_pods(spec: NodeSpec, status: Node
     found = summed(ledger)
     assert (found.total, found.booked) == (96 * GIB, 4 * GIB)
     assert (found.free, found.largest_hole, found.free_gpus) == (16 * GIB, 16 * GIB, 1)
+
+
+def test_whole_gpus_are_used_where_nothing_is_booked() -> None:
+    ledger = ledger_of(gpu_node("n", mode="default", sizes=[16 * GIB] * 2))
+    book(ledger, "a", "n", share("GPU-n-0", 16 * GIB), whole=True)
+    found = summed(ledger)
+    assert (found.booked, found.free, found.free_gpus, found.fragmentation) == (16 * GIB, 16 * GIB, 1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 15)), max_size=20))

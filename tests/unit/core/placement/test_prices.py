@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
-from tests.examples import examples
+from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("B3")
 

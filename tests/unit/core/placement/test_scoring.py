@@ -20,8 +20,8 @@ from gputile.core.placement.packing_scores import (
     usable_cpu,
 )
 from gputile.core.placement.prices import Demand, prices, thousandths
-from tests.corebuilders import gpu_node, ledger_of
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import gpu_node, ledger_of
 
 pytestmark = pytest.mark.requirement("B3")
 

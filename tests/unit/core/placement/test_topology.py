@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.topology import Matrix, best_set
-from tests.examples import examples
+from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("T2")
 
@@ -49,13 +49,6 @@ def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Gpus, int
     assert best_set(*search) == by_trying_all(*search)
 
 
-@pytest.mark.requirement("T2")
-def test_pairs_are_not_torn_apart_t2() -> None:
-    pairs = matrix(4, lambda a, b: 50 if {a, b} in ({0, 2}, {1, 3}) else 10)
-    assert best_set(pairs, (0, 1, 2, 3), 2) == (0, 2)
-    assert best_set(pairs, (1, 2, 3), 1) == (2,)  # the one whose mate is gone
-
-
 def test_without_a_matrix_the_first_gpus_are_as_good_as_any() -> None:
     assert best_set((), (1, 4, 5), 2) == (1, 4)
 
@@ -69,14 +62,6 @@ HARD = {
     "64 in a hypercube": matrix(64, cube),
     "64 of two speeds": matrix(64, lambda a, b: 1 + (a & b).bit_count() % 2),
 }
-
-
-@pytest.mark.requirement("T2")
-def test_a_switch_is_not_left_for_a_set_that_fits_on_it_t2() -> None:
-    two = matrix(16, lambda a, b: 300 if a // 8 == b // 8 else 20)
-    assert best_set(two, tuple(range(16)), 4) == (0, 1, 2, 3)
-    assert best_set(two, tuple(range(6, 16)), 2) == (6, 7)  # the next pair still finds its switch, and more of it
-    assert best_set(two, tuple(range(6, 16)), 4) == (8, 9, 10, 11)
 
 
 @pytest.mark.parametrize("name", HARD)

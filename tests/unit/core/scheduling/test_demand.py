@@ -20,8 +20,8 @@ from gputile.core.scheduling import demand as learning
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.demand import FIRST_DUE, DemandEstimator, DemandTracker, generic, wanted_models
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.corebuilders import gpu_node, pod
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import gpu_node, pod
 
 ANY: frozenset[str] = frozenset()
 

@@ -22,7 +22,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.core.scheduling.without_pods import VictimSearchInput
-from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 
@@ -198,18 +198,6 @@ def test_whole_cards_are_planned_over_nodes() -> None:
     assert found.loss.pods == 4
 
 
-def test_a_gang_leaves_whole_or_down_to_what_it_needs() -> None:
-    cluster = Cluster(node("a"), node("b"))
-    for i in range(4):
-        cluster.add(f"v{i}", "ab"[i // 2], [i % 2], 10, gang="victims", size="3")
-    one = cluster.choose(*gang(1, 12))
-    assert one is not None
-    assert len(one.evicted) == 1, "the gang goes on with three"
-    two = cluster.choose(*gang(2, 12))
-    assert two is not None
-    assert set(two.evicted) == set(cluster.pods), "with two it could not"
-
-
 @pytest.mark.parametrize("leaves", ["", "2027-01-15T07:00:00Z", "2027-01-15T23:00:00Z"])
 def test_a_gang_leaves_whole_though_one_of_its_pods_never_goes(leaves: str) -> None:
     """That pod should be gone for an hour (its node is lost, say), or has many hours left."""
@@ -234,6 +222,16 @@ def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enou
     assert found is not None
     assert [place.node for place in found.places.values()] == ["b"]
     assert cluster.choose(*gang(3, 12, cpu="4")) is None
+
+
+def test_two_pods_on_one_gpu_cost_no_more_than_they_need() -> None:
+    """The first pod makes the small one leave; the second the large one, and the small one may stay after all."""
+    cluster = Cluster(node("a", gpus=1))
+    cluster.add("small", "a", [0], 3)
+    cluster.add("large", "a", [0], 10, 1)
+    found = cluster.choose(*gang(2, 4))
+    assert found is not None
+    assert found.evicted == ("large",)
 
 
 def test_a_step_ends_soon_and_a_search_that_is_given_up_leaves_no_trace() -> None:

@@ -19,7 +19,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
 from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described
-from tests.corebuilders import gpu_node, pod, request_of
+from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
 
 pytestmark = pytest.mark.requirement("U8", "B5")
@@ -52,18 +52,10 @@ def planned(
     return at_once(new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {}))
 
 
-def test_a_gang_gets_as_many_nodes_as_it_needs_not_one_for_each_pod() -> None:
-    """Five pods of a whole GPU each, nodes of two: three nodes."""
-    assert planned(sizes(15, 15, 15, 15, 15), described(count=2)).counts == {"pool=gpu": 3}
-
-
 def test_sums_do_not_count() -> None:
     """Six pods of 10 are 60 units, a node of four GPUs with 15 units each has 60, and takes four of them."""
     assert planned(sizes(*[10] * 6), described(count=4)).counts == {"pool=gpu": 2}
-
-
-def test_two_pods_that_fit_one_new_node_bring_one() -> None:
-    assert planned(sizes(10, 10), described(count=2)).counts == {"pool=gpu": 1}
+    assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}, "for an autoscaler they do"
 
 
 def test_a_pod_that_no_type_takes_brings_none_and_is_named() -> None:
@@ -119,10 +111,6 @@ def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None
     existing = Predicates([node("n", 16)])
     assert unasked(sizes(10, 10), existing, described(count=2)) == {"pool=gpu": 1}
     assert existing.spare("n")[GPU_MEMORY] == 16, "nothing stays placed"
-
-
-def test_an_autoscaler_adds_nodes_by_sums() -> None:
-    assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}
 
 
 def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> None:

@@ -7,7 +7,7 @@ from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleratio
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
-from tests.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B5")
 

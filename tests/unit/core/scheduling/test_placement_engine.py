@@ -21,7 +21,7 @@ from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, KeptFullness, PlacementEngine
-from tests.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 NAMES = ["n0", "gone", "n1", "n2"]
@@ -215,18 +215,6 @@ def test_topology_gives_the_connected_gpus_t2() -> None:
     )
     assert isinstance(decision, Decision)
     assert [c.gpu for c in decision.gpus] == [gpus_of("n", [15360] * 4)[i] for i in (1, 3)]
-
-
-def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:
-    ledger = ledger_of(gpu_node(mode="share", sizes=[15360]))
-    book(ledger, "a", "n", share("GPU-n-0", 8 * 1024), namespace="default")
-    book(ledger, "b", "n", share("GPU-n-0", 7 * 1024), namespace="other")
-    engine, request = PlacementEngine(ledger), request_of(pod(mem=7))
-    assert isinstance(engine.decide(request, "n", 0), FitRefusal)
-    assert isinstance(engine.decide(request, "n", 0, frozenset({"a"})), FitRefusal)  # the other group is still there
-    assert isinstance(engine.decide(request, "n", 0, frozenset({"b"})), Decision)
-    assert isinstance(engine.decide(request, "n", 0, frozenset({"a", "b"})), Decision)
-    assert isinstance(engine.decide(request, "n", 0), FitRefusal)
 
 
 @given(

@@ -47,7 +47,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_binding import PodBinding
 from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
-from tests.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000

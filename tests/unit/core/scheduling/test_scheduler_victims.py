@@ -19,8 +19,8 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.scheduler_victims import Interchange, victims
-from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
 
 GIB = 1024
 

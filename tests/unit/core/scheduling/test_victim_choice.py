@@ -1,12 +1,12 @@
 """The victims are enough, none is to spare, and no others are a smaller loss, on cases small enough to try all."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
@@ -37,8 +37,8 @@ from gputile.core.scheduling.victim_groups import (
     MissingAmounts,
     VictimGroup,
 )
-from tests.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5")
 
@@ -135,35 +135,55 @@ pods_on_gpus = st.lists(
 )
 
 
-@given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2))
-def test_no_other_victims_are_better(held: list[tuple[str, int, int, int, int]], gib: int, count: int) -> None:
-    """Against every set of pods on both nodes. For two GPUs at once the order of the first two losses holds."""
-    cluster = Cluster([two_gpus("a"), two_gpus("b")])
-    for i, (node, gpu, size, priority, cost) in enumerate(held):
-        cluster.add(str(i), node, [gpu], size, priority=priority, cost=cost, age_s=100 * i)
-    asking = pod("high", mem=gib * count, count=count)
+def check_best(
+    cluster: Cluster,
+    asking: Pod,
+    priority: int,
+    rules: EvictionRules | None = None,
+    allowed: Callable[[Collection[str]], bool] | None = None,
+    loss: Callable[[Cluster, Iterable[str]], Loss] = loss_of,
+) -> None:
+    """Compare the choice with every set of pods of lower priority that may leave.
+
+    For two GPUs at once only the first loss is the least.
+    """
     engine, request = cluster.engine(), request_of(asking)
+    names = [node.metadata.name for node in cluster.nodes]
 
     def fits(node: str, gone: Iterable[str]) -> bool:
         return isinstance(engine.decide(request, node, 0, frozenset(gone)), Decision)
 
-    choice = cluster.choose(asking, 2)
-    if any(fits(node, ()) for node in "ab"):
+    if any(fits(node, ()) for node in names):
         return  # nobody searches for victims then
-    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
-    enough = [gone for gone in subsets(lower) if any(fits(node, gone) for node in "ab")]
+    preemptor = Preemptor(asking.metadata.uid, request, priority, NOW_S)
+    choice = at_once(choose_victims(engine, preemptor, names, rules or cluster.rules()))
+    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < priority]
+    enough = [
+        gone
+        for gone in subsets(lower)
+        if (allowed is None or allowed(gone)) and any(fits(node, gone) for node in names)
+    ]
     if choice is None:
         assert not enough
         return
-    best = min(loss_of(cluster, gone) for gone in enough)
+    assert len(choice.evicted) == len(set(choice.evicted))
     assert set(choice.evicted) <= set(lower)
+    assert allowed is None or allowed(choice.evicted)
     assert fits(choice.node, choice.evicted)
-    assert not any(fits(choice.node, set(choice.evicted) - {uid}) for uid in choice.evicted)
-    assert choice.loss == loss_of(cluster, choice.evicted)
-    if count == 1:
+    assert choice.loss == loss(cluster, choice.evicted)
+    best = min(loss(cluster, gone) for gone in enough)
+    if request.shape.gpus == 1:
         assert choice.loss == best
-    else:
+    elif allowed is None:
         assert choice.loss[:1] == best[:1]
+
+
+@given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2))
+def test_no_other_victims_are_better(held: list[tuple[str, int, int, int, int]], gib: int, count: int) -> None:
+    cluster = Cluster([two_gpus("a"), two_gpus("b")])
+    for i, (node, gpu, size, priority, cost) in enumerate(held):
+        cluster.add(str(i), node, [gpu], size, priority=priority, cost=cost, age_s=100 * i)
+    check_best(cluster, pod("high", mem=gib * count, count=count), 2)
 
 
 guarded_pods = st.lists(
@@ -175,7 +195,7 @@ guarded_pods = st.lists(
 def test_no_other_victims_within_budgets_are_better(
     held: list[tuple[int, int, int, str]], x_allows: int, y_allows: int, gib: int, count: int
 ) -> None:
-    """Against every set of pods that the budgets let go: nobody is found only where no set of them is enough."""
+    """Nobody is found only where no set of pods that the budgets let go is enough."""
     cluster = Cluster([two_gpus()])
     for i, (gpu, size, priority, _) in enumerate(held):
         cluster.add(str(i), "n", [gpu], size, priority=priority, age_s=100 * i)
@@ -188,28 +208,8 @@ def test_no_other_victims_within_budgets_are_better(
         counted = Counter(budget_of[uid] for uid in gone)
         return all(counted[name] <= allows[name] for name in allows)
 
-    asking = pod("high", mem=gib * count, count=count)
-    engine, request = cluster.engine(), request_of(asking)
-
-    def fits(gone: Iterable[str]) -> bool:
-        return isinstance(engine.decide(request, "n", 0, frozenset(gone)), Decision)
-
-    assume(not fits(()))
     rules = replace(cluster.rules(), budget=budget)
-    preemptor = Preemptor(asking.metadata.uid, request, 3, NOW_S)
-    choice = at_once(choose_victims(engine, preemptor, ["n"], rules))
-    enough = [gone for gone in subsets(cluster.pods) if lets_go(gone) and fits(gone)]
-    if choice is None:
-        assert not enough
-        return
-    assert fits(choice.evicted)
-    assert lets_go(choice.evicted)
-    assert choice.loss == loss_of(cluster, choice.evicted)
-    best = min(loss_of(cluster, gone) for gone in enough)
-    if count == 1:
-        assert choice.loss == best
-    else:
-        assert choice.loss[:1] >= best[:1]
+    check_best(cluster, pod("high", mem=gib * count, count=count), 3, rules, lets_go)
 
 
 @given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2), st.integers(0, 3))
@@ -324,19 +324,6 @@ def test_a_gang_leaves_whole_and_counts_so(by_object: bool) -> None:
     assert cluster.choose(pod("high", mem=15), forbidden=("s0",)) is None, "one of the gang may not be made to leave"
 
 
-def test_a_gang_lets_go_whom_it_does_not_need() -> None:
-    cluster = Cluster([two_gpus("a"), two_gpus("b")])
-    for i, node in enumerate(("a", "a", "b", "b")):
-        labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"}
-        cluster.add(f"g{i}", node, [i % 2], 10, age_s=1000 - i, labels=labels)
-    choice = cluster.choose(pod("high", mem=15))
-    assert choice is not None
-    assert choice.evicted == ("g3",)
-    after = cluster.choose(pod("higher", mem=15), evicted=["g3"], forbidden=["g0"])
-    assert after is not None
-    assert after.evicted == (), "the GPU of the one that leaves is there"
-
-
 def gang_of_four(labels: dict[str, str]) -> Cluster:
     """Four pods of a gang, the shortest and the longest running on GPU 0, the others on GPU 1."""
     cluster = Cluster([two_gpus()])
@@ -374,20 +361,6 @@ def test_a_gang_by_pod_group_lets_go_whom_its_group_does_not_need() -> None:
         assert len(choice.evicted) == len({*choice.evicted}) == evicted
 
 
-def test_the_one_pod_that_a_gang_lets_go_leaves_the_gpu_that_needs_it() -> None:
-    """On GPU 0 another one could leave, at a higher cost; GPU after GPU the gang's would leave there."""
-    cluster, labels = Cluster([two_gpus(), two_gpus("b")]), {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}
-    cluster.add("v0", "n", [0], 8, labels=labels)
-    cluster.add("s0", "n", [0], 7, cost=5)
-    cluster.add("v1", "n", [1], 8, age_s=9, labels=labels)
-    cluster.add("t1", "n", [1], 7, priority=10)
-    cluster.add("v2", "b", [0], 15, priority=10, labels=labels)
-    cluster.add("t2", "b", [1], 15, priority=10)
-    choice = cluster.choose(pod("high", mem=14, count=2))
-    assert choice is not None
-    assert sorted(choice.evicted) == ["s0", "v1"]
-
-
 gang_pods = st.lists(
     st.tuples(
         st.sampled_from("aaab"), st.integers(0, 1), st.integers(2, 7), st.integers(0, 2), st.sampled_from("-xxxy")
@@ -402,7 +375,7 @@ gang_pods = st.lists(
 def test_gangs_leave_whole_or_as_many_as_they_let_go(
     held: list[tuple[str, int, int, int, str]], size: int, gib: int, count: int
 ) -> None:
-    """Against every set of pods that leaves each gang whole, takes all of it, or takes no more than it lets go."""
+    """Each gang stays whole, leaves whole, or loses no more than it lets go."""
     cluster = Cluster([two_gpus("a"), two_gpus("b")])
     members: dict[str, set[str]] = {}
     for i, (node, gpu, gib_held, priority, gang) in enumerate(held):
@@ -410,33 +383,12 @@ def test_gangs_leave_whole_or_as_many_as_they_let_go(
         cluster.add(str(i), node, [gpu], gib_held, priority=priority, age_s=100 * i, labels=labels)
         if labels:
             members.setdefault(gang, set()).add(str(i))
-    asking = pod("high", mem=gib * count, count=count)
-    engine, request = cluster.engine(), request_of(asking)
 
     def allowed(gone: Iterable[str]) -> bool:
-        leaving = [len(each & set(gone)) for each in members.values()]
-        return all(
-            out in (0, len(each)) or len(each) - out >= size
-            for out, each in zip(leaving, members.values(), strict=True)
-        )
+        leaving = [(len(each & set(gone)), len(each)) for each in members.values()]
+        return all(out in (0, every) or every - out >= size for out, every in leaving)
 
-    def fits(node: str, gone: Iterable[str]) -> bool:
-        return isinstance(engine.decide(request, node, 0, frozenset(gone)), Decision)
-
-    if any(fits(node, ()) for node in "ab"):
-        return
-    choice = cluster.choose(asking, 2)
-    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
-    enough = [gone for gone in subsets(lower) if allowed(gone) and any(fits(node, gone) for node in "ab")]
-    if choice is None:
-        assert not enough
-        return
-    assert len(choice.evicted) == len(set(choice.evicted))
-    assert allowed(choice.evicted)
-    assert fits(choice.node, choice.evicted)
-    assert choice.loss == loss_of(cluster, choice.evicted)
-    if count == 1:
-        assert choice.loss == min(loss_of(cluster, gone) for gone in enough)
+    check_best(cluster, pod("high", mem=gib * count, count=count), 2, None, allowed)
 
 
 REPLICAS = 3
@@ -448,7 +400,7 @@ sliced_pods = st.lists(
 @settings(max_examples=examples(300))
 @given(sliced_pods, st.integers(1, 2))
 def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int], int, str]], count: int) -> None:
-    """Each of two GPUs three times, to pods of one namespace: against every set of pods."""
+    """Each of two GPUs three times, to pods of one namespace."""
     cluster = Cluster([gpu_node("n", mode="default", sizes=[15 * GIB] * 2, replicas=REPLICAS)])
     on_gpu: dict[int, list[str]] = {0: [], 1: []}
     for i, (gpus, priority, namespace) in enumerate(held):
@@ -461,26 +413,12 @@ def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int],
         cluster.pods[str(i)] = bound
         for gpu in gpus:
             on_gpu[gpu].append(namespace)
-    asking = pod("high", asks={WHOLE_GPU: count}, namespace="x")
-    engine, request = cluster.engine(), request_of(asking)
 
-    def fits(gone: Iterable[str]) -> bool:
-        return isinstance(engine.decide(request, "n", 0, frozenset(gone)), Decision)
+    def loss(cluster: Cluster, uids: Iterable[str]) -> Loss:
+        priorities = [cluster.pods[uid].spec.priority or 0 for uid in uids]
+        return Loss(max(priorities), len(priorities)) if priorities else Loss()
 
-    if fits(()):
-        return
-    choice = cluster.choose(asking, 2)
-    lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
-    enough = [gone for gone in subsets(lower) if fits(gone)]
-    if choice is None:
-        assert not enough
-        return
-    assert fits(choice.evicted)
-    best = min((max(cluster.pods[uid].spec.priority or 0 for uid in gone), len(gone)) for gone in enough)
-    if count == 1:
-        assert choice.loss[:2] == best
-    else:
-        assert choice.loss.priority == best[0]
+    check_best(cluster, pod("high", asks={WHOLE_GPU: count}, namespace="x"), 2, loss=loss)
 
 
 def test_one_pod_leaves_a_gpu_in_turns_and_loses_its_part_of_the_time() -> None:

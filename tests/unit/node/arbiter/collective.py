@@ -54,8 +54,6 @@ class Node:
         self.turns = NodeTimeSlices(quantum, longest_wait)
         self.quantum = quantum
         self.now = 0
-        self.idle: dict[str, int] = {}  # the longest time for which a GPU was free while a job of one GPU waited
-        self._idle_since: dict[str, int] = {}
         self._events: list[tuple[int, int, str, _Part]] = []
         self._count = 0
         self.parts: dict[tuple[int, str], _Part] = {}
@@ -90,14 +88,6 @@ class Node:
         for gpu in self.turns.gpus:
             held = {self.parts[member, gpu].job.name for member in self.turns.gpu(gpu).holders}
             assert len(held) <= 1, (gpu, held)
-            waits = any(
-                part.asked is not None and part.gpu == gpu and len(part.job.gpus) == 1 for part in self.parts.values()
-            )
-            if waits and not held:
-                since = self._idle_since.setdefault(gpu, self.now)
-                self.idle[gpu] = max(self.idle.get(gpu, 0), self.now - since)
-            else:
-                self._idle_since.pop(gpu, None)
 
     def _at(self, at: int, what: str, part: _Part) -> None:
         self._count += 1

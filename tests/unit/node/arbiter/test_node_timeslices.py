@@ -20,22 +20,22 @@ def percent(part: int) -> Share:
     return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
-def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple[list[float], Node]:
+def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> list[float]:
     """Return the kernels a second of each job, after two seconds in which they find each other."""
     node = Node(jobs, longest_wait=longest_wait)
     node.run(2 * SECOND)
     had = [job.done for job in jobs]
     node.run((2 + seconds) * SECOND)
-    return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)], node
+    return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)]
 
 
 @pytest.mark.requirement("G4")
 @pytest.mark.parametrize("processes", [False, True])
 def test_weights_hold_over_several_gpus(processes: bool) -> None:
     """1 to 3 is 1 to 3, and beside one on a single GPU each has its part of that."""
-    (x, y), _ = rates(Job("x", BOTH, Share(1), processes=processes), Job("y", BOTH, Share(3), processes=processes))
+    (x, y) = rates(Job("x", BOTH, Share(1), processes=processes), Job("y", BOTH, Share(3), processes=processes))
     assert y / x == pytest.approx(3, rel=0.03)
-    (x, y, z), _ = rates(
+    (x, y, z) = rates(
         Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",), Share(2))
     )
     assert x == pytest.approx(y, rel=0.05)
@@ -46,11 +46,20 @@ def test_weights_hold_over_several_gpus(processes: bool) -> None:
 @pytest.mark.parametrize("processes", [False, True])
 def test_percentages_hold_over_several_gpus(processes: bool) -> None:
     """30 % and 60 % of both GPUs."""
-    (x, y), _ = rates(
-        Job("x", BOTH, percent(30), processes=processes), Job("y", BOTH, percent(60), processes=processes)
-    )
+    (x, y) = rates(Job("x", BOTH, percent(30), processes=processes), Job("y", BOTH, percent(60), processes=processes))
     assert x / 200 == pytest.approx(0.30, rel=0.02)
     assert y / 200 == pytest.approx(0.60, rel=0.02)
+
+
+@pytest.mark.requirement("G4")
+def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
+    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
+    a, b, c = rates(low, high, single, seconds=20)
+    assert b > 160
+    assert min(a, c) > 3
+    for job in (low, single):
+        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
+        assert max(gaps) < 1500 * MS
 
 
 @pytest.mark.requirement("M5", "G4")
@@ -60,14 +69,14 @@ def test_kernels_that_outlast_their_turns_do_not_starve_a_set(kernel: int, proce
     """Those of the others end at the same moment, and each begins again before the last of them has ended."""
     others = [Job("c", ("C",), kernel=kernel), Job("ab", BOTH, kernel=kernel, processes=processes)]
     both = Job("abc", ("A", "B", "C"), between=3 * MS, processes=processes)
-    got, _ = rates(*others, both)
+    got = rates(*others, both)
     assert max(later - earlier for earlier, later in pairwise([0, *both.finished, 12 * SECOND])) < 1500 * MS
     assert min(rate * kernel / SECOND for rate in got[:2]) > 0.3
 
 
 def test_processes_with_work_of_their_own_are_not_tied() -> None:
     """One process a GPU, and nothing over several: B is not kept from those who could use all of it."""
-    (x, y, z), _ = rates(*(Job(name, BOTH, processes=True, apart=True) for name in "xy"), Job("z", ("A",)))
+    (x, y, z) = rates(*(Job(name, BOTH, processes=True, apart=True) for name in "xy"), Job("z", ("A",)))
     assert z > 64
     assert x + y > 64 * 2 + 190, "B's time is all theirs"
 

@@ -131,6 +131,8 @@ def test_an_allowance_comes_back_and_is_never_more_than_all() -> None:
     assert allowance.left(5.02) == 0
     assert allowance.left(5.051) == 2
     assert allowance.left(99.0) == 10
+    allowance.spend(1000)
+    assert allowance.left(99.2) == 10, "no more is owed than there can be"
 
 
 @pytest.mark.parametrize("number", [1, 16, 48, CONNECTIONS])

@@ -14,6 +14,22 @@ def percent(part: int) -> Share:
     return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
+def of_two() -> TimeSliceScheduler:
+    """Return the turns of a GPU that has the containers a and b."""
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    return turns
+
+
+def contended() -> TimeSliceScheduler:
+    """Return such turns of which process 1, of a, has one, while process 2, of b, waits."""
+    turns = of_two()
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    return turns
+
+
 def run(*clients: Client, seconds: float = 20.0) -> list[float]:
     machine = Machine(list(clients))
     machine.run(int(seconds * 1e9))
@@ -37,6 +53,28 @@ def test_alone_without_a_cap_nothing_is_measured() -> None:
     assert machine.turns.wake_at(machine.now) is None
 
 
+@pytest.mark.requirement("G4")
+def test_a_low_priority_does_not_starve() -> None:
+    """It waits no longer than the bound and one turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share())
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert high.busy / machine.now > 0.93
+    assert low.busy / machine.now > 0.02
+    assert low.longest_wait <= 1000 * MS + 2 * Q
+
+
+@pytest.mark.requirement("G4")
+@pytest.mark.parametrize("part", [100, 30, 5])
+def test_a_low_priority_under_a_ceiling_does_not_starve(part: int) -> None:
+    """Its wait counts from when its ceiling lets it have a turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share(ceiling=WHOLE // 100 * part))
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert low.busy / machine.now > 0.01
+    assert low.longest_wait <= 1000 * MS + 2 * Q + Q * 100 // part
+
+
 def test_a_guarantee_goes_before_priority() -> None:
     """What is guaranteed is had even beside a pod of higher priority; the rest goes to that one."""
     a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))
@@ -45,31 +83,21 @@ def test_a_guarantee_goes_before_priority() -> None:
 
 
 def test_a_turn_without_end_is_limited_when_another_waits() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
+    turns = of_two()
     assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
     assert turns.want("b", 2, 10 * MS) == [Limit(1, 1, 20 * MS)]
     assert turns.done(1, 1, 31 * MS, True, 31 * MS) == [Grant(2, 2, Q)]
 
 
 def test_a_silent_holder_loses_its_turn_within_a_quantum() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.wake_at(Q) == 2 * Q
     assert turns.tick(2 * Q) == [Grant(2, 2, Q)]
     assert turns.want("a", 1, 2 * Q) == [], "it has not given the turn back yet"
 
 
 def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     turns.tick(2 * Q)
     turns.done(2, 2, 0, True, 3 * Q)
     turns.done(1, 1, 0, True, 5 * Q)
@@ -77,29 +105,19 @@ def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
 
 
 def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     for at in range(Q, Q + MOST_OVERRUN, Q // 2):
         assert turns.busy(1, 1, at) == []
     assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
 
 
 def test_a_killed_holder_loses_its_turn_at_once() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.leave(1, 5 * MS) == [Grant(2, 2, Q)]
 
 
 def test_the_processes_of_a_container_hold_its_turn_together() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
+    turns = of_two()
     turns.want("a", 1, 0)
     turns.want("b", 3, 0)
     assert turns.want("a", 2, 10 * MS) == [Grant(2, 1, 20 * MS)]
@@ -128,11 +146,7 @@ def test_a_container_that_was_away_gets_no_credit() -> None:
 
 
 def test_removed_with_its_turn() -> None:
-    turns = TimeSliceScheduler(Q)
-    for name in "ab":
-        turns.put(name, Share(), 0)
-    turns.want("a", 1, 0)
-    turns.want("b", 2, 0)
+    turns = contended()
     assert turns.remove("a", 5 * MS) == [Grant(2, 2, 0)]
     assert turns.want("a", 1, 6 * MS) == []
 

@@ -9,8 +9,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from gputile.tools.replay.catalog import make_placer
 from gputile.tools.replay.engine import steps
+from gputile.tools.replay.study import make_placer
 from gputile.tools.replay.trace import Arrivals, PodShape, Workload
 from tests.unit.tools.replay.traces import share, stream, unlike
 

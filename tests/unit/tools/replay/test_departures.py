@@ -12,7 +12,7 @@ from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import Schedule, replay, schedule, summary
 from gputile.tools.replay.engine import LivePlacer
 from gputile.tools.replay.trace import Nodes, TraceError, Workload, read_nodes, read_workload
-from tests.examples import examples
+from tests.conftest import examples
 from tests.unit.tools.replay.traces import LIST, TIMED, share, uniform, write_trace
 
 pytestmark = pytest.mark.requirement("B3")

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.tools.replay.catalog import POLICIES, make_placer
 from gputile.tools.replay.engine import Curve, replay
 from gputile.tools.replay.policies import Fragments
+from gputile.tools.replay.study import POLICIES, make_placer
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
 from tests.unit.tools.replay.traces import write_trace
 

@@ -10,11 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import app
-from gputile.tools.replay.catalog import POLICIES, make_placer
-from gputile.tools.replay.engine import steps
-from gputile.tools.replay.fragmentation import replay_with_trail
+from gputile.tools.replay.engine import replay_with_trail, steps
 from gputile.tools.replay.policies import Fragments
-from gputile.tools.replay.study import Task, measure, side_by_side
+from gputile.tools.replay.study import POLICIES, Task, make_placer, measure, side_by_side
 from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
@@ -50,14 +48,6 @@ def test_the_table_has_a_line_for_each_policy_and_no_progress_bar_off_a_terminal
     assert lines[0].split()[:3] == ["WORKLOAD", "POLICY", "SEEDS"]
     assert [line.split()[:3] for line in lines[1:]] == [["tiny", "fgd", "5"], ["tiny", "packing", "5"]]
     assert result.stderr == ""
-
-
-def test_a_seed_is_zero_or_more(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path)
-    refused = run(trace, "--policy", "random", "--seed", "-1", "--jobs", "1")
-    assert refused.exit_code == 2
-    assert "'--seed'" in refused.stderr
-    assert run(trace, "--policy", "random", "--seed", "0", "--jobs", "1").exit_code == 0
 
 
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
@@ -145,13 +135,6 @@ def test_what_is_named_twice_is_replayed_once(tmp_path: Path) -> None:
     words = ["--workload", "tiny", "--policy", "fgd", "--seed", "1"]
     result = run(write_trace(tmp_path), *words, *words, "--jobs", "1", "-o", "json")
     assert len(json.loads(result.stdout)) == 1
-
-
-def test_what_is_no_regular_file_is_called_so(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path)
-    (trace / "openb_node_list_gpu_node.csv").unlink()
-    (trace / "openb_node_list_gpu_node.csv").mkdir()
-    assert "gpu_node.csv: it is there, and no regular file; it should be" in run(trace).stderr
 
 
 def test_departures(tmp_path: Path) -> None:

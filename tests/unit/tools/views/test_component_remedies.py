@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.component_remedies import remedy_of
+from gputile.tools.views.rollout import remedy_of
 
 pytestmark = pytest.mark.requirement("U11")
 

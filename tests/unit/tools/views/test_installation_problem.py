@@ -233,11 +233,6 @@ def test_the_table_says_what_is_wrong_and_what_to_do() -> None:
     )
 
 
-def test_what_others_wrote_is_printed_inert() -> None:
-    told = table(with_problems(DEPLOYED, other_extenders([pod("evil\x1b[31m")])))
-    assert "\x1b" not in told
-
-
 def broken(reason: str, message: str = "") -> dict[str, Any]:
     return {"name": "webhook", "state": {"waiting": {"reason": reason, "message": message}}}
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.shortened import shortened
+from gputile.tools.views.status import shortened
 
 
 def test_few_stay_one_by_one() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.tools.views.terminal_text import columns_of, inert, padded, shortened, wrapped
+from gputile.tools.views.terminal_text import aligned, columns_of, first_rows, inert, padded, shortened, table, wrapped
 
 
 def test_what_a_terminal_would_obey_is_shown_by_its_code() -> None:
@@ -44,3 +44,66 @@ def test_lines_are_no_wider_and_lose_nothing(text: str, width: int) -> None:
 def test_words_stay_whole_where_they_can() -> None:
     assert wrapped("one two three", 7) == ["one two", "three"]
     assert wrapped("a extraordinarily b", 6) == ["a", "extrao", "rdinar", "ily b"]
+
+
+ROWS = [("POD", "NODE", "REASON"), ("web", "n-1", "it fits"), ("db", "-", "each GPU of the node has too little free")]
+
+
+def test_without_a_width_each_row_is_a_line() -> None:
+    assert table(ROWS) == (
+        "POD  NODE  REASON\nweb  n-1   it fits\ndb   -     each GPU of the node has too little free\n"
+    )
+
+
+def test_long_cells_go_on_below_themselves() -> None:
+    assert aligned(ROWS, 32) == [
+        "POD  NODE  REASON",
+        "web  n-1   it fits",
+        "db   -     each GPU of the node",
+        "           has too little free",
+    ]
+
+
+def test_long_cells_of_a_live_table_are_cut() -> None:
+    assert aligned(ROWS, 24, tallest=2) == [
+        "POD  NODE  REASON",
+        "web  n-1   it fits",
+        "db   -     each GPU of",
+        "           the node h...",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows", "last"),
+    [(1, 2, "POD"), (2, 2, "web"), (3, 2, "web"), (4, 3, "h..."), (40, 3, "h...")],
+)
+def test_as_many_rows_as_there_are_lines_for(lines: int, rows: int, last: str) -> None:
+    text, count = first_rows(ROWS, 24, lines)
+    assert count == rows
+    assert len(text) <= lines
+    assert last in text[-1]
+
+
+def test_a_heading_alone_is_a_table_too() -> None:
+    assert first_rows(ROWS[:1], None, 10) == (["POD  NODE  REASON"], 1)
+
+
+def test_headings_stand_above_their_columns_beside_wide_characters() -> None:
+    heading, row = aligned([("NAME", "NODE"), ("名前空間", "n")])
+    assert columns_of(heading[: heading.index("NODE")]) == columns_of(row[: row.index("n")])
+
+
+def test_cells_give_no_orders() -> None:
+    assert "\x1b" not in table([("A",), ("\x1b[31mred",)])
+
+
+CELLS = st.text(alphabet="ab 名\x1b[]", max_size=80)
+
+
+@given(
+    st.integers(1, 5).flatmap(lambda n: st.lists(st.tuples(*[CELLS] * n), min_size=1, max_size=5)), st.integers(60, 200)
+)
+def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, ...]], width: int) -> None:
+    lines = aligned(rows, width)
+    assert all(columns_of(line) <= width for line in lines)
+    assert len(lines) >= len(rows)

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.other_groups import Lease
 from gputile.api.workloads import WebhookConfiguration
-from gputile.tools.views.traces import Traces, traces_of
+from gputile.tools.views.status import Traces, traces_of
 
 pytestmark = pytest.mark.requirement("U11")
 

@@ -14,9 +14,9 @@ from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
 from gputile.tools.simulator.cluster.gangs import PodGroups
 from gputile.tools.web.serving.server import Beside, LoginSettings, WebSettings, serve
-from tests.corebuilders import pod
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import pod
 from tests.fakes.reviews import Users
 from tests.localcluster.certificates import Authority, KeyPair
 from tests.localcluster.ports import free_ports

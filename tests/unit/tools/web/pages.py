@@ -15,9 +15,9 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.tools.simulator.cluster.gangs import PodGroups
 from gputile.tools.web.serving.server import Beside, WebSettings, serve
-from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 GIB = 1024
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"

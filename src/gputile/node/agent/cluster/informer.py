@@ -1,4 +1,4 @@
-"""Keeps the agent informed of its node, its pods and the configuration by watches, and wakes its loops."""
+"""Keeps the agent informed of node, pods and configuration by watches, and wakes its loops."""
 
 import asyncio
 import contextlib

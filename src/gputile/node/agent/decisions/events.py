@@ -1,4 +1,4 @@
-"""Names what happens on a node beside the kubelet's calls, and takes news of it into the agent's state."""
+"""Names what happens on a node beside the kubelet's calls, and takes news into the agent's state."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -112,20 +112,12 @@ class SurroundingsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class EventTime:
-    """When an event came: ``monotonic`` in seconds, and Unix time in nanoseconds."""
-
-    monotonic: float
-    unix_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class PodsListed:
     """The kubelet has listed who has which devices.
 
     ``epoch`` is when this kubelet was first seen, and ``settled`` says that it has had time to list its own pods again.
     ``started`` are the allocation directories that tell that their container was let start. ``synced`` says that the
-    API server's pods are complete.
+    API server's pods are complete. ``now`` is on the monotonic clock, in seconds, ``now_ns`` is Unix time.
     """
 
     listing: Listing
@@ -133,7 +125,8 @@ class PodsListed:
     settled: bool
     started: Set[str]
     synced: bool
-    at: EventTime
+    now: float
+    now_ns: int
 
 
 def take_in(state: AllocationState, news: News) -> bool:

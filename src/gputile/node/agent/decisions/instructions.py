@@ -7,7 +7,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from gputile.node.agent.decisions.answers.allocate import GpuUuids, Limits
+from gputile.node.agent.decisions.answers.allocate import GpuUuids
 from gputile.node.agent.decisions.devices.device_lists import Device
 from gputile.node.nvml.probe import ProbedMachine
 
@@ -44,14 +44,6 @@ class ShareTime:
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectLimits:
-    """Put right the limits of a container that was let start, if they are not these already."""
-
-    directory: str
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
 class RemoveOthers:
     """Remove the allocation directories but these, and but those of the pods with these UIDs."""
 
@@ -59,4 +51,4 @@ class RemoveOthers:
     pods: Set[str]
 
 
-Instruction = RunDaemons | WriteCdi | AdvertiseDevices | SaveCheckpoint | ShareTime | CorrectLimits | RemoveOthers
+Instruction = RunDaemons | WriteCdi | AdvertiseDevices | SaveCheckpoint | ShareTime | RemoveOthers

@@ -135,19 +135,6 @@ class NodeFiles:
         self._write_limits(path, limits)
         write_whole(path / BOOT_FILE, self._boot.encode())
 
-    def correct_limits(self, directory: str, limits: Limits) -> bool:
-        """Write what a container that has started may have of its GPUs, if it is not that; return whether it was not.
-
-        Programs that have begun to use a GPU keep to what they read then. Which GPUs it has is not changed any more.
-        """
-        written = self.limits(directory)
-        if written is None or written == limits:
-            return False
-        if {gpu.uuid for gpu in written.gpus} != {gpu.uuid for gpu in limits.gpus}:
-            return False
-        self._write_limits(self.allocations / directory, limits)
-        return True
-
     def limits(self, directory: str) -> Limits | None:
         """Return what was last written for a container, None where that cannot be read."""
         try:

@@ -29,7 +29,8 @@ from gputile.node.agent.files.mounts import (
     mounts,
 )
 from gputile.node.agent.files.usage_files import PLACES
-from gputile.node.isolation.library import USAGE, USAGE_BYTES
+from gputile.node.isolation.library import USAGE
+from gputile.node.native_layouts import USAGE_BYTES
 
 PLACE_BYTES: Final = 2 * USAGE_BYTES  # while the file of a container that has ended is still mounted there is a second
 _PLACE_INODES: Final = 4  # the directory, the two files, and one for the time in which such a file is replaced

@@ -7,7 +7,6 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.decisions.events import CheckpointSaved, MarksRead, take_in
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
-    CorrectLimits,
     Instruction,
     RemoveOthers,
     RunDaemons,
@@ -65,9 +64,6 @@ class Executor:
                 self._save()
             case ShareTime():
                 self._arbiter.refresh()
-            case CorrectLimits(directory, limits):
-                if self._records.store.correct_limits(directory, limits):
-                    log.warning("the limits of %s/%s/%s are corrected", limits.namespace, limits.pod, limits.container)
             case RemoveOthers(directories, pods):
                 self._records.store.keep_only(directories, pods)
                 take_in(self._state, MarksRead(self._records.store.started()))

@@ -1,4 +1,4 @@
-"""Looks around on the node, renews what it advertises, and changes its mode once no pod can be on its way to it."""
+"""Renews what the node advertises, and changes its mode once no pod can be on its way to it."""
 
 import asyncio
 import logging

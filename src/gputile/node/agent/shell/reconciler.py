@@ -12,7 +12,7 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.events import EventTime, PodAnswered, PodsListed, take_in
+from gputile.node.agent.decisions.events import PodAnswered, PodsListed, take_in
 from gputile.node.agent.decisions.reconciliation.differences import (
     Annotations,
     Complain,
@@ -151,7 +151,7 @@ class Reconciler:
         if listing is None:
             return None
         epoch, settled, started = self._kubelet.state.epoch, self._kubelet.settled, self._store.started()
-        return PodsListed(listing, epoch, settled, started, synced, EventTime(time.monotonic(), time.time_ns()))
+        return PodsListed(listing, epoch, settled, started, synced, time.monotonic(), time.time_ns())
 
     async def _put_right(self, found: list[Correction], listing: Listing, *, synced: bool) -> bool:
         """Carry out what differs, and what follows; return whether a pod has changed since."""

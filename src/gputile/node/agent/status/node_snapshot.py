@@ -1,4 +1,4 @@
-"""Takes a snapshot of the node, its bookings and its pods on the event loop, for the thread that serves metrics."""
+"""Takes a snapshot of the node, its bookings and its pods for the thread that serves metrics."""
 
 import operator
 from collections.abc import Iterator, Mapping

@@ -18,9 +18,8 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.tools.web.page.mig_tiles import instances_of_pod
 from gputile.tools.web.page.records import Difference, NodeTile, PageContent, PendingPod
-from gputile.tools.web.page.tiles import node_tile, pending_pod
+from gputile.tools.web.page.tiles import instances_of_pod, node_tile, pending_pod
 
 
 class PageState:

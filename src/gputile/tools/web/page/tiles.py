@@ -1,6 +1,6 @@
 """Builds the records of nodes and pods for the page, from the ledger and the objects."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -9,16 +9,16 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import unix_seconds
 from gputile.api.core import Node, NodeCondition, Pod
 from gputile.api.reasons import ConditionType
-from gputile.api.well_known import CONDITION_PREFIX
+from gputile.api.well_known import CONDITION_PREFIX, MIG_PREFIX
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.kube_predicates.pod_requests import node_allocatable, pod_requests
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
 from gputile.tools.simulator.explanation.node_reports import asks, waiting_for
 from gputile.tools.simulator.outcomes.workloads import workload_of
-from gputile.tools.web.page.mig_tiles import asked_text, instances_of_node, instances_of_pod
-from gputile.tools.web.page.records import GpuTile, NodeTile, PendingPod, PodTile, TileShare
+from gputile.tools.web.page.records import GpuTile, MigCount, MigTile, NodeTile, PendingPod, PodTile, TileShare
 
 _SERVES: Final[Mapping[int, str]] = {
     ServingMode.WHOLE: "gpus",
@@ -183,3 +183,38 @@ def _taints(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ()
     return tuple(f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}" for taint in node.spec.taints)
+
+
+_NONE: Final[tuple[MigCount, ...]] = ()
+
+
+def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
+    """Return how many MIG instances of each profile a pod asks for."""
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        resources = container.resources
+        if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
+            return _counts(pod_requests(pod.spec))
+    return _NONE
+
+
+def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -> tuple[MigTile, ...]:
+    """Return the profiles of which a node has instances, or of which its ``pods`` have some."""
+    counted = _counts(node_allocatable(node)) if node is not None else _NONE
+    offered = {each.profile: each.count for each in counted}
+    held: dict[str, int] = {}
+    for counts in pods:
+        for each in counts:
+            held[each.profile] = held.get(each.profile, 0) + each.count
+    return tuple(
+        MigTile(profile, offered.get(profile, 0), held.get(profile, 0)) for profile in sorted(offered.keys() | held)
+    )
+
+
+def asked_text(counts: tuple[MigCount, ...]) -> str:
+    """Return what a pod asks for, in words."""
+    return "asks for " + ", ".join(f"{each.count} of {MIG_PREFIX}{each.profile}" for each in counts)
+
+
+def _counts(amounts: Mapping[str, int]) -> tuple[MigCount, ...]:
+    found = ((name.removeprefix(MIG_PREFIX), count) for name, count in amounts.items() if name.startswith(MIG_PREFIX))
+    return tuple(MigCount(profile, count) for profile, count in sorted(found) if count > 0)

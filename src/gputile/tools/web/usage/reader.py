@@ -16,7 +16,7 @@ from gputile.api.workloads import RunningPod
 from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
 from gputile.kube.objects import NO_QUERY, Query, Reading, list_all
 from gputile.tools.web.page.records import UsageSample
-from gputile.tools.web.usage.agent_metrics import AgentReading, UnreadableMetrics, agent_reading
+from gputile.tools.web.usage.meter import AgentReading, UnreadableMetrics, agent_reading
 
 _AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
 _MOST_S: Final = 5.0  # for one agent's answer, tries included

@@ -17,7 +17,7 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import allocation_text, pod, share
+from tests.fakes.corebuilders import allocation_text, pod, share
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, node
 
 

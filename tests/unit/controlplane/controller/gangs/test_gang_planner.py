@@ -29,7 +29,7 @@ from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 

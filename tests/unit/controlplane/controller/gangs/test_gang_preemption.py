@@ -7,10 +7,12 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, P
 from gputile.api.core import ObjectMeta, Taint
 from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, node, placed
 from tests.unit.controlplane.test_evictable_pods import budget
@@ -268,3 +270,50 @@ async def test_a_gang_leaves_whole_though_the_place_is_free_before(refused: str)
     await bench.write(6)
     assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
     assert bench.planner.preemption.evictions == 3
+
+
+@pytest.mark.anyio
+async def test_two_plans_do_not_both_have_a_pod_leave_of_a_gang_that_lets_one_go() -> None:
+    """Four run of a gang of three. The second plan is made before the first one's pod is evicted."""
+    bench = PreemptingBench(labels={GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"})
+    bench.comes("g", 1)
+    bench.comes("h", 1)
+    for _ in range(4):
+        await bench.write(6)
+    assert len(bench.cluster.evicted) in (1, 4)
+
+
+@pytest.mark.anyio
+async def test_a_pod_whose_eviction_is_always_refused_does_not_block_a_gang() -> None:
+    """Others would do, and their turn comes; also that of the one that was refused, when it is needed."""
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    kept = bench.planner.preemption.plan_of(GangName("default", "g", False))
+    assert kept is not None
+    bench.cluster.refused = {kept.victims[0]}
+    for _ in range(6):
+        await bench.write(5)
+    assert len(bench.cluster.evicted) == 2
+    bench.cluster.refused = set()
+    bench.comes("h", 2, priority=8)
+    for _ in range(40):
+        await bench.write(5)
+    assert len(bench.cluster.evicted) == 4
+
+
+@pytest.mark.anyio
+async def test_another_leader_goes_on_with_the_pods_that_leave() -> None:
+    bench = PreemptingBench()
+    bench.comes("g", 2)
+    await bench.write()
+    await bench.write()
+    evicted = list(bench.cluster.evicted)
+    bench.planner = GangPlanner(bench.view, bench.new_plan)
+    for _ in range(3):
+        await bench.write()
+    assert bench.cluster.evicted == evicted
+    assert bench.reserved() == ["g-0", "g-1"]
+    bench.ends(*evicted)
+    await bench.write()
+    assert (await bench.write()).gates

@@ -11,7 +11,7 @@ from gputile.api.well_known import NODE_TYPE_ANNOTATION
 from gputile.controlplane.controller.gangs.gang_round import GangRound
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Replaced
-from tests.corebuilders import pod
+from tests.fakes.corebuilders import pod
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, member, placed, said
 from tests.unit.controlplane.controller.test_node_request_planner import Bench as RequestBench
 from tests.unit.controlplane.controller.test_node_request_planner import node, runs
@@ -61,24 +61,6 @@ class Bench(RequestBench):
 
 def _important(running: Pod) -> Pod:
     return msgspec.structs.replace(running, spec=msgspec.structs.replace(running.spec, priority=9))
-
-
-@pytest.mark.parametrize("on", [Y, {}])
-def test_others_start_on_nodes_that_it_could_not_use(on: Mapping[str, str]) -> None:
-    bench = Bench()
-    bench.join(node("ny", type_="pool=y"))
-    bench.comes("b", on)
-    result = bench.plan(STARVED + 1)
-    assert placed(result) == ["b-0", "b-1"]
-    assert said(result)["b"] == "GangPlanned"
-
-
-def test_others_do_not_start_on_nodes_that_it_could_use() -> None:
-    bench = Bench({})
-    bench.comes("b", {}, units=2)
-    result = bench.plan(STARVED + 1)
-    assert placed(result) == []
-    assert said(result)["b"] == "GangBehind"
 
 
 def test_a_node_that_changes_its_labels_is_looked_at_again() -> None:

@@ -15,7 +15,7 @@ from gputile.controlplane.controller.gangs.starvation import AccountError, Starv
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Applied
-from tests.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node
 from tests.unit.controlplane.controller.gangs.test_gang_planner import NOW, SECOND, Bench, member, said
 
 pytestmark = pytest.mark.requirement("M13", "B5")

@@ -13,7 +13,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.support.files import write_whole
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 
 DAMAGED = [b"", b"\0" * 64, b'{"mode":"\xff\xfe"}', b'{"x":' + b"[" * 100_000]
 

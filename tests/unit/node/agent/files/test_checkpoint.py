@@ -17,7 +17,7 @@ from gputile.node.agent.files.kubelet_checkpoint import recover
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from tests.corebuilders import container
+from tests.fakes.corebuilders import container
 from tests.unit.node.agent.decisions.calls.test_container_matcher import known
 
 CHECKPOINT = Checkpoint(

@@ -13,7 +13,7 @@ from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.calls.container_start import NotYet, Start, only_for, prestart
+from gputile.node.agent.decisions.calls.container_start import NotYet, only_for, prestart
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
 from gputile.node.agent.files.records import Records
@@ -27,8 +27,8 @@ from gputile.node.agent.state.pod_devices import DeviceOwner
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
-from tests.oddfiles import ODD
-from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
+from tests.fakes.oddfiles import ODD
+from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 
 def records_in(directory: Path) -> Records:
@@ -61,38 +61,24 @@ def test_what_is_no_file_tells_nothing_and_is_said_once(
     assert not list(state.device_table)
 
 
-def started_by_nobody_known(noted: str) -> tuple[AllocationState, list[Start]]:
-    """Return a node of which nobody knows the pods, and a container on it that was let start.
+@pytest.mark.requirement("M4", "B1")
+def test_a_container_starts_again_only_as_that_of_its_own_pod_while_nobody_knows_the_pod() -> None:
+    """An agent has just started: only what was noted tells that the kubelet has the pod, a static one, by another UID.
 
-    ``noted`` is the UID by which its devices say that the kubelet has its pod.
+    Another pod may have had its name.
     """
     ids = (encode(0, 0), encode(0, 1))
     state = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
     DeviceAllocator(state, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ids)
     state.pods.clear()
     for pod_devices in state.device_table:
-        state.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(pod_devices, kubelet_uid=noted))
-    found = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 2)
-    with pytest.raises(NotYet, match="container main of the pod with UID another"):
-        only_for(state, found, frozenset({DeviceOwner("another", "main")}))
-    let_start(state.device_table, found[0].directory)
-    return state, found
-
-
-@pytest.mark.requirement("M4", "B1")
-@pytest.mark.parametrize("noted", ["hash-of-a", ""], ids=["a static pod", "by an agent of an earlier release"])
-def test_a_container_starts_again_while_nobody_can_say_which_pod_it_is_of(noted: str) -> None:
-    """An agent has just started: it does not know that the kubelet has the pod, a static one, by another UID."""
-    state, found = started_by_nobody_known(noted)
-    assert only_for(state, found, frozenset({DeviceOwner("hash-of-a", "main")})) == found
-
-
-@pytest.mark.requirement("M4", "B1")
-def test_a_container_does_not_start_with_the_limits_of_another_pod_that_had_its_name() -> None:
-    """An agent has just started, and its devices are of a pod that the kubelet has by another UID."""
-    state, found = started_by_nobody_known("uid-a")
-    with pytest.raises(NotYet, match="container main of the pod with UID another"):
-        only_for(state, found, frozenset({DeviceOwner("another", "main")}))
+        state.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(pod_devices, kubelet_uid="hash-of-a"))
+    for _ in range(2):  # before it is let start, and afterwards
+        found = prestart(state, GPU_MEMORY, ids, listed(GPU_MEMORY, a=ids), 2)
+        assert only_for(state, found, frozenset({DeviceOwner("hash-of-a", "main")})) == found
+        with pytest.raises(NotYet, match="container main of the pod with UID another"):
+            only_for(state, found, frozenset({DeviceOwner("another", "main")}))
+        let_start(state.device_table, found[0].directory)
 
 
 @pytest.mark.requirement("M4", "B1")

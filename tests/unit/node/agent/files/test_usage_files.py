@@ -16,7 +16,7 @@ from gputile.node.agent.files.node_mounts import PLACE_BYTES, mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.isolation.library import USAGE
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 
 MNT_DETACH = 2  # linux/mount.h
 MOST_BYTES = 16 << 20  # that a test takes of its machine

@@ -20,7 +20,7 @@ from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway import messages
 from tests.fakes.devicetable import let_start
 from tests.stateful.agentmodel import AgentsEnd
-from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
+from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 from tests.unit.node.agent.files.test_records import records_in
 
 pytestmark = pytest.mark.requirement("B1", "G1")

@@ -18,8 +18,8 @@ from gputile.node.agent.state.known_pods import remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.messages import State
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod
+from tests.fakes.corebuilders import container
 
 PODS = 20
 MEMORY = {GPU_MEMORY: 1}

@@ -14,7 +14,7 @@ from gputile.node.agent.state.device_ids import encode
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage, after
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from tests.examples import examples
+from tests.conftest import examples
 from tests.fakes.devicetable import release
 
 UIDS, DIRECTORIES = ("a", "b", "c"), ("one", "two", "three", "four")

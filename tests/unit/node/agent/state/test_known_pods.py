@@ -19,8 +19,8 @@ from gputile.node.agent.state.known_pods import (
     replace_pods,
 )
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 CONFIGURATION = Configuration(gpu_memory_unit="1024MiB")
 

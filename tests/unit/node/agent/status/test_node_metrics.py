@@ -33,8 +33,8 @@ from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import release
 from tests.fakes.fullnode import full_registry
 

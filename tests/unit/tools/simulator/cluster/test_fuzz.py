@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.cluster.scenario import load_scenario
 from gputile.tools.simulator.documents.manifests import ManifestError
-from tests.examples import examples
+from tests.conftest import examples
 from tests.unit.tools.simulator.builders import write
 
 EXAMPLES = Path(__file__).resolve().parents[5] / "examples"

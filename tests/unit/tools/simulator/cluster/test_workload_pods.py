@@ -16,8 +16,8 @@ from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
 from gputile.tools.simulator.documents.generated_names import make_uid
 from gputile.tools.simulator.documents.manifests import ManifestError
 from gputile.tools.simulator.scheduling.simulation import Simulation
-from tests.documents import document_yaml
 from tests.unit.tools.simulator.builders import expand_text, load_text, node, scenario
+from tests.walk.documents import document_yaml
 
 CONTAINER = "{name: c, image: i}"
 TEMPLATE = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gputile.tools.simulator.documents import manifests, object_count
 from gputile.tools.simulator.documents.manifests import ManifestError, load_manifests
 from gputile.tools.simulator.documents.object_count import excess
-from tests.examples import examples
+from tests.conftest import examples
 
 MOST = 3
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}

@@ -33,8 +33,8 @@ from gputile.core.placement.fit import gpu_fits, same_unit, serves
 from gputile.core.placement.fit_refusal import gpu_shortages
 from gputile.tools.simulator.explanation.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.explanation.remedies import Remedy, proposals, remedies
-from tests.corebuilders import allocation_text, container, gpu_node, pod, share
-from tests.examples import examples
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4")
 

@@ -10,7 +10,7 @@ from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.tools.simulator.explanation.node_reports import Subject
 from gputile.tools.simulator.explanation.why_there import why_there
-from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4", "B7")
 

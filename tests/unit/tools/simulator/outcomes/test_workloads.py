@@ -9,7 +9,7 @@ from gputile.api.core import OwnerReference, Pod
 from gputile.core.devices.allocation import Allocation
 from gputile.tools.simulator.outcomes.workloads import workload_name, workload_of, workload_outcomes
 from gputile.tools.simulator.scheduling.simulation import PodOutcome
-from tests.corebuilders import pod, share
+from tests.fakes.corebuilders import pod, share
 
 GIB = 1024
 

@@ -10,7 +10,7 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.scheduling.equal_pods import NodeStates
 from gputile.tools.simulator.scheduling.refusals import FITS, Refusals, ToldRefusal
-from tests.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 
 NAMES = ("a", "b", "c", "d", "e")
 NODES = (("a", "cgpu", 2), ("b", "cgpu", 2), ("c", "share", 2), ("d", "", 2), ("e", "core_mem", 0))

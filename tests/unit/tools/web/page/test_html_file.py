@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.tools.web.page.assets import assets
-from gputile.tools.web.page.html_file import html_file, one_script
+from gputile.tools.web.page.assets import assets, html_file, one_script
 from gputile.tools.web.page.records import FeedStatus, NodeTile, PageAnswer
 from tests.localcluster.gputile import EXAMPLES
 

@@ -12,7 +12,7 @@ from gputile.tools.web.page.records import MigCount, MigTile, NodeTile, PageCont
 from gputile.tools.web.page.state import PageState
 from gputile.tools.web.usage.top_order import TopOrder
 from gputile.tools.web.usage.top_rows import top_answer
-from tests.corebuilders import gpu_node, pod
+from tests.fakes.corebuilders import gpu_node, pod
 
 pytestmark = pytest.mark.requirement("B7", "G3")
 

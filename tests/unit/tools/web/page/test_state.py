@@ -16,7 +16,7 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.web.page.records import PageContent, TileShare, applied
 from gputile.tools.web.page.state import PageState
-from tests.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B7")
 

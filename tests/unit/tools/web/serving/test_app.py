@@ -15,8 +15,8 @@ from gputile.tools.web.serving import app as application
 from gputile.tools.web.serving import feed, stream
 from gputile.tools.web.serving.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
 from gputile.tools.web.serving.questions import Moment
-from tests.corebuilders import pod
 from tests.fakes.agents import metrics_text, put_agent
+from tests.fakes.corebuilders import pod
 from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]

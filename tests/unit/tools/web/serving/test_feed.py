@@ -11,7 +11,7 @@ from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web.page.state import PageState
 from gputile.tools.web.serving.feed import Feed
-from tests.corebuilders import gpu_node, pod
+from tests.fakes.corebuilders import gpu_node, pod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 

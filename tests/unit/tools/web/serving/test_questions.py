@@ -5,7 +5,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.tools.web.page.records import TileShare
 from gputile.tools.web.serving.questions import Moment, what_if
-from tests.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B7")
 

@@ -4,7 +4,6 @@ GPUs without free capacity, or with pods that the container must not share them 
 container waits until the pods that were on them before have gone.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ from gputile.node.agent.decisions.calls.validation import AllocationRules, Occup
 from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import KnownPod
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices, stand_in
 
@@ -93,22 +91,16 @@ def _is_for(state: AllocationState, start: Start, owner: DeviceOwner) -> bool:
     """Return whether a start is that of a container as the kubelet has written it down.
 
     The list names a pod only by its name, which may be another pod's by now: one that was deleted by force and created
-    again. A stand-in starts with whole GPUs only. Of a container that was let start, an agent of an earlier release may
-    not have noted by which UID the kubelet has its pod.
+    again. A stand-in starts with whole GPUs only.
     """
     if owner.directory not in ("", start.directory):
         return False
-    pod, held = _pod_of(state, start), state.device_table.get(start.limits.uid)
-    noted = held.kubelet_uid if held is not None else ""
-    uid = pod.kubelet_uid if pod is not None else noted
-    if stand_in(start.limits.uid) or (not uid and state.device_table.stage(start.directory).may_run):
+    if stand_in(start.limits.uid):
         return True
+    held = state.device_table.get(start.limits.uid)
+    pod = state.pod_of(held) if held is not None else None
+    uid = pod.kubelet_uid if pod is not None else held.kubelet_uid if held is not None else ""
     return (uid or start.limits.uid, start.limits.container) == (owner.uid, owner.container)
-
-
-def _pod_of(state: AllocationState, start: Start) -> KnownPod | None:
-    pod = state.pods.get(f"{start.limits.namespace}/{start.limits.pod}")
-    return pod if pod is not None and pod.uid == start.limits.uid else None
 
 
 def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:
@@ -130,21 +122,6 @@ def _wait_for_listing(listing: Listing | None, resource: str, ids: frozenset[str
         raise NotYet(f"the kubelet does not list its pods: it is not certain who has these IDs of {resource}")
     if (others := shown_for(listing, resource, ids)) and others.isdisjoint(keys):
         raise NotYet(f"the kubelet lists these IDs of {resource} for pod {min(others)}, which is not known yet")
-
-
-def limits_of_started(state: AllocationState) -> list[Start]:
-    """Return the containers that were let start and whose pods are known, with the limits that are right for them.
-
-    An agent of an earlier release let containers start before it knew their pods, with limits to be corrected.
-    """
-    found = []
-    for pod_devices in state.device_table:
-        pod = state.pod_of(pod_devices)
-        for devices in pod_devices.devices if pod is not None and pod.alive else ():
-            if state.device_table.stage(devices.directory).may_run:
-                with contextlib.suppress(NotYet):
-                    found.append(_start(state, pod_devices, devices))
-    return found
 
 
 def _start(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> Start:

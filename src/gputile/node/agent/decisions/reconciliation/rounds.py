@@ -2,7 +2,7 @@
 
 A round is three events, for the API server is waited for in between, and the kubelet may ask for devices meanwhile.
 Each is decided on the state as it is then: ``listed`` says what differs, ``corrected`` what follows where devices have
-changed, and ``tidied`` which limits are wrong and which files are nobody's.
+changed, and ``tidied`` which files are nobody's.
 
 What has not changed since it was found right is not gone through again: mostly nothing happens on a node.
 """
@@ -11,10 +11,8 @@ from collections.abc import Iterable
 
 from gputile.api.core import unversioned
 from gputile.node.agent.decisions.advertising.advertise import advertise
-from gputile.node.agent.decisions.calls.container_start import limits_of_started
 from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
-    CorrectLimits,
     Instruction,
     RemoveOthers,
     SaveCheckpoint,
@@ -56,10 +54,10 @@ class Reconciliation:
             return None
         self._before = tuple(state.device_table)
         if event.synced:
-            sync_with_listing(state, event.listing, event.at.unix_ns)
-        found = differences(state, event.listing, event.at.unix_ns, synced=event.synced)
+            sync_with_listing(state, event.listing, event.now_ns)
+        found = differences(state, event.listing, event.now_ns, synced=event.synced)
         self._differs = bool(found)
-        return self._lasting(found, event.at.monotonic)
+        return self._lasting(found, event.now)
 
     def corrected(self, *, mine: bool) -> list[Instruction]:
         """Return what follows on corrections: new devices get their time, are written down, and are told."""
@@ -70,12 +68,8 @@ class Reconciliation:
         return [*self.share_time(mine=mine), SaveCheckpoint(), advertise(self._state)]
 
     def tidied(self, *, synced: bool) -> list[Instruction]:
-        """Return what puts limits and files right, with the API server's pods complete if ``synced``.
-
-        Containers of an earlier release started before their pods were known.
-        """
-        state = self._state
-        done: list[Instruction] = [CorrectLimits(each.directory, each.limits) for each in limits_of_started(state)]
+        """Return what puts files right once the API server's pods are complete (``synced``)."""
+        state, done = self._state, list[Instruction]()
         if synced:
             alive = {pod.uid for pod in state.pods.values() if pod.alive}
             done.append(RemoveOthers(state.directories(), alive))

@@ -11,8 +11,8 @@ from gputile.node.agent.decisions.advertising.other_plugin import (
     other_plugin_condition,
     other_plugin_evidence,
 )
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
 

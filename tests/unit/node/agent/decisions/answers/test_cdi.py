@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputile.node.agent.decisions.answers.cdi import FILE_NAME, choose, names, read_capabilities, specification
 from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
-from tests.oddfiles import ODD
+from tests.fakes.oddfiles import ODD
 
 GPUS = tuple(ProbedGpu(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
 MACHINE = ProbedMachine(gpus=GPUS, driver="570.133.20")

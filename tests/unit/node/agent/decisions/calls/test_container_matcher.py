@@ -12,8 +12,8 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 
 def known(

@@ -17,8 +17,8 @@ from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 UNIT = 1024
 GPUS = (Gpu(0, "GPU-0", 4 * UNIT), Gpu(1, "GPU-1", 4 * UNIT))

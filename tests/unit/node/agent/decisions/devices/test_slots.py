@@ -16,7 +16,7 @@ from gputile.node.agent.decisions.devices.slots import (
 )
 from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu, decode, encode
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
-from tests.examples import examples
+from tests.conftest import examples
 
 UNITS = st.sampled_from((64, 128, 256, 300, 512, 1000, 1024, 2048))
 

@@ -35,8 +35,8 @@ from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 GPU = Gpu(0, "GPU-a", 10240)
 

@@ -28,8 +28,8 @@ from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, static_uid
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", 15360) for i in range(4))
 SHARE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.SHARE, 1024))

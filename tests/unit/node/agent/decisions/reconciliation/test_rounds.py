@@ -7,10 +7,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.events import EventTime, PodsListed
+from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
-    CorrectLimits,
     Instruction,
     RemoveOthers,
     SaveCheckpoint,
@@ -21,8 +20,7 @@ from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, Reconcil
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import Listing
-from tests.fakes.devicetable import let_start
-from tests.unit.node.agent.decisions.ownership.test_given_twice import known, listed, node
+from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 pytestmark = pytest.mark.requirement("B1")
 
@@ -30,7 +28,7 @@ IDS = ("g0-00000", "g0-00001")
 
 
 def event(listing: Listing, *, now: float = 0.0, started: frozenset[str] = frozenset()) -> PodsListed:
-    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, at=EventTime(now, 9))
+    return PodsListed(listing, epoch=1.0, settled=True, started=started, synced=True, now=now, now_ns=9)
 
 
 def admitted() -> AllocationState:
@@ -100,18 +98,6 @@ def test_files_of_a_pod_that_is_admitted_while_corrections_are_written_stay() ->
     assert isinstance(done, RemoveOthers)
     assert done.directories == state.device_table.directories()
     assert len(done.directories) == 2
-
-
-def test_limits_of_what_was_let_start_are_looked_at() -> None:
-    state, started = admitted(), frozenset({"uid-a-main"})
-    comparison = Reconciliation(state)
-    let_start(state.device_table, "uid-a-main")
-    comparison.listed(event(listed(GPU_MEMORY, a=IDS), started=started))
-    (limits, _) = comparison.tidied(synced=True)
-    assert isinstance(limits, CorrectLimits)
-    assert (limits.directory, limits.limits.pod) == ("uid-a-main", "a")
-    comparison.listed(event(listed(GPU_MEMORY, a=IDS)))
-    assert kinds(comparison.tidied(synced=True)) == [RemoveOthers], "the machine has started anew"
 
 
 def test_a_complaint_is_told_once_it_lasts() -> None:

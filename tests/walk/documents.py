@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).resolve().parents[2] / "shared" / "sources"
+SOURCES = Path(__file__).resolve().parents[3] / "shared" / "sources"
 _FIRST_LINE = re.compile(r"(?P<indent> *)(apiVersion|kind): \S+\s*")
 
 

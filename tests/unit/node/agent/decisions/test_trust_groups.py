@@ -19,8 +19,8 @@ from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.nvml.probe import ProbedMachine
-from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
+from tests.fakes.corebuilders import container
 from tests.unit.node.agent.files.test_records import records_in
 
 pytestmark = pytest.mark.requirement("G5")

@@ -1,4 +1,5 @@
-"""Reduces a pod to the rules for its node that a pool's description can decide (U8).
+"""Says what of a pod an empty node of a pool decides: the node that the pool would add, and the pod's rules that its
+description knows enough for (U8).
 
 A pod is never said to have no place for a label of which the description tells nothing, nor for a rule about other
 pods, since what else runs is not described.
@@ -7,9 +8,32 @@ pods, since what else runs is not described.
 import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from gputile.api.core import Pod
-from gputile.tools.nodepool.labels import may_hold
+from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, Pod, ResourceList, Taint
+from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.tools.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, template_labels
+from gputile.tools.nodepool.labels import HOSTNAME, may_hold, told
 from gputile.tools.nodepool.pool import NodePool
+
+# The description says nothing of them, so they decide nothing.
+_AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
+
+
+def empty_node(pool: NodePool) -> Node:
+    """Return an empty node of the pool."""
+    resources: ResourceList = {**_AMPLE, **{name: str(count) for name, count in advertised(pool).items()}}
+    inventory = Inventory(gpus=pool.devices, mode=pool.mode.value, unit_mib=pool.unit_mib)
+    providers = {key: each.value for key, each in told(pool).items() if each.value is not None}
+    name = f"a-new-node-of-{pool.name}"
+    return Node(
+        metadata=ObjectMeta(
+            name=name,
+            labels={**providers, **template_labels(pool), HOSTNAME: name},
+            annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)},
+        ),
+        spec=NodeSpec(taints=(Taint(key=WHOLE_GPU, value=TAINT_VALUE, effect=TAINT_EFFECT),)),
+        status=NodeStatus(capacity=resources, allocatable=resources),
+    )
 
 
 def decidable(pool: NodePool, pod: Pod) -> Pod:

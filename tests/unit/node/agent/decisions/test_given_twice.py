@@ -4,8 +4,6 @@
 what is being given at that moment: whoever lists devices meanwhile makes the kubelet offer it again.
 """
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -13,22 +11,20 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.calls.container_start import NotYet, limits_of_started, prestart
+from gputile.node.agent.decisions.calls.container_start import NotYet, prestart
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied
 from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
-from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.gateway.node_lock import NodeLock
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import let_start, release
 
 pytestmark = pytest.mark.requirement("B1", "M4")
@@ -222,8 +218,26 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
         prestart(here, GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
 
 
+@pytest.mark.requirement("M4")
+def test_who_was_only_guessed_does_not_start() -> None:
+    """PodResources was silent, so the IDs went to the one known pod that asks for so many; another one has them."""
+    ids = tuple(encode(0, slot) for slot in range(2))
+    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2))
+    grant, _ = DeviceAllocator(here, None, 0.0, 1).allocate(GPU_MEMORY, ids)
+    with pytest.raises(NotYet, match="the kubelet does not list its pods"):
+        prestart(here, GPU_MEMORY, ids, None, 2)
+    of_another = listed(GPU_MEMORY, b=ids)
+    with pytest.raises(NotYet, match="for pod default/b, which is not known yet"):
+        prestart(here, GPU_MEMORY, ids, of_another, 3)
+    late = known("b", GPU_MEMORY, 2)
+    here.pods[late.key] = late
+    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, of_another, 4)] == ["b"]
+    let_start(here.device_table, grant.directory)
+    assert [start.limits.pod for start in prestart(here, GPU_MEMORY, ids, None, 5)] == ["b"], "it has been started"
+
+
 @pytest.mark.requirement("M4", "U3")
-def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount(tmp_path: Path) -> None:
+def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount() -> None:
     """The API server does not say what the pod is, and says later that its unit is another one."""
     here = node(Mode.CGPU)
     devices = {
@@ -242,9 +256,6 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     for ids in devices.values():
         with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
             prestart(here, GPU_MEMORY, ids, listing, 2)
-    claim = NodeLock(tmp_path / "owner", "me")
-    claim.take()
-    store = NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
     pod = simple_pod("a", container("one", mem=2), container("two", mem=6), annotations={MEMORY_UNIT_ANNOTATION: "512"})
     meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
     found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
@@ -253,18 +264,6 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     here.pods[found.key] = found
     starts = [start for ids in devices.values() for start in prestart(here, GPU_MEMORY, ids, listing, 3)]
     assert [[share.mib for share in start.limits.gpus] for start in starts] == [[1024], [3072]]
-    for start in starts:  # as an agent wrote them that did not wait
-        wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.gpus)
-        store.write_limits(start.directory, msgspec.structs.replace(start.limits, gpus=wrong))
-    later = AllocationState(Configuration(), here.node_config, DeviceTable(here.device_table, store.started()))
-    later.pods[found.key] = found
-    corrected = [
-        start.directory for start in limits_of_started(later) if store.correct_limits(start.directory, start.limits)
-    ]
-    assert set(corrected) == {start.directory for start in starts}
-    for start, mib in zip(starts, (1024, 3072), strict=True):
-        assert f"card GPU-0 {mib} 0" in (store.allocations / start.directory / "limits").read_text().splitlines()
-    assert not any(store.correct_limits(start.directory, start.limits) for start in limits_of_started(later))
 
 
 @pytest.mark.requirement("B1", "M4")
@@ -286,3 +285,17 @@ def test_both_resources_of_a_container_come_from_one_gpu_or_it_does_not_start() 
     for resource, given in ((GPU_CORE, core), (GPU_MEMORY, memory)):
         with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
             prestart(here, resource, given, listing, 3)
+
+
+@pytest.mark.requirement("B6", "G5")
+def test_ids_of_a_sick_gpu_are_refused_and_those_beside_a_stranger_are_waited_for() -> None:
+    here = node(Mode.SHARE, known("a", GPU_MEMORY, 1), known("b", GPU_MEMORY, 1))
+    DeviceAllocator(here, listed(GPU_MEMORY, a=()), 0.0, 1).allocate(GPU_MEMORY, ("g0-00000",))
+    (held,) = here.device_table
+    here.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(held, trust_group="strangers"))
+    with pytest.raises(Occupied, match="GPU 0 is used by pod default/a of another trust group"):
+        DeviceAllocator(here, listed(GPU_MEMORY, b=()), 100.0, 2).allocate(GPU_MEMORY, ("g0-00001",))
+    sick = tuple(msgspec.structs.replace(gpu, healthy=gpu.index == 0) for gpu in GPUS)
+    here.node_config = NodeConfig(Inventory(sick, mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024))
+    with pytest.raises(AllocationConflict, match="GPU 1 is unhealthy"):
+        DeviceAllocator(here, listed(GPU_MEMORY, b=()), 200.0, 3).allocate(GPU_MEMORY, ("g1-00000",), may_wait=True)

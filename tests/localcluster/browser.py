@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.localcluster.debian import debian_program
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
 
 START_S = 60.0
 ANSWER_S = 60.0  # a bound for what hangs, on a machine that is busy
@@ -188,3 +191,14 @@ def _read(file: Path) -> list[str]:
     """Return the lines of a file, none before its first line is whole."""
     text = file.read_text() if file.exists() else ""
     return text.split("\n") if "\n" in text else []
+
+
+@pytest.fixture
+async def tab() -> AsyncIterator[Tab]:
+    """A tab of a real browser; without one the test is skipped, or fails where nothing may be missing."""
+    try:
+        async with browser() as found:
+            await found.size(1360, 860)
+            yield found
+    except ComponentMissing as missing:
+        skip_or_fail(missing)

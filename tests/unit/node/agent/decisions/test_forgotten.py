@@ -26,8 +26,8 @@ from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices
 from gputile.node.gateway.node_lock import NodeLock
-from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
 
 pytestmark = pytest.mark.requirement("B1", "M4")
 

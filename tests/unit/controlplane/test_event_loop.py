@@ -1,10 +1,12 @@
-"""Requests for many objects, several at once."""
+"""Requests for many objects, several at once; computations in slices, and updates between them."""
 
 import asyncio
 
 import pytest
 
-from gputile.controlplane.event_loop import AT_ONCE, for_each, several_at_once
+from gputile.controlplane.controller.queues import UpdateQueue
+from gputile.controlplane.event_loop import AT_ONCE, for_each, in_slices, several_at_once
+from gputile.core.placement.steps import Steps
 
 
 class Answers:
@@ -67,3 +69,47 @@ async def test_an_error_comes_as_it_is() -> None:
     for work in (for_each(fails, range(3)), several_at_once(range(3), fails)):
         with pytest.raises(LookupError):
             await work
+
+
+@pytest.mark.anyio
+async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
+    async def scene() -> list[str]:
+        intake, seen = UpdateQueue(), []
+
+        def news(text: str, steps: int = 1) -> Steps[None]:
+            for i in range(steps):
+                seen.append(f"{text}{i}")
+                yield
+
+        taking = asyncio.create_task(intake.run())
+        async with intake.paused():
+            intake.put(news("a", 3))
+            intake.put(news("b"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append("quiet")
+        await intake.drained()
+        intake.put(news("c"))
+        await intake.drained()
+        taking.cancel()
+        return seen
+
+    assert await scene() == ["quiet", "a0", "a1", "a2", "b0", "c0"]
+
+
+@pytest.mark.anyio
+async def test_steps_end_where_they_may_not_go_on() -> None:
+    async def scene() -> tuple[object, bool]:
+        closed = False
+
+        def for_ever() -> Steps[int]:
+            nonlocal closed
+            try:
+                while True:
+                    yield
+            finally:
+                closed = True
+
+        return await in_slices(for_ever(), lambda: False), closed
+
+    assert await scene() == (None, True)
