@@ -292,6 +292,7 @@ class ExecCredentials(Credentials):
                 status = process.returncode
             finally:
                 told.cancel()
+                await asyncio.wait([told])
                 await _end(process)
         text = " ".join(stderr.decode(errors="replace").split())[-500:]
         said = f": {text}" if text else ""
@@ -374,10 +375,10 @@ def _ended_by_signals() -> Iterator[Callable[[int], None]]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and its children if it still runs."""
+    """End the process and its children if it still runs, and read its pipes to their end, which closes them."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(_ENDED_S):
-            await process.wait()
+            await process.communicate()
