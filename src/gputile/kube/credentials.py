@@ -250,36 +250,9 @@ class ExecCredentials(Credentials):
         waited for. Where it ends by itself, a child that it leaves goes on: some plugins leave a process that keeps
         logins.
         """
-        command = [self.config.command, *(self.config.args or ())]
-        spec: dict[str, Any] = {"interactive": False}
-        if self.config.provide_cluster_info:
-            spec["cluster"] = self.cluster
-        info = {"apiVersion": self.config.api_version, "kind": "ExecCredential", "spec": spec}
-        environment = {
-            **os.environ,
-            **{variable.name: variable.value for variable in self.config.env or ()},
-            "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
-        }
-        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         written, stderr = bytearray(), bytearray()
         with _ended_by_signals() as begin:
-            starting = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-                )
-            )
-            try:
-                process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                await _end(await starting)  # asyncio itself would leave its children
-                raise
-            except OSError as error:
-                hint = f"; {self.config.install_hint}" if self.config.install_hint else ""
-                raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error
-            except ValueError as error:  # of a name with "=", or a text with a NUL
-                raise ConfigError(
-                    f"cannot run the {self._named}: its args or env cannot be given to a process"
-                ) from error
+            process = await self._start()
             begin(process.pid)
             told = asyncio.create_task(_keep_end(cast("asyncio.StreamReader", process.stderr), stderr))
             try:
@@ -306,6 +279,34 @@ class ExecCredentials(Credentials):
         if status:
             raise ConfigError(f"{self._named} failed with status {status}{said}")
         return bytes(written)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        command = [self.config.command, *(self.config.args or ())]
+        spec: dict[str, Any] = {"interactive": False}
+        if self.config.provide_cluster_info:
+            spec["cluster"] = self.cluster
+        info = {"apiVersion": self.config.api_version, "kind": "ExecCredential", "spec": spec}
+        environment = {
+            **os.environ,
+            **{variable.name: variable.value for variable in self.config.env or ()},
+            "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
+        }
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _end(await starting)  # asyncio itself would leave its children
+            raise
+        except OSError as error:
+            hint = f"; {self.config.install_hint}" if self.config.install_hint else ""
+            raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error
+        except ValueError as error:  # of a name with "=", or a text with a NUL
+            raise ConfigError(f"cannot run the {self._named}: its args or env cannot be given to a process") from error
 
     def _status(self, output: bytes) -> _CredentialStatus:
         try:
