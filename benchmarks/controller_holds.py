@@ -5,8 +5,9 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-import httpx2 as httpx
 import msgspec
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
@@ -298,14 +299,14 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     controller = Controller(connection, bench.view.ledger.configuration, settings)
     await in_slices(controller.cluster_state.node_event(Replaced(bench.nodes)))
     await in_slices(controller.cluster_state.pod_event(Replaced(bench.pods)))
-    transport = httpx.ASGITransport(app=controller.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
 
-        async def read() -> None:
-            assert "nodes_by_unit" in (await client.get("/metrics")).text
+    async def read() -> None:
+        answer = await controller.app(make_mocked_request("GET", "/metrics"))
+        assert isinstance(answer, web.Response)
+        assert "nodes_by_unit" in (answer.text or "")
 
-        with meter.watching():
-            await _begun(read)
+    with meter.watching():
+        await _begun(read)
 
 
 async def _rounds(bench: Bench, meter: LoopMeter) -> None:

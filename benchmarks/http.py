@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import aiohttp
 import msgspec
-import uvicorn
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
@@ -20,6 +19,7 @@ from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.support.http_server import Server, holding
 
 NAME = "http"
 NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
@@ -53,16 +53,15 @@ async def _measure() -> list[Result]:
         engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )
     app = create_app(verbs, ExtenderMetrics(), ExtenderGate(_admit, lambda: ""))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-        plain = await _times(session, "healthz", None)
-        found = {verb: await _times(session, verb, _bodies()) for verb in ("filter", "prioritize")}
-    server.should_exit = True
-    await task
+    server = Server(app, "--port", "127.0.0.1", 0)
+    with holding(server):
+        server.listen()
+        task = asyncio.create_task(server.answer())
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+            plain = await _times(session, "healthz", None)
+            found = {verb: await _times(session, verb, _bodies()) for verb in ("filter", "prioritize")}
+        server.stop()
+        await task
     results = []
     for verb, times in found.items():
         for what, fraction, target in (("median", 0.5, None), ("p99", 0.99, 5.0)):

@@ -14,11 +14,11 @@ from gputile.cli.commands.schema import SCHEMAS
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")
 _RECORDS: Final = {
-    "cluster": "gputile.tools.simulator.documents.cluster_description.ClusterDescription",
+    "cluster": "gputile.tools.simulator.described_cluster.ClusterDescription",
     "configuration": "gputile.api.config.v1alpha1.Configuration",
     "nodepool": "gputile.tools.nodepool.pool.NodePool",
-    "podkinds": "gputile.tools.simulator.rules.workloads.pod_kinds.KindsTable",
-    "explain": "gputile.tools.simulator.explanation.answer.ExplainAnswer",
+    "podkinds": "gputile.tools.simulator.pod_kinds.KindsTable",
+    "explain": "gputile.tools.simulator.explanation.ExplainAnswer",
     "inspect": "gputile.cli.output.answers.InspectAnswer",
     "replay": "gputile.tools.replay.study.ReplayResult",
     "replay-departures": "gputile.tools.replay.departures.Stay",

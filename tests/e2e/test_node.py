@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,12 +33,10 @@ from tests.e2e.node import (
     probe_container,
     probe_pod,
     probe_pod_of,
-    runs,
 )
 from tests.fakes import gpushare_client
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import PROBE_IMAGE
-from tests.never_started import CONFIG_MAP, NEVER_STARTED, STARTED
 
 pytestmark = pytest.mark.requirement("B1", "V1", "C1")
 
@@ -269,35 +266,6 @@ def registered(here: GpuNode, resource: str) -> bool:
     """Return whether the kubelet has written down devices of a resource."""
     path = here.node.device_plugins / "kubelet_internal_checkpoint"
     return path.exists() and bool(json.loads(path.read_text())["Data"]["RegisteredDevices"].get(resource))
-
-
-@pytest.mark.requirement("B4")
-def test_what_the_simulator_says_no_kubelet_starts_is_started_by_none(shared: GpuNode, namespace: str) -> None:
-    """And what stands beside it in the same list is started."""
-    shared.plane.api.post(f"/api/v1/namespaces/{namespace}/configmaps", CONFIG_MAP)
-    for odd in (*STARTED, *NEVER_STARTED):
-        shared.create(namespace, probe_pod_of(odd.name, [probe_container("main", {}) | odd.container], **odd.pod))
-    names = {odd.name for odd in NEVER_STARTED}
-
-    def failed() -> set[str]:
-        unmounted = {name for name in names if events_of(shared.plane, namespace, name, "FailedMount")}
-        return unmounted | {pod["metadata"]["name"] for pod in shared.pods(namespace) if has_failed(pod)}
-
-    shared.plane.wait(lambda: failed() >= names, "each of them to fail")
-    shared.plane.wait(
-        lambda: {pod["metadata"]["name"] for pod in shared.pods(namespace) if runs(pod)} >= {o.name for o in STARTED},
-        "those beside them to run",
-    )
-    assert failed() == names
-
-
-def has_failed(pod: dict[str, Any]) -> bool:
-    """Return whether the pod's container could not be started, or has ended."""
-    for status in pod["status"].get("containerStatuses", ()):
-        waits = status["state"].get("waiting", {}).get("reason", "ContainerCreating")
-        if "terminated" in status["state"] or status["restartCount"] or waits != "ContainerCreating":
-            return True
-    return False
 
 
 @pytest.mark.requirement("B6")

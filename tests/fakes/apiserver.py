@@ -255,7 +255,9 @@ class FakeApiServer:
     def _served(self, version: str) -> list[Object]:
         """Return the kinds that API servers have; only Namespaces, Nodes and classes are in no namespace."""
         kinds = [*kubernetes_kinds().kinds.get(version, ()), *self.kinds.get(version, ())]
-        return [{"kind": kind, "namespaced": not _WITHOUT.fullmatch(kind)} for kind in kinds]
+        return [
+            {"name": f"{kind.lower()}s", "kind": kind, "namespaced": not _WITHOUT.fullmatch(kind)} for kind in kinds
+        ]
 
     def _fault_for(self, request: Request) -> Fault | None:
         for fault in self.faults:
@@ -267,6 +269,8 @@ class FakeApiServer:
     def execute(self, request: Request) -> tuple[int, Object]:
         if request.path in self.refused:
             raise Refused(*self.refused[request.path])
+        if "dryRun" in request.query and request.method in ("POST", "PATCH"):
+            return 200, request.json()
         if request.method == "GET" and request.path in self.store:
             return 200, self._page(request)
         version = _VERSION.fullmatch(request.path)

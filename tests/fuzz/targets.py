@@ -56,8 +56,8 @@ from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
-from gputile.tools.simulator.cluster.scenario import load_scenario
-from gputile.tools.simulator.documents.manifests import ManifestError
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.web.usage.meter import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 

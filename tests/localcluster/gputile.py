@@ -8,7 +8,7 @@ import yaml
 
 from gputile.api.core import Node
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU
-from gputile.tools.simulator.cluster.scenario import load_scenario
+from gputile.tools.simulator.scenario import load_scenario
 from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.nodes import NodeSpec

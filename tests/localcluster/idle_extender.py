@@ -5,28 +5,24 @@ beside a control plane.
 """
 
 import argparse
+import asyncio
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx2 as httpx
 import msgspec
-import uvicorn
+from aiohttp import web
 
+from gputile.support.http_server import Server, holding
 from tests.localcluster.ports import LOOPBACK, accepts, free_ports
 
 if TYPE_CHECKING:
     from tests.localcluster.controlplane import ControlPlane
     from tests.localcluster.processes import Process
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
 NULL = msgspec.Raw(b"null")
-JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
 class _Nodes(msgspec.Struct):
@@ -66,22 +62,14 @@ _decode_bind = msgspec.json.Decoder(_Bind).decode
 
 
 class IdleExtender:
-    """The ASGI application; ``api`` is the client that binds, None if bind is not asked for."""
+    """The handler; ``api`` is the client that binds, None if bind is not asked for."""
 
     def __init__(self, api: httpx.AsyncClient | None = None) -> None:
         self._api = api
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        status, answer = await self._answer(scope["path"], body)
-        headers = [*JSON_HEADERS, (b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        status, answer = await self._answer(request.path, await request.content.read())
+        return web.Response(status=status, body=answer, content_type="application/json")
 
     async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         if path == "/filter":
@@ -139,9 +127,12 @@ def main() -> None:
         context.load_cert_chain(options.certificate, options.key)
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
         api = httpx.AsyncClient(base_url=options.api, verify=context, limits=limits, trust_env=False)
-    uvicorn.run(
-        IdleExtender(api), host=LOOPBACK, port=options.port, access_log=False, log_level="warning", lifespan="off"
-    )
+    asyncio.run(_serve(Server(IdleExtender(api), "--port", LOOPBACK, options.port)))
+
+
+async def _serve(server: Server) -> None:
+    with holding(server):
+        await server.answer()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, api_err
 from gputile.kube.objects import NO_QUERY, Query
 from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
+from tests.fakes.http import ask, sent
 from tests.stateful.virtualtime import VirtualTimeLoop
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -320,23 +321,8 @@ class Replica:
             assert self.server.bound.get(meta["uid"]) == node, "what was said to be bound is not"
 
     async def _call(self, verb: str, body: Object) -> Any:
-        answer: list[bytes] = []
-        status = 0
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-
-        async def send(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            answer.append(message.get("body", b""))
-
-        scope = {
-            "type": "http", "method": "POST", "path": f"/{verb}", "raw_path": f"/{verb}".encode(), "headers": [],
-            "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
-        }  # fmt: skip
-        await self.reloader(scope, receive, send)
-        return json.loads(b"".join(answer)) if status == 200 else {"Error": b"".join(answer).decode()}
+        status, answer = await ask(self.reloader, sent(f"/{verb}", json.dumps(body).encode()))
+        return json.loads(answer) if status == 200 else {"Error": answer.decode()}
 
     def look(self) -> None:
         """Raise what has gone wrong in its tasks."""

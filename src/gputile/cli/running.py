@@ -3,7 +3,8 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, TypeVar
 
@@ -60,7 +61,7 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
     """Run a service until it ends; leave with an error where it cannot have its ports."""
     import uvloop
 
-    from gputile.support.ports import PortError
+    from gputile.support.listening import PortError
 
     try:
         uvloop.run(service)
@@ -68,19 +69,25 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
         fail(str(error))
 
 
-def unwind_on_signals(stop: Callable[[], None]) -> None:
+@contextmanager
+def unwinding_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Have a signal that ends programs call ``stop``, which ends child processes, and unwind: what is open is closed.
 
     A second signal does not disturb that. One that the parent has ignored stays so.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
-        for each in handled:
+        for each in before:
             signal.signal(each, signal.SIG_IGN)
         stop()
         sys.exit(128 + number)
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    handled = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
-    for number in handled:
-        signal.signal(number, end)
+    before = {each: found for each in signals if (found := signal.getsignal(each)) is not signal.SIG_IGN}
+    try:
+        for number in before:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,25 +10,23 @@ under way: the new instance lists the cluster with everything that the old one w
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.support.config_file import ConfigFile
-from gputile.support.monitoring import MONITORING_PATHS
+from gputile.support.http_server import Handler
 
 
 class Instance(Protocol):
     """A component's parts for as long as one configuration is in force."""
 
     @property
-    def app(self) -> Starlette:
+    def app(self) -> Handler:
         """Answers requests."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -36,7 +34,7 @@ class Instance(Protocol):
 
 
 class ConfigReloader:
-    """The ASGI application of the current instance.
+    """Answers requests by the current instance.
 
     ``build`` makes an instance; ``path`` is the file that its configuration is from, which is followed, None for none.
     """
@@ -81,24 +79,16 @@ class ConfigReloader:
                 gc.unfreeze()
                 gc.collect()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        instance, path = self._current, scope.get("path")
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request. Sending the answer is not waited for: a client may take it slowly, or not at all."""
+        instance = self._current
         if instance is None:
-            alive = path == "/healthz"  # the kubelet would end what only waits
-            await PlainTextResponse("one configuration follows another", 200 if alive else 503)(scope, receive, send)
-        elif path in MONITORING_PATHS:  # whoever reads these slowly, or not at all, must not hold up the next instance
-            await instance.app(scope, receive, send)
-        else:
-            with self._counted():
-                await instance.app(scope, receive, send)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+            status = 200 if request.path == "/healthz" else 503  # the kubelet would end what only waits
+            return web.Response(status=status, text="one configuration follows another")
         self._requests += 1
         self._idle.clear()
         try:
-            yield
+            return await instance.app(request)
         finally:
             self._requests -= 1
             if not self._requests:

@@ -6,6 +6,7 @@ certainly has not. So each error says it: ``may_have_been_executed``.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -49,16 +50,26 @@ class BadAnswer(KubeError):
 class ApiError(KubeError):
     """The API server answered that it does not do what it was asked: HTTP ``status``, machine-readable ``reason``.
 
-    ``said`` is its answer alone, ``message`` with what it was asked, and what may help.
+    ``said`` is its answer alone, ``message`` with what it was asked, and what may help. ``details`` are those of the
+    metav1.Status, as they came.
     """
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0, said: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float = 0.0,
+        said: str = "",
+        details: Any = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
         self.said = said
+        self.details = details
 
     @property
     def refused_for_good(self) -> bool:
@@ -148,7 +159,7 @@ def status_error(method: str, path: str, status: int, said: Status, retry_after:
     remedy = _remedy(status, method, path)
     if remedy:
         parts.append(remedy)
-    return kind(status, said.reason, "; ".join(parts), retry_after, said.message)
+    return kind(status, said.reason, "; ".join(parts), retry_after, said.message, said.details)
 
 
 def _remedy(status: int, method: str, path: str) -> str:

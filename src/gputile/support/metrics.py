@@ -1,10 +1,15 @@
-"""Makes registries of metrics in one way for every component."""
+"""Makes registries of metrics in one way for every component, and measures the delay of its event loop."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+MEASURE_LAG_EVERY_S = 0.25
+_LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Values = Callable[[], Iterable[tuple[str, float]]]
 """Returns a number for each value of a label."""
@@ -52,3 +57,27 @@ class _Computed(Collector):
 
 def _of_one_label(values: Values) -> Callable[[], Iterable[tuple[Sequence[str], float]]]:
     return lambda: (([label], number) for label, number in values())
+
+
+class LoopLag:
+    """Keeps ``gputile_<component>_event_loop_lag_seconds``, a histogram, for as long as ``run`` runs.
+
+    ``seconds`` is to be registered where the component's metrics are.
+    """
+
+    def __init__(self, component: str, *, every: float = MEASURE_LAG_EVERY_S) -> None:
+        self._every = every
+        self.seconds = Histogram(
+            f"gputile_{component}_event_loop_lag_seconds",
+            "How late a timer of the event loop ran, seconds; above 0.05 something holds up all answers.",
+            buckets=_LAG_BUCKETS,
+            registry=None,
+        )
+
+    async def run(self) -> NoReturn:
+        """Measure every so many seconds, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + self._every
+            await asyncio.sleep(self._every)
+            self.seconds.observe(max(0.0, loop.time() - due))

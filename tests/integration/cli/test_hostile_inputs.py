@@ -19,8 +19,8 @@ import typer.main
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import PEOPLE, app
-from tests.manifests import POD
 from tests.unit.cli.programs import arguments
+from tests.unit.tools.simulator.manifests import POD
 
 pytestmark = pytest.mark.requirement("B4", "U11")
 

@@ -11,7 +11,7 @@ from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
-SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console", "uvicorn"}
+SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console"}
 COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
 
 

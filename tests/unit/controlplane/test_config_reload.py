@@ -6,16 +6,13 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 
-import httpx2 as httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.controlplane.config_reload import ConfigReloader
 from tests.fakes.apiserver import until
+from tests.fakes.http import client_of
 
 pytestmark = pytest.mark.requirement("U9", "U10")
 
@@ -25,19 +22,16 @@ SMALL, LARGE = Configuration(gpu_memory_unit="128MiB"), Configuration(gpu_memory
 class Incumbent:
     """Answers with its unit, slowly where the test says so, and writes down what happens."""
 
-    def __init__(
-        self, configuration: Configuration, story: list[str], answering: asyncio.Event, path: str = "/"
-    ) -> None:
+    def __init__(self, configuration: Configuration, story: list[str], answering: asyncio.Event) -> None:
         self.unit = configuration.gpu_memory_unit
         self.story = story
         self.answering = answering
-        self.app = Starlette(routes=[Route(path, self.answer)])
 
-    async def answer(self, _: Request) -> PlainTextResponse:
+    async def app(self, _: web.BaseRequest) -> web.StreamResponse:
         self.story.append(f"{self.unit} asked")
         await self.answering.wait()
         self.story.append(f"{self.unit} answers")
-        return PlainTextResponse(self.unit)
+        return web.Response(text=self.unit)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -54,8 +48,7 @@ async def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given()
     answering = asyncio.Event()
     reloader = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
     work = asyncio.create_task(reloader.run())
-    transport = httpx.ASGITransport(app=reloader)
-    async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
+    async with client_of(reloader) as client:
         await until(lambda: story == ["1GiB begins"])
         slow = asyncio.create_task(client.get("/"))
         await until(lambda: "1GiB asked" in story)
@@ -97,7 +90,7 @@ async def test_what_the_one_before_has_seen_is_not_kept() -> None:
     earlier: list[weakref.ref[Incumbent]] = []
 
     def build(configuration: Configuration) -> Incumbent:
-        built = Incumbent(configuration, [], asyncio.Event())  # its routes refer back to it
+        built = Incumbent(configuration, [], asyncio.Event())
         earlier.append(weakref.ref(built))
         gc.freeze()
         return built
@@ -116,22 +109,3 @@ async def test_what_the_one_before_has_seen_is_not_kept() -> None:
         await scenario()
     finally:
         gc.unfreeze()
-
-
-@pytest.mark.anyio
-async def test_who_never_reads_the_metrics_holds_up_no_change() -> None:
-    """Any pod that reaches the health port may ask, and then take nothing of the answer."""
-    story = list[str]()
-
-    reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event(), "/metrics"), LARGE)
-    work = asyncio.create_task(reloader.run())
-    transport = httpx.ASGITransport(app=reloader)
-    async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
-        await until(lambda: story == ["1GiB begins"])
-        slow = asyncio.create_task(client.get("/metrics"))
-        await until(lambda: "1GiB asked" in story)
-        reloader.take(SMALL)
-        await until(lambda: story[-1] == "128MiB begins", 60)
-        slow.cancel()
-        reloader.stop()
-        await work

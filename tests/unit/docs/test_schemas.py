@@ -16,7 +16,7 @@ from tests.unit.docs.schemas import mistakes, validator
 
 OF_KIND = {"Cluster": "cluster", "Configuration": "configuration", "NodePool": "nodepool", "PodKinds": "podkinds"}
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
-FILES = [*ROOT.glob("examples/**/*.yaml"), ROOT / "src/gputile/tools/simulator/rules/workloads/pod_kinds.yaml"]
+FILES = [*ROOT.glob("examples/**/*.yaml"), ROOT / "src/gputile/tools/simulator/pod_kinds.yaml"]
 
 
 def written() -> list[tuple[str, str, Any]]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.simulator.explanation.answer import PodExplanation
-    from gputile.tools.simulator.explanation.node_reports import GpuReport, NodeReport
+    from gputile.tools.simulator.explanation import PodExplanation
+    from gputile.tools.simulator.node_reports import GpuReport, NodeReport
 
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
@@ -60,7 +60,7 @@ def explain(
     (a pod that does not exist: where its controller could not create it, the reason is given), 1 when the cluster does
     not answer.
     """
-    from gputile.tools.simulator.explanation.answer import explain_pod
+    from gputile.tools.simulator.explanation import explain_pod
 
     if pod.count("/") > 1 or not all(pod.split("/")):
         fail(f"{pod!r} is no pod: give NAME or NAMESPACE/NAME", BAD_INPUT)
@@ -97,7 +97,7 @@ def _not_there(key: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
 
 def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool) -> None:
     if output is Output.JSON:
-        from gputile.tools.simulator.explanation.answer import explain_answer
+        from gputile.tools.simulator.explanation import explain_answer
 
         write_json(explain_answer(explanation))
         return

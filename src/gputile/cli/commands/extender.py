@@ -23,7 +23,7 @@ from gputile.cli.running import run_service
 from gputile.support.logs import LogFormat, set_up_logging
 
 if TYPE_CHECKING:
-    from gputile.support.tls_files import TlsFiles
+    from gputile.support.listening import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def extender(options: ExtenderOptions) -> None:
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
     """Return the files to serve HTTPS with, None for HTTP on loopback; leave the program where they cannot be used."""
-    from gputile.support.tls_files import TlsFiles, UnusableTls
+    from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):

@@ -176,7 +176,7 @@ class _View:
 
 
 def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
-    from gputile.tools.simulator.rules.values.label_selector import SelectorError, matches, parse_selector
+    from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
 
     try:
         wanted = parse_selector(selector)

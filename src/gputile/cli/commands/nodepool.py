@@ -155,7 +155,7 @@ def _read(options: NodepoolOptions) -> dict[str, Any]:
 
 
 def _standard_input(options: NodepoolOptions) -> bytes:
-    from gputile.tools.simulator.documents.manifests import STDIN_TWICE, ManifestError, read_standard_input
+    from gputile.tools.simulator.manifests import STDIN_TWICE, ManifestError, read_standard_input
 
     if str(_STDIN) in (options.pods or ()):
         fail(f"--pod -: {STDIN_TWICE}")
@@ -186,10 +186,9 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
 
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.tools.nodepool.empty_node import decidable, empty_node
-    from gputile.tools.simulator.cluster.scenario import load_scenario
-    from gputile.tools.simulator.documents.manifests import ManifestError
-    from gputile.tools.simulator.documents.notes import told_together
-    from gputile.tools.simulator.scheduling.simulation import Simulation
+    from gputile.tools.simulator.manifests import ManifestError, told_together
+    from gputile.tools.simulator.scenario import load_scenario
+    from gputile.tools.simulator.simulation import Simulation
 
     if not files:
         return []

@@ -16,7 +16,7 @@ from gputile.cli.options.common import Printed, option, takes
 from gputile.cli.output.progress import counted
 from gputile.cli.output.streams import Output, fail, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.running import unwind_on_signals
+from gputile.cli.running import unwinding_on_signals
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay
@@ -99,11 +99,11 @@ def replay(options: ReplayOptions) -> None:
         ]
         ranked = options.pods_without_gpus is PodsWithoutGpus.RANKED
         tasks = [Task(options.trace, *each, options.load, ranked) for each in work]
-        unwind_on_signals(_kill_workers)
-        if options.scenario is ReplayScenario.DEPARTURES:
-            _departures(tasks, options.jobs, options.output)
-        else:
-            _arrivals(tasks, options.jobs, options.output, options.plot)
+        with unwinding_on_signals(_kill_workers):
+            if options.scenario is ReplayScenario.DEPARTURES:
+                _departures(tasks, options.jobs, options.output)
+            else:
+                _arrivals(tasks, options.jobs, options.output, options.plot)
     except (TraceError, PlotError) as error:
         fail(str(error))
 

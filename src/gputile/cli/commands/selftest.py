@@ -19,7 +19,7 @@ from gputile.cli.options.common import Printed, option
 from gputile.cli.output.progress import Progress
 from gputile.cli.output.streams import ExitCode, Output, fail, write, write_json
 from gputile.cli.output.terminal import write_table
-from gputile.cli.running import unwind_on_signals
+from gputile.cli.running import unwinding_on_signals
 
 if TYPE_CHECKING:
     from gputile.node.isolation.memory_check import MemoryRow
@@ -68,9 +68,12 @@ def isolation(
         fail(
             f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
         )
-    unwind_on_signals(_kill_children)
     try:
-        with _temporary_root(), Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S):
+        with (
+            _temporary_root(),
+            unwinding_on_signals(_kill_children),
+            Progress(WORK, after=SAY_AFTER_S, piped=SAY_AFTER_S),
+        ):
             if fake_driver:
                 memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
             else:

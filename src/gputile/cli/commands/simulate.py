@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.wording import shown
 from gputile.cli.options.common import takes
 from gputile.cli.options.configuration import UnknownConfiguration, assumed, in_force, read_given
-from gputile.cli.options.simulation import Policy, SimulateOptions, Switch
+from gputile.cli.options.simulation import Policy, SimulateOptions, Switch, Validation
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress, counted
 from gputile.cli.output.simulation import DecisionFormat, SimulationResult, write_result
 from gputile.cli.output.streams import BAD_INPUT, NOT_PLACED, fail, note
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.cli.options.configuration import GivenConfiguration
     from gputile.cli.reads.live_cluster import Live
-    from gputile.cli.reads.namespace_rules import NamespaceRules
-    from gputile.tools.simulator.cluster.intake import Intake
-    from gputile.tools.simulator.cluster.scenario import Scenario
-    from gputile.tools.simulator.scheduling.simulation import Simulation
-    from gputile.tools.simulator.scheduling.whatif import Fit
-    from gputile.tools.simulator.updates.stored_objects import StoredObjects
+    from gputile.tools.simulator.scenario import Scenario
+    from gputile.tools.simulator.simulation import Simulation
+    from gputile.tools.simulator.what_if import Fit
+    from gputile.tools.simulator.workloads import Intake
 
 _NAMES_SHOWN = 5
-_REFUSED_SHOWN = 20
+_REFUSED_SHOWN = 50
 _NO_WORKLOADS = (
     "no workloads are named, so there is nothing to place: name files by -f; gputile inspect draws a cluster alone"
 )
@@ -40,31 +39,31 @@ def simulate(options: SimulateOptions) -> None:
     """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
 
     Draws each GPU with what is on it, and prints for each workload where its pods go, and for pods without a place why
-    not and what would help. Nothing is sent to any cluster.
+    not and what would help. With --from-cluster or --validate=server, the API server is asked about each object by dry
+    runs. Nothing is stored in any cluster.
 
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
-    from gputile.tools.simulator.documents.notes import told_together
-    from gputile.tools.simulator.scheduling.rolling_updates import hold_back
+    from gputile.tools.simulator.manifests import told_together
 
     _check(options)
     given = read_given(options.config)
     live = _live(options, given) if options.from_cluster else None
-    if live is None:
-        options.reach.not_used()
-    else:
+    if live is not None:
         given = live.given
+    elif options.validate is not Validation.SERVER:
+        options.reach.not_used()
     scenario = _read(options, live, given)
     _note_other_namespaces(options, scenario)
     configuration = _with_unit(_configuration(scenario, live, given), options.unit)
     intake = _intake(options, configuration)
-    stored = _stored(options, scenario) if live is not None else None
     if live is not None:
-        _refuse_unoffered(options, scenario, intake, live)
-    more = _make_pods(options, scenario, intake, live, stored)
+        intake = _as_in_cluster(intake, live)
+    if live is not None or options.validate is Validation.SERVER:
+        intake = _judged_by_server(options, scenario, intake)
+    more = _make_pods(options, scenario, intake, live)
     _imagine(options, scenario, configuration)
-    hold_back(scenario, configuration, time.time_ns)
     result, other = _simulated(configuration, scenario, more), None
     if options.compare is not None:
         other = _simulated(_with_policy(configuration, options.compare), scenario, more)
@@ -95,35 +94,6 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
     return live
 
 
-def _stored(options: SimulateOptions, scenario: "Scenario") -> "StoredObjects":
-    """Return the objects of the manifests as they are in the cluster that kubectl talks to."""
-    from gputile.cli.reads.stored_objects import read_stored
-
-    return read_stored(options.reach, scenario.manifests)
-
-
-def _refuse_unoffered(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live") -> None:
-    """Leave the program where manifests are of kinds or namespaces that the cluster does not have."""
-    from gputile.cli.reads.offered import read_offer
-
-    judged = [manifest for manifest in scenario.manifests if intake.knows(manifest)]
-    if live.namespaces_unlisted is not None and judged:
-        note(
-            f"the cluster's namespaces are not known ({live.namespaces_unlisted}). Assumed: those of the objects exist"
-        )
-    if refused := list(read_offer(options.reach, judged, live.namespaces).refused(judged)):
-        more = [f"{len(refused) - _REFUSED_SHOWN:,} more objects cannot be stored"] if refused[_REFUSED_SHOWN:] else []
-        fail("\n".join([*map(str, refused[:_REFUSED_SHOWN]), *more]), BAD_INPUT)
-
-
-def _namespace_rules(options: SimulateOptions, scenario: "Scenario", live: "Live") -> "NamespaceRules":
-    """Return what the namespaces of the objects demand of their pods in the cluster."""
-    from gputile.cli.reads.namespace_rules import read_rules
-
-    new = [manifest for manifest in scenario.manifests if not manifest.stored]
-    return read_rules(options.reach, new, live.namespaces or ())
-
-
 def _with_policy(configuration: "Configuration", policy: Policy) -> "Configuration":
     import msgspec
 
@@ -137,7 +107,7 @@ def _is_unplaced(result: SimulationResult) -> bool:
 
 def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> SimulationResult:
     """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
-    from gputile.tools.simulator.scheduling.simulation import Simulation
+    from gputile.tools.simulator.simulation import Simulation
 
     simulation = Simulation(configuration)
     outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
@@ -146,8 +116,8 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
 
 def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
     """Return what the files and the nodes of the live cluster hold together."""
-    from gputile.tools.simulator.cluster.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
-    from gputile.tools.simulator.documents.manifests import ManifestError
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
 
     cluster, files = options.cluster or (), options.files or ()
     try:
@@ -165,7 +135,7 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
 
 def _note_other_namespaces(options: SimulateOptions, scenario: "Scenario") -> None:
     """Say which objects name another namespace than the command line: kubectl refuses them, Helm takes them."""
-    from gputile.tools.simulator.documents.notes import Note
+    from gputile.tools.simulator.manifests import Note
 
     for manifest in scenario.manifests if options.namespace else ():
         metadata = manifest.body.get("metadata")
@@ -177,10 +147,11 @@ def _note_other_namespaces(options: SimulateOptions, scenario: "Scenario") -> No
 
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
     """Return how objects are taken in."""
-    from gputile.tools.simulator.admission.chain import Admission
-    from gputile.tools.simulator.cluster.intake import Intake
-    from gputile.tools.simulator.documents.manifests import ManifestError
-    from gputile.tools.simulator.rules.workloads.known_kinds import known_kinds
+    from gputile.tools.simulator.admission import Admission
+    from gputile.tools.simulator.fields import UnknownFields
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.pod_kinds import known_kinds
+    from gputile.tools.simulator.workloads import Intake
 
     try:
         table = known_kinds(options.kinds or ())
@@ -188,78 +159,59 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
         fail(str(error), BAD_INPUT)
     enforced = options.admission is Switch.ON
     admission = Admission(configuration, enforced=enforced, installed_in=options.installed_in)
-    return Intake(admission, table, options.validate, options.ignore_unknown)
+    ways = {Validation.WARN: UnknownFields.NOTED, Validation.IGNORE: UnknownFields.IGNORED}
+    return Intake(admission, table, ways.get(options.validate, UnknownFields.REFUSED), options.ignore_unknown)
 
 
-def _make_pods(
-    options: SimulateOptions,
-    scenario: "Scenario",
-    intake: "Intake",
-    live: "Live | None",
-    stored: "StoredObjects | None",
-) -> "list[Pod]":
+def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
+    """Return how objects are taken in beside the namespaces and PriorityClasses of the live cluster."""
+    from gputile.cli.reads.live_cluster import unsafe_namespaces
+
+    admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
+    if live.priority_classes is not None:
+        admission = dataclasses.replace(admission, priorities=live.priority_classes)
+    return dataclasses.replace(intake, admission=admission)
+
+
+def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "Intake") -> "Intake":
+    """Have the API server judge the objects; leave the program where it refuses any."""
+    from gputile.cli.reads.dry_run import ask_server
+
+    ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
+    verdict = ask_server(options.reach, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict"))
+    if refused := verdict.refused:
+        more = [f"and {len(refused) - _REFUSED_SHOWN:,} more mistakes"] if refused[_REFUSED_SHOWN:] else []
+        fail("\n".join([*refused[:_REFUSED_SHOWN], *more]), BAD_INPUT)
+    scenario.notes += verdict.notes
+    return dataclasses.replace(intake, accepted=verdict.accepted)
+
+
+def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None") -> "list[Pod]":
     """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
-    from gputile.tools.simulator.cluster.scenario import load_pods, make_pods
-    from gputile.tools.simulator.documents.manifests import ManifestError
-    from gputile.tools.simulator.documents.notes import Note
-    from gputile.tools.simulator.updates.running_pods import ImmutableObject, recognise
-    from gputile.tools.simulator.updates.volumes import volume_notes
+    from gputile.tools.simulator.manifests import ManifestError, Note
+    from gputile.tools.simulator.running_pods import recognise
+    from gputile.tools.simulator.scenario import load_pods, make_pods
 
-    if live is not None:
-        intake = _as_in_cluster(options, scenario, intake, live)
     try:
-        if stored is not None:
-            scenario.manifests, said = stored.merged(scenario.manifests)
-            scenario.notes += said
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
-            more = load_pods(options.fit, scenario, expansion) if options.fit else []
+            more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
         leaving = options.without_node or options.without_nodes is not None  # whose pods are placed elsewhere
         if not expansion.pods and not more and not (leaving and not options.files):
             if not options.files:
                 raise ManifestError(_NO_WORKLOADS)
             scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
-        if live is not None and stored is not None:
-            if refused := list(stored.refused(expansion.manifests)):
-                raise ManifestError("\n".join(map(str, refused)))
-            scenario.notes += [*stored.notes(expansion.manifests), *volume_notes(expansion.pods)]
-            recognise(scenario, live.pods, expansion, stored.workloads(expansion.manifests))
-    except (ManifestError, ImmutableObject) as error:
+    except ManifestError as error:
         fail(str(error), BAD_INPUT)
+    if live is not None:
+        recognise(scenario, live.pods, expansion)
     return more
-
-
-def _as_in_cluster(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live") -> "Intake":
-    """Return how objects are taken in by what else the live cluster has; add notes of what is not known of it."""
-    from gputile.cli.reads.claims import read_block_claims
-    from gputile.cli.reads.live_cluster import unsafe_namespaces
-    from gputile.cli.reads.runtime_classes import read_runtimes
-    from gputile.cli.reads.services import read_services
-    from gputile.tools.simulator.documents.notes import Note
-
-    admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces or ()))
-    if live.priority_classes is not None:
-        admission = dataclasses.replace(admission, priorities=live.priority_classes, all_priorities=True)
-    runtimes, unlisted = read_runtimes(options.reach, scenario.manifests)
-    if runtimes is not None:
-        admission = dataclasses.replace(admission, runtimes=runtimes, all_runtimes=True)
-    if unlisted is not None:
-        said = f"the cluster's RuntimeClasses are not known ({unlisted}). Assumed: those that pods name are there"
-        scenario.notes.append(Note(said))
-    rules = _namespace_rules(options, scenario, live)
-    services, of_services = read_services(options.reach, scenario.manifests)
-    blocks, of_claims = read_block_claims(options.reach, scenario.manifests)
-    scenario.notes += [*rules.notes, *of_services, *of_claims]
-    admission = admission.beside(rules.limit_ranges)
-    return dataclasses.replace(
-        intake, admission=admission, services=services, autoscalers=rules.autoscalers, block_claims=blocks
-    )
 
 
 def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
     """Return the configuration for the scenario; say what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
-    from gputile.tools.simulator.cluster.scenario import switched_off
+    from gputile.tools.simulator.scenario import switched_off
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if live is None and (why := switched_off(scenario.nodes, configuration.features)):
@@ -270,7 +222,10 @@ def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfi
         note(f"the cluster's PodGroups are not known ({live.unlisted}). Assumed: there are none but those of -f FILE")
     if live is not None and live.classes_unlisted is not None:
         said = f"the cluster's PriorityClasses are not known ({live.classes_unlisted})"
-        note(f"{said}. Assumed: those that pods name are there, and none is the default")
+        note(f"{said}. Assumed: those that pods name have the priority 0, and none is the default")
+    if live is not None and live.namespaces_unlisted is not None:
+        said = f"the cluster's namespaces are not known ({live.namespaces_unlisted})"
+        note(f"{said}. Assumed: none has the label {UNSAFE_ACCESS_LABEL}")
     return configuration
 
 
@@ -291,8 +246,8 @@ def _with_unit(configuration: "Configuration", unit: str | None) -> "Configurati
 def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
     """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
     from gputile.api.wording import nearest
-    from gputile.tools.simulator.rules.values.label_selector import SelectorError
-    from gputile.tools.simulator.scheduling.whatif import UnknownNode, selected, with_unit, without_nodes
+    from gputile.tools.simulator.label_selector import SelectorError
+    from gputile.tools.simulator.what_if import UnknownNode, selected, with_unit, without_nodes
 
     selector = options.without_nodes
     try:
@@ -312,7 +267,7 @@ def _some(names: list[str]) -> str:
 
 
 def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
-    from gputile.tools.simulator.scheduling.whatif import fit_more
+    from gputile.tools.simulator.what_if import fit_more
 
     with Progress("Fitting copies:", piped=SAY_AFTER_PIPED_S) as progress:
         return fit_more(simulation, pods, time.time_ns, progress.at)

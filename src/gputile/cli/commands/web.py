@@ -71,8 +71,8 @@ def web(options: WebOptions) -> None:
     from gputile.core.ledger.node_info import unit_in_force
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError
+    from gputile.support.listening import UnusableTls
     from gputile.support.logs import LogFormat, set_up_logging
-    from gputile.support.tls_files import UnusableTls
     from gputile.tools.web.serving.server import LoginSettings, WebSettings, serve
 
     reach = Reach(options.kubeconfig, options.context, options.request_timeout)

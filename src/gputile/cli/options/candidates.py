@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from gputile.kube.config import Access
-    from gputile.tools.simulator.cluster.scenario import Scenario
+    from gputile.tools.simulator.scenario import Scenario
 
 WITHIN_S = 1.5
 GIVEN_UP_AFTER_S = 2.0  # for what no time-out ends: a name server that does not answer, a file system that hangs
@@ -115,7 +115,7 @@ def _bounded(read: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _files(ctx: typer.Context) -> "Scenario":
-    from gputile.tools.simulator.cluster.scenario import load_scenario
+    from gputile.tools.simulator.scenario import load_scenario
 
     return load_scenario(ctx.params["cluster"])
 

@@ -18,7 +18,15 @@ from gputile.cli.options.common import (
 )
 from gputile.cli.options.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.output.simulation import DecisionFormat
-from gputile.tools.simulator.rules.values.strictness import Validation
+
+
+class Validation(StrEnum):
+    """What becomes of fields that are not known, by the names of kubectl's --validate; or who judges objects."""
+
+    STRICT = "strict"
+    WARN = "warn"
+    IGNORE = "ignore"
+    SERVER = "server"
 
 
 class Switch(StrEnum):
@@ -68,7 +76,11 @@ AdmissionSwitch = Annotated[
 ]
 Validate = Annotated[
     Validation,
-    typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note, nothing."),
+    typer.Option(
+        "--validate",
+        help="What becomes of unknown fields, as with kubectl: an error, a note, nothing; "
+        "server: ask the API server about each object too, as --from-cluster does.",
+    ),
 ]
 KindFiles = Annotated[
     list[str] | None, option("FILE", "A file of kind PodKinds; where other kinds have the templates of their pods.")
@@ -94,9 +106,14 @@ Printed = Annotated[
 Config = Annotated[
     Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.")
 ]
-Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; for --from-cluster, default: as kubectl's.")]
+Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig, where a cluster is asked; default: as kubectl's.")]
 Context = Annotated[
-    str | None, option("NAME", "The kubeconfig's context; for --from-cluster.", autocompletion=candidates.contexts)
+    str | None,
+    option(
+        "NAME",
+        "The kubeconfig's context, where a cluster is asked.",
+        autocompletion=candidates.contexts,
+    ),
 ]
 
 

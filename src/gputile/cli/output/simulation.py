@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.simulator.cluster.scenario import Scenario
-    from gputile.tools.simulator.outcomes.unplaced import Advice
-    from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
-    from gputile.tools.simulator.scheduling.whatif import Fit
+    from gputile.tools.simulator.outcomes import Advice
+    from gputile.tools.simulator.scenario import Scenario
+    from gputile.tools.simulator.simulation import PodOutcome, Simulation
+    from gputile.tools.simulator.what_if import Fit
     from gputile.tools.views.gpu_bars import NodeBars
     from gputile.tools.views.node_summaries import NodeSummary
 
@@ -103,7 +103,7 @@ class _Report:
     """The short form: everything once, pods by workload."""
 
     def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
-        from gputile.tools.simulator.outcomes.workloads import workload_outcomes
+        from gputile.tools.simulator.outcomes import workload_outcomes
 
         self._result = result
         self._nodes = nodes
@@ -153,7 +153,7 @@ class _Report:
         return f"{placed}{gpus}."
 
     def _write_workloads(self) -> None:
-        from gputile.tools.simulator.outcomes.workloads import workload_name
+        from gputile.tools.simulator.outcomes import workload_name
 
         rows = [("NAMESPACE", "WORKLOAD", "PLACED", "EACH POD GETS", "NODES")]
         for workload in self._workloads[:_LISTED]:
@@ -192,7 +192,7 @@ class _Report:
             write_remedies(advice.remedies)
 
     def _advice(self, pods: "Sequence[Pod]") -> "Mapping[str, Advice]":
-        from gputile.tools.simulator.outcomes.unplaced import advice
+        from gputile.tools.simulator.outcomes import advice
 
         result = self._result
         configuration = result.simulation.configuration
@@ -241,7 +241,7 @@ def _write_count(count: "Fit") -> None:
 
 
 def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
-    from gputile.tools.simulator.outcomes.grouping import together
+    from gputile.tools.simulator.outcomes import together
 
     rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
     for told in together(outcomes):

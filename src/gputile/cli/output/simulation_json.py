@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gputile.cli.output.answers import ComparedAnswer, DecidedGpu, DecisionAnswer, FitAnswer, SimulateAnswer
-from gputile.tools.simulator.outcomes.grouping import ToldOutcome, together
+from gputile.tools.simulator.outcomes import ToldOutcome, together
 
 if TYPE_CHECKING:
     from gputile.cli.output.simulation import SimulationResult

@@ -10,7 +10,7 @@ from gputile.tools.views.terminal_text import columns_of, first_rows, inert, sho
 
 if TYPE_CHECKING:
     from gputile.api.core import Pod
-    from gputile.tools.simulator.explanation.remedies import Remedy
+    from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.node_summaries import NodeSummary
 
@@ -94,7 +94,7 @@ def _coloured(span: "Span") -> str:
 
 def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -> "list[NodeBars]":
     """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
-    from gputile.tools.simulator.outcomes.workloads import workload_name, workload_of
+    from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
 
     if len({pod.namespace for node in nodes for pod in node.pods}) > 1:

@@ -10,7 +10,7 @@ from gputile.api.conversion import has_more_items
 from gputile.cli.options.common import FOR_EVER_S, Reach, duration_s
 from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
 from gputile.cli.output.streams import BAD_INPUT, ExitCode, fail
-from gputile.kube.config import load_access
+from gputile.kube.config import Access, load_access
 from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
 from gputile.kube.objects import NO_QUERY, Query, Reading, T, list_all
 
@@ -78,6 +78,31 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     Raises:
         KubeError: there is no usable kubeconfig, or no credential.
     """
+    from gputile.kube.client import MOST_ANSWER_BYTES, Attempts, Connection
+
+    access, seconds = await _usable_access(reach)
+    attempts = Attempts(longest_wait_s=seconds)
+    async with Connection(access, attempts=attempts, most_bytes=MOST_ANSWER_BYTES) as connection:
+        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
+            yield BoundedReads(connection, access.server, seconds)
+
+
+@asynccontextmanager
+async def writes(reach: Reach) -> "AsyncIterator[tuple[Connection, float]]":
+    """Open a connection to the API server that writes too, for requests of so many seconds.
+
+    Raises:
+        KubeError: there is no usable kubeconfig, or no credential.
+    """
+    from gputile.kube.client import MOST_ANSWER_BYTES, Connection
+
+    access, seconds = await _usable_access(reach)
+    async with Connection(access, within=seconds, most_bytes=MOST_ANSWER_BYTES) as connection:
+        yield connection, seconds
+
+
+async def _usable_access(reach: Reach) -> tuple[Access, float]:
+    """Return how the API server is reached, with a credential, and how many seconds it has for an answer."""
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context, plugin_s=seconds)
     if (before := _used.get(reach)) is not None:
@@ -86,12 +111,7 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     if access.credentials.waits_for:
         with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
             await access.credentials.current()
-    from gputile.kube.client import MOST_ANSWER_BYTES, Attempts, Connection
-
-    attempts = Attempts(longest_wait_s=seconds)
-    async with Connection(access, attempts=attempts, most_bytes=MOST_ANSWER_BYTES) as connection:
-        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
-            yield BoundedReads(connection, access.server, seconds)
+    return access, seconds
 
 
 async def listed(

@@ -86,9 +86,8 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
         return ClusterObjects(live.nodes, live.pods, configuration, live.namespace)
     if not looked_before:
         source.reach.not_used()
-    from gputile.tools.simulator.cluster.scenario import load_scenario
-    from gputile.tools.simulator.documents.manifests import ManifestError
-    from gputile.tools.simulator.documents.notes import told_together
+    from gputile.tools.simulator.manifests import ManifestError, told_together
+    from gputile.tools.simulator.scenario import load_scenario
 
     try:
         with Progress(f"reading {', '.join(source.files)}", piped=SAY_AFTER_PIPED_S):

@@ -16,8 +16,8 @@ from gputile.kube.errors import Forbidden, NotFound
 from gputile.kube.objects import ObjectDecoder, Reading, list_all, list_pages
 
 if TYPE_CHECKING:
-    from gputile.tools.simulator.admission.priority_classes import PriorityClasses
-    from gputile.tools.simulator.cluster.gangs import PodGroups
+    from gputile.tools.simulator.admission import PriorityClasses
+    from gputile.tools.simulator.gangs import PodGroups
 
 _MOST_TOLD: Final = 20
 # Who reads a cluster may lack a right, or the kind be absent. Any other failure says nothing of what is there.
@@ -84,7 +84,7 @@ def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: s
             read = Live(list(nodes.objects), list(pods.objects), found, namespace=connection.namespace, unread=unread)
             if not groups:
                 return read
-            from gputile.tools.simulator.admission.priority_classes import listed_classes
+            from gputile.tools.simulator.admission import listed_classes
 
             known, unlisted = await read_groups(connection)
             namespaces, unlisted_namespaces = await listed(connection, _NAMESPACES, Namespace)
@@ -146,7 +146,7 @@ async def read_groups(connection: Reading) -> "tuple[PodGroups, str | None]":
     Raises:
         KubeError: the API server fails.
     """
-    from gputile.tools.simulator.cluster.gangs import PodGroups
+    from gputile.tools.simulator.gangs import PodGroups
 
     try:
         _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})

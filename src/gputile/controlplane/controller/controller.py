@@ -37,10 +37,8 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, holding
-from gputile.support.loop_lag import LoopLag
-from gputile.support.metrics import MetricsRegistry
-from gputile.support.monitoring import monitoring_app
+from gputile.support.http_server import ANY_ADDRESS, Server, holding, monitoring_routes, routed
+from gputile.support.metrics import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +122,7 @@ class Controller:
             self.gangs.make_way = self._requester.make_way
         if configuration.admission.gangs or self._scales:
             self._watches["pods"] = self._pod_watch
-        self.app = monitoring_app(self._registry(), self.not_ready)
+        self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
     def not_ready(self) -> str | None:
         """Return why this replica is not ready, None where it is; a standby is."""
@@ -321,8 +319,7 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
     """
     async with Connection(access) as connection:
         reloader = ConfigReloader(lambda each: Controller(connection, each, settings), configuration, settings.config)
-        options = ("--health-port", ANY_ADDRESS, settings.health_port)
-        servers = [Server(reloader, *options, timeout_graceful_shutdown=1)] if settings.health_port else []
+        servers = [Server(reloader, "--health-port", ANY_ADDRESS, port)] if (port := settings.health_port) else []
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, reloader.stop)

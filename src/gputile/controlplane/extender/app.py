@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from aiohttp import web
 
 from gputile.api.conversion import ConversionError, decode, has_more_items
 from gputile.api.extender import (
@@ -24,8 +21,7 @@ from gputile.api.quantity import MIB
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
-from gputile.support.monitoring import monitoring_routes
-from gputile.support.request_body import BodyReader, BodyRefused
+from gputile.support.http_server import BodyReader, BodyRefused, Handler, monitoring_routes, routed
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +105,7 @@ class _VerbEndpoint:
         self._bodies = bodies
         self._most_items = MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
 
-    async def serve(self, request: Request) -> Response:
+    async def serve(self, request: web.BaseRequest) -> web.Response:
         """Answer one request; every failure becomes an answer too."""
         begin, verb = time.perf_counter(), self._verb
         try:
@@ -122,8 +118,6 @@ class _VerbEndpoint:
             return self._failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
         except BodyRefused as refused:
             return self._failed(f"{verb}: {refused}", refused.status, "bad_request")
-        except ClientDisconnect:
-            return self._failed(f"{verb}: the client went away", 400, "bad_request")
         except BadRequest as error:
             return self._failed(f"{verb}: {error}", 400, "bad_request")
         except NotReady as error:
@@ -135,28 +129,22 @@ class _VerbEndpoint:
         self._seconds.observe(time.perf_counter() - begin)
         return _json(result)
 
-    def _failed(self, text: str, status: int, outcome: str) -> Response:
+    def _failed(self, text: str, status: int, outcome: str) -> web.Response:
         self._requests.labels(self._verb, outcome).inc()
         failure = _FAILURES.get(self._verb)
-        return _json(failure(text)) if failure is not None else PlainTextResponse(text, status)
+        return _json(failure(text)) if failure is not None else web.Response(status=status, text=text)
 
 
 def create_app(
     handlers: ExtenderHandlers, metrics: ExtenderMetrics, gate: ExtenderGate, intake: BodyReader | None = None
-) -> Starlette:
-    """Return the ASGI application, which reads what it is asked by ``intake``."""
+) -> Handler:
+    """Return the handler of verbs, probes and metrics, which reads what it is asked by ``intake``."""
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
-    endpoints = {
-        verb: _VerbEndpoint(verb, answer, gate, metrics, bodies)
-        for verb, answer in _VerbFunctions(handlers).by_name.items()
-    }
-    return Starlette(
-        routes=[
-            *(Route(f"/{verb}", endpoint.serve, methods=["POST"]) for verb, endpoint in endpoints.items()),
-            *monitoring_routes(metrics.registry, gate.not_ready),
-        ]
-    )
+    routes = monitoring_routes(metrics.registry, gate.not_ready)
+    for verb, answer in _VerbFunctions(handlers).by_name.items():
+        routes[f"/{verb}"] = "POST", _VerbEndpoint(verb, answer, gate, metrics, bodies).serve
+    return routed(routes)
 
 
-def _json(result: Any) -> Response:
-    return Response(_encoder.encode(result), media_type="application/json")
+def _json(result: Any) -> web.Response:
+    return web.Response(body=_encoder.encode(result), content_type="application/json")

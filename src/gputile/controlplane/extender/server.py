@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -43,9 +41,9 @@ from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.reflector import Reflector, export_reflectors
 from gputile.kube.timing import SYSTEM_CLOCK, Clock
 from gputile.kube.writes import reference_to
-from gputile.support.http_server import ANY_ADDRESS, Server, holding
-from gputile.support.loop_lag import LoopLag
-from gputile.support.tls_files import TlsFiles, TlsReloader
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, holding
+from gputile.support.listening import TlsFiles, TlsReloader
+from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +107,7 @@ class Extender:
         self.binder = Binder(engine, self._pod_api, binder_clock)
         sources = EvictionSources(bound_pods, budgets)
         self._preemption = Preemption(engine, self._pod_api, sources, binder_clock, self._record)
-        self.app: Starlette = create_app(
+        self.app = create_app(
             ExtenderHandlers(
                 engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, preemption=self._preemption
             ),
@@ -237,7 +235,8 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
     """
     async with Connection(access) as connection:
         reloader = ConfigReloader(lambda each: Extender(connection, each, settings), configuration, settings.config)
-        servers = [_scheduler_server(reloader, settings)]
+        limits = ServerLimits(answer_seconds=BIND_SECONDS)
+        servers = [Server(reloader, "--port", settings.host, settings.port, limits)]
         if settings.health_port:
             servers.append(_health_server(reloader, settings))
         loop = asyncio.get_running_loop()
@@ -261,24 +260,12 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         log.info("extender stops")
 
 
-def _scheduler_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
-    return Server(
-        app,
-        "--port",
-        settings.host,
-        settings.port,
-        timeout_graceful_shutdown=int(BIND_SECONDS),
-        timeout_keep_alive=75,
-    )
-
-
-def _health_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
+def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Server:
     """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
 
-    async def reading_only(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("method") == "GET":
-            await app(scope, receive, send)
-        else:
-            await PlainTextResponse("there are /healthz, /readyz and /metrics", 405)(scope, receive, send)
+    async def read(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method in ("GET", "HEAD"):
+            return await reloader(request)
+        return web.Response(status=405, text="there are /healthz, /readyz and /metrics", headers={"Allow": "GET"})
 
-    return Server(reading_only, "--health-port", ANY_ADDRESS, settings.health_port, timeout_graceful_shutdown=1)
+    return Server(read, "--health-port", ANY_ADDRESS, settings.health_port)

@@ -1,8 +1,4 @@
-"""Answers the API server's admission reviews over HTTP.
-
-Every GPU pod waits for two reviews, so their application is bare ASGI: Starlette's routing and its layers of middleware
-took as long as judging a pod.
-"""
+"""Answers the API server's admission reviews over HTTP; every GPU pod waits for two of them."""
 
 import logging
 import time
@@ -11,9 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from aiohttp import web
 
 from gputile.api.admission import (
     API_VERSION,
@@ -34,7 +28,7 @@ from gputile.core.admission.review import (
     validate,
 )
 from gputile.core.admission.verdict import encode_patch, message
-from gputile.support.request_body import BodyReader, BodyRefused
+from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 
 log = logging.getLogger(__name__)
 
@@ -52,60 +46,46 @@ class _ReviewPath:
     name: str
     judge: Judge
     unsafe_access: bool
+    policy: Callable[[bool], AdmissionPolicy]
+    metrics: WebhookMetrics
+    intake: BodyReader
 
-
-class ReviewApp:
-    """The ASGI application of the reviews. ``policy`` gives what is in force, with or without unsafe access."""
-
-    def __init__(self, policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> None:
-        self._policy = policy
-        self._metrics = metrics
-        self._intake = intake
-        self._paths = {
-            f"/{name}{suffix}": _ReviewPath(name, judge, bool(suffix))
-            for name, judge in (("mutate", mutate), ("validate", validate))
-            for suffix in ("", UNSAFE_SUFFIX)
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
-        path = self._paths.get(scope["path"])
-        if path is None:
-            response: Response = PlainTextResponse("there is nothing here", 404)
-        elif scope["method"] != "POST":
-            response = PlainTextResponse("reviews are sent by POST", 405, {"Allow": "POST"})
-        else:
-            response = await self._review(path, Request(scope, receive))
-        await response(scope, receive, send)
-
-    async def _review(self, path: _ReviewPath, http: Request) -> Response:
+    async def review(self, http: web.BaseRequest) -> web.Response:
         begin = time.perf_counter()
         try:
-            request = _request(await self._intake.body(http))
+            request = _request(await self.intake.body(http))
         except BodyRefused as refused:
-            self._count(path, "not_read")
-            return PlainTextResponse(str(refused), refused.status)
-        except ClientDisconnect:
-            self._count(path, "not_read")
-            return PlainTextResponse("", 400)
+            self._count("not_read")
+            return web.Response(status=refused.status, text=str(refused))
         except ValueError as error:
-            self._count(path, "bad_request")
-            return PlainTextResponse(f"this is no AdmissionReview: {str(error)[:200]}", 400)
+            self._count("bad_request")
+            return web.Response(status=400, text=f"this is no AdmissionReview: {str(error)[:200]}")
         try:
-            verdict = path.judge(request, self._policy(path.unsafe_access))
+            verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
             verdict = Verdict(refusals=(unreadable(error),))
         except Exception:  # the boundary: the API server learns that the review failed, and the log why
             log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
-            self._count(path, "error")
-            return PlainTextResponse("internal error; see the webhook's log", 500)
-        self._count(path, "refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
-        answer = _answer(request, verdict, self._metrics)
-        self._metrics.seconds.labels(path.name).observe(time.perf_counter() - begin)
-        return Response(answer, media_type="application/json")
+            self._count("error")
+            return web.Response(status=500, text="internal error; see the webhook's log")
+        self._count("refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
+        answer = _answer(request, verdict, self.metrics)
+        self.metrics.seconds.labels(self.name).observe(time.perf_counter() - begin)
+        return web.Response(body=answer, content_type="application/json")
 
-    def _count(self, path: _ReviewPath, outcome: str) -> None:
-        self._metrics.reviews.labels(path.name, outcome).inc()
+    def _count(self, outcome: str) -> None:
+        self.metrics.reviews.labels(self.name, outcome).inc()
+
+
+def review_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> Handler:
+    """Return the handler of reviews. ``policy`` gives what is in force, with or without unsafe access."""
+    return routed(
+        {
+            f"/{name}{suffix}": ("POST", _ReviewPath(name, judge, bool(suffix), policy, metrics, intake).review)
+            for name, judge in (("mutate", mutate), ("validate", validate))
+            for suffix in ("", UNSAFE_SUFFIX)
+        }
+    )
 
 
 def _request(body: bytes) -> AdmissionRequest:

@@ -9,13 +9,12 @@ import logging
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from starlette.types import ASGIApp
+from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.quantity import MIB
-from gputile.controlplane.webhook.app import ReviewApp
+from gputile.controlplane.webhook.app import review_app
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
@@ -23,15 +22,11 @@ from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
-from gputile.support.http_server import Server, closing, holding
-from gputile.support.loop_lag import LoopLag
-from gputile.support.monitoring import monitoring_app
-from gputile.support.request_body import BodyReader
+from gputile.support.http_server import BodyReader, Server, ServerLimits, holding, monitoring_routes, routed
+from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
-# Go's HTTP client closes an idle connection after 90 s; the server must not close it before.
-KEEP_ALIVE_SECONDS = 120
 # The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview. What
 # its defaults add to thousands of containers can be more; such a pod is refused.
 LARGEST_BODY = 7 * MIB
@@ -74,10 +69,19 @@ class Webhook:
             configuration=settings.configuration,
             names=service_names(settings),
         )
-        answering = ReviewApp(self.policy, self.metrics, BodyReader(LARGEST_BODY))
-        self.app = closing(answering, lambda: self.draining)
-        self.health_app = monitoring_app(self.metrics.registry, self.not_ready)
+        self._review = review_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
+        self._health = routed(monitoring_routes(self.metrics.registry, self.not_ready))
         self._describe()
+
+    async def app(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a review; while this replica drains, let the client go after it.
+
+        A client that keeps its connection may send a request just when the server closes it, and has no answer then.
+        """
+        answer = await self._review(request)
+        if self.draining:
+            answer.force_close()
+        return answer
 
     def policy(self, unsafe_access: bool) -> AdmissionPolicy:
         """Return what is in force now."""
@@ -127,9 +131,10 @@ class Webhook:
         Raises:
             PortError: a port cannot be opened.
         """
-        health = _server(self.health_app, "--health-port", settings.host, settings.health_port)
-        certificate = {"ssl_context_factory": lambda *_: self.rotation.context}
-        reviews = _server(self.app, "--port", settings.host, settings.port, **certificate)
+        limits = ServerLimits(answer_seconds=ANSWER_SECONDS)
+        health = Server(self._health, "--health-port", settings.host, settings.health_port, limits)
+        reviews = Server(self.app, "--port", settings.host, settings.port, limits)
+        reviews.use_tls(self.rotation.context)
         with holding(health, reviews):
             await self._answer(health, reviews, settings.drain_seconds)
 
@@ -188,16 +193,3 @@ async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
         for task in tasks:
             task.cancel()
     return wanted.is_set() and not other.is_set()
-
-
-def _server(app: ASGIApp, option: str, host: str, port: int, **tls: Any) -> Server:
-    return Server(
-        app,
-        option,
-        host,
-        port,
-        ws="none",
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=ANSWER_SECONDS,
-        **tls,
-    )

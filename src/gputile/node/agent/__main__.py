@@ -18,8 +18,8 @@ from gputile.node.agent.settings import decode_settings
 from gputile.node.gateway.messages import LINK
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.support.config_file import read
+from gputile.support.listening import PortError
 from gputile.support.logs import set_up_logging
-from gputile.support.ports import PortError
 
 
 def main() -> None:

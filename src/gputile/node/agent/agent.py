@@ -43,7 +43,7 @@ from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
-from gputile.support.loop_lag import LoopLag
+from gputile.support.metrics import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Agent:
         use = ContainerUse(store.usage)
         self.usage_hour = UsageHour(self.snapshots, host.monitor, self.metrics.gpu_times, use)
         self.news = NodeInformer(state, self.wakeups, host.node_name)
-        self._lag = LoopLag("agent", look_every=LAG_EVERY_S)
+        self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         self._compared = time.monotonic()

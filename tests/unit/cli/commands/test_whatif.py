@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
-from gputile.tools.simulator.documents.generated_names import make_gpu_uuid
+from gputile.tools.simulator.names import make_gpu_uuid
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -80,24 +80,6 @@ def test_more_comes_after_what_is_asked_for_anyway(files: dict[str, str]) -> Non
     answer = simulated(files, "-f", files["both"], "--fit", files["small"])
     assert [decision["node"] for decision in answer["decisions"]] == ["a", "a"]
     assert answer["fit"]["nodes"] == {"b": 3}
-
-
-@pytest.mark.parametrize(
-    ("beside", "said"),
-    [
-        (
-            "kind: LimitRange\nspec: {limits: [{type: Container, max: {aliyun.com/gpu-mem: 3}}]}",
-            "usage per Container is 3",
-        ),
-        ("kind: ResourceQuota\nspec: {hard: {requests.aliyun.com/gpu-mem: 3}}", "request 4, and 3 may be"),
-        ("kind: ResourceQuota\nspec: {hard: {requests.cpu: 3}}", "must specify requests.cpu for: c"),
-    ],
-)
-def test_more_is_bound_by_what_stands_beside_it(files: dict[str, str], tmp_path: Path, beside: str, said: str) -> None:
-    (tmp_path / "beside").write_text(f"apiVersion: v1\nmetadata: {{name: b}}\n{beside}\n", encoding="utf-8")
-    options = ["--cluster", files["cluster"], "-f", str(tmp_path / "beside"), "--fit", files["small"]]
-    result = run.invoke(app, ["simulate", *options])
-    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.requirement("U3")

@@ -12,7 +12,17 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, share
-from tests.manifests import CRON_JOB, DEPLOYMENT, GONE, JOB, MEM, POD, STATEFUL_SET, Json, changed, pod_template
+from tests.unit.tools.simulator.manifests import (
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    MEM,
+    POD,
+    STATEFUL_SET,
+    Json,
+    changed,
+    pod_template,
+)
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -139,7 +149,7 @@ def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubecon
     for i in "ab":
         there(server, f"w-h-{i}", "ReplicaSet/w-h", units=6, labels={"pod-template-hash": "h"})
     larger = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 7})
-    placed, said = simulated(server, kubeconfig, changed(larger, "spec.strategy", {"type": "Recreate"}))
+    placed, said = simulated(server, kubeconfig, larger)
     assert len(placed) == 2
     assert "0 of its 2 pods run already; 2 that ask for something else are replaced" in said
 
@@ -160,76 +170,6 @@ def test_another_rule_of_the_template_replaces_pods_too(
     assert "0 of its 1 pods run already; 1 that ask for something else are replaced" in said
 
 
-@pytest.mark.parametrize(("body", "owner"), [(POD, ""), (JOB, "Job/w")], ids=["Pod", "Job"])
-def test_what_cannot_be_changed_is_refused(server: FakeApiServer, kubeconfig: str, body: Json, owner: str) -> None:
-    there(server, "w", owner, units=6)
-    placed, said = simulated(server, kubeconfig, body, code=2)
-    said_of = "Forbidden: it is in the cluster and asks for other GPUs"
-    if body["kind"] == "Pod":
-        said_of = 'spec.containers[0].resources.limits["aliyun.com/gpu-mem"]: Forbidden: it is in the cluster, and this'
-    assert (placed, said_of in said) == ([], True)
-
-
-def test_a_job_that_is_not_known_is_judged_by_its_pods(server: FakeApiServer, kubeconfig: str) -> None:
-    there(server, "w", "Job/w")
-    _, said = simulated(server, kubeconfig, changed(JOB, "spec.template.spec.nodeSelector", {"zone": "a"}), code=2)
-    assert "Job default/w: spec.template: Forbidden: it is in the cluster and asks for something else" in said
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("spec.tolerations", [{"key": "k", "operator": "Exists"}]),
-        ("spec.schedulingGates", [{"name": "example.com/g"}]),
-        ("metadata.labels", {"app": "x", "more": "m"}),
-    ],
-)
-@pytest.mark.parametrize("known", ["template", "changed", ""])
-def test_pods_of_another_template_are_replaced(
-    server: FakeApiServer, kubeconfig: str, field: str, value: Json, known: str
-) -> None:
-    """Where the object may be read, its template says it; a gate that a controller took away is no change then."""
-    one = changed(DEPLOYMENT, "spec.replicas", 1)
-    there(server, "w-h-a", "ReplicaSet/w-h", labels={"pod-template-hash": "h"})
-    body = changed(one, f"spec.template.{field}", value)
-    if known:
-        place = "/apis/apps/v1/namespaces/default/deployments"
-        server.store[place] = {"w": body if known == "template" else one}
-    placed, said = simulated(server, kubeconfig, body, 3 if known != "template" and "Gates" in field else 0)
-    if known == "template" and "Gates" in field:
-        assert (placed, "1 of its 1 pods run already" in said) == ([], True)
-    elif known != "template":
-        assert (placed != [], "0 of its 1 pods run already; 1 " in said) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("body", "path", "value"),
-    [
-        (POD, "spec.containers.0.env", [{"name": "A", "value": "b"}]),
-        (JOB, "spec.template.spec.hostname", "h"),
-        (STATEFUL_SET, "spec.serviceName", "other"),
-    ],
-    ids=["Pod", "Job", "StatefulSet"],
-)
-def test_the_field_that_cannot_be_changed_is_named(
-    server: FakeApiServer, kubeconfig: str, body: Json, path: str, value: Json
-) -> None:
-    kept = changed(body, "metadata.namespace", "default")
-    prefix = "/api/v1/pods"
-    if body["kind"] != "Pod":
-        prefix = f"/apis/{body['apiVersion']}/namespaces/default/{body['kind'].lower()}s"
-    server.store.setdefault(prefix, {})["w"] = kept | ({"status": {}} if body["kind"] == "Pod" else {})
-    assert "cannot be changed" not in simulated(server, kubeconfig, body)[1]
-    field = path.replace(".0.", "[0].")
-    assert f"{body['kind']}/w: {field}: Forbidden" in simulated(server, kubeconfig, changed(body, path, value), 2)[1]
-
-
-def test_an_object_that_may_not_be_read_makes_a_note(server: FakeApiServer, kubeconfig: str) -> None:
-    server.refused["/apis/apps/v1/namespaces/default/deployments/w"] = (403, "Forbidden")
-    _, said = simulated(server, kubeconfig, DEPLOYMENT)
-    assert "Deployment/w: whether its API server refuses a change of it is not judged: GET /apis/apps/v1" in said
-
-
 def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
     server: FakeApiServer, kubeconfig: str
 ) -> None:
@@ -238,6 +178,40 @@ def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
     placed, _ = simulated(server, kubeconfig, DEPLOYMENT)
     assert "w-h-a" in placed
     assert len(placed) == 2
+
+
+@pytest.mark.parametrize(("body", "owner"), [(POD, ""), (JOB, "Job/w")], ids=["Pod", "Job"])
+def test_what_cannot_be_changed_stays(server: FakeApiServer, kubeconfig: str, body: Json, owner: str) -> None:
+    """The API server says whether it is to change; it has its place in any case."""
+    there(server, "w", owner, units=6)
+    placed, said = simulated(server, kubeconfig, body)
+    assert (placed, "1 of its 1 pods run already" in said) == ([], True)
+
+
+@pytest.mark.parametrize(("completions", "left"), [(2, 0), (3, 1), (5, 2)])
+def test_a_job_makes_no_more_pods_than_it_completes(
+    server: FakeApiServer, kubeconfig: str, completions: int, left: int
+) -> None:
+    for i in range(2):
+        there(server, f"w-{i}", "Job/w", phase="Succeeded")
+    body = changed(changed(JOB, "spec.parallelism", 2), "spec.completions", completions)
+    placed, said = simulated(server, kubeconfig, body)
+    assert (len(placed), "2 of its pods have ended, and are not started again" in said) == (left, True)
+
+
+def test_a_pod_that_has_ended_is_not_started_again(server: FakeApiServer, kubeconfig: str) -> None:
+    there(server, "w", phase="Failed")
+    assert simulated(server, kubeconfig, POD)[0] == []
+
+
+def test_more_than_are_asked_for_stay(server: FakeApiServer, kubeconfig: str) -> None:
+    """An autoscaler may want them, so the room that they have is not free."""
+    for i in range(3):
+        there(server, f"w-h-{i}", "ReplicaSet/w-h", units=5, labels={"pod-template-hash": "h"})
+    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 5})
+    other = changed(POD, "metadata.name", "other")
+    placed, said = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": [body, other]}, 3)
+    assert (placed, "more than are asked for: all of them count" in said) == (["other"], True)
 
 
 def test_pods_printed_from_the_cluster_count_once(server: FakeApiServer, kubeconfig: str) -> None:
@@ -262,126 +236,27 @@ def test_ports_of_pods_that_run_are_taken(server: FakeApiServer, kubeconfig: str
     assert simulated(server, kubeconfig, changed(body, "spec.containers.0.ports.0.hostPort", 8081))[0] == ["w"]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"spec": 5},
-        {"metadata": []},
-        {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": 5}}},
-        {"spec": {"template": {"spec": {"containers": {"name": "c"}}}}},
-    ],
-    ids=str,
-)
-def test_an_answer_that_is_no_such_object_is_said(server: FakeApiServer, kubeconfig: str, answer: Json) -> None:
-    server.store["/apis/apps/v1/namespaces/default/deployments"] = {"w": answer}
-    _, said = simulated(server, kubeconfig, DEPLOYMENT, 2)
-    assert "cannot read the cluster: GET /apis/apps/v1/namespaces/default/deployments/w: the answer is no" in said
-
-
-def test_a_field_that_a_stored_deployment_does_not_have_is_not_read(server: FakeApiServer, kubeconfig: str) -> None:
-    stored = changed(DEPLOYMENT, "spec.updateStrategy", "OnDelete")
-    server.store["/apis/apps/v1/namespaces/default/deployments"] = {"w": stored}
-    assert len(simulated(server, kubeconfig, DEPLOYMENT)[0]) == DEPLOYMENT["spec"]["replicas"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [({"spec": None}, 0), ({"metadata": {"annotations": None}}, 0), ({"spec": {"selector": None, "x": [None]}}, 2)],
-    ids=str,
-)
-def test_nothing_in_an_answer_is_nothing(server: FakeApiServer, kubeconfig: str, answer: Json, code: int) -> None:
-    server.store["/apis/apps/v1/namespaces/default/deployments"] = {"w": answer}
-    _, said = simulated(server, kubeconfig, DEPLOYMENT, code)
-    assert ("spec.selector: Forbidden" in said) is bool(code)
-
-
-def test_a_name_is_no_path(server: FakeApiServer, kubeconfig: str) -> None:
-    _, said = simulated(server, kubeconfig, changed(DEPLOYMENT, "metadata.name", "../../a?b"), 2)
-    assert "metadata.name: Invalid value" in said
-    asked = [request.path for request in server.requests if "/deployments" in request.path]
-    assert asked == ["/apis/apps/v1/namespaces/default/deployments/..%2F..%2Fa%3Fb"]
-
-
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-CLASS: Json = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "new"}, "value": 9}
 
 
 def test_the_priority_classes_are_those_of_the_cluster(server: FakeApiServer, kubeconfig: str) -> None:
-    """As the API server's admission decides by them: which exist, and which is for pods that name none."""
-    named = changed(changed(POD, "spec.priorityClassName", "high"), "spec.priority", 7)
-    assert "no file has the PriorityClass" in simulated(server, kubeconfig, changed(named, "spec.priority", GONE))[1]
-    server.store[PRIORITIES] = {"high": {"metadata": {"name": "high"}, "value": 7, "globalDefault": True}}
-    placed, said = simulated(server, kubeconfig, named)
-    assert (placed, "PriorityClass" in said) == (["w"], False)
-    other = simulated(server, kubeconfig, changed(named, "spec.priority", 8), 2)[1]
-    assert 'spec.priority: Forbidden: it is 8, and the PriorityClass "high" has 7' in other
-    lower = simulated(server, kubeconfig, changed(POD, "spec.priority", 8), 2)[1]
-    assert 'spec.priority: Forbidden: it is 8, and the PriorityClass "high" has 7' in lower
-    absent = simulated(server, kubeconfig, changed(POD, "spec.priorityClassName", "none"), 2)[1]
-    assert 'spec.priorityClassName: Forbidden: no PriorityClass with name "none" was found' in absent
-    second = simulated(server, kubeconfig, changed(CLASS, "globalDefault", True), 2)[1]
-    assert "PriorityClass/new: globalDefault: Forbidden: high is already marked as default" in second
-    system = changed(POD, "spec.priorityClassName", "system-node-critical")
-    assert simulated(server, kubeconfig, system)[0] == ["w"]
+    """They say in which order pods are decided, also of pods that name none."""
+    large = changed(POD, "spec.containers.0.resources.limits", {MEM: 15})
+    both = [large, changed(changed(large, "metadata.name", "first"), "spec.priorityClassName", "high")]
+    body: Json = {"apiVersion": "v1", "kind": "List", "items": both}
+    placed, said = simulated(server, kubeconfig, body, 3)
+    assert (placed, 'the PriorityClass "high" is not known' in said) == (["w", "first"], True)
+    server.store[PRIORITIES] = {"high": {"metadata": {"name": "high"}, "value": 7}}
+    placed, said = simulated(server, kubeconfig, body, 3)
+    assert (placed, "PriorityClass" in said) == (["first", "w"], False)
+    server.store[PRIORITIES]["high"]["globalDefault"] = True
+    assert simulated(server, kubeconfig, body, 3)[0] == ["w", "first"]
 
 
 def test_priority_classes_that_may_not_be_listed_are_said_to_be_unknown(server: FakeApiServer, kubeconfig: str) -> None:
     server.refused[PRIORITIES] = (403, "Forbidden")
     placed, said = simulated(server, kubeconfig, changed(POD, "spec.priorityClassName", "high"))
     assert (placed, "the cluster's PriorityClasses are not known (GET " in said) == (["w"], True), said
-
-
-RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
-SANDBOXED = changed(POD, "spec.runtimeClassName", "kata")
-KATA: Json = {
-    "metadata": {"name": "kata"},
-    "handler": "kata",
-    "overhead": {"podFixed": {"cpu": "250m", "memory": "160Mi"}},
-    "scheduling": {"nodeSelector": {"sandbox": "yes"}, "tolerations": [{"key": "sandbox", "operator": "Exists"}]},
-}
-
-
-def test_the_runtime_classes_are_those_of_the_cluster(server: FakeApiServer, kubeconfig: str) -> None:
-    """The API server's admission refuses pods of a class that is not there, and writes what the class gives."""
-    server.store[RUNTIMES] = {"other": {"metadata": {"name": "other"}, "handler": "other"}}
-    absent = simulated(server, kubeconfig, SANDBOXED, 2)[1]
-    assert 'spec.runtimeClassName: Forbidden: no RuntimeClass with name "kata" was found' in absent
-    server.store[RUNTIMES] = {"kata": KATA}
-    assert simulated(server, kubeconfig, SANDBOXED, 3)[0] == ["w"], "no node has the label that the class asks for"
-    conflict = simulated(server, kubeconfig, changed(SANDBOXED, "spec.nodeSelector", {"sandbox": "no"}), 2)[1]
-    assert 'and the RuntimeClass "kata" has "yes"' in conflict
-    overhead = simulated(server, kubeconfig, changed(SANDBOXED, "spec.overhead", {"cpu": "1"}), 2)[1]
-    assert 'it is not the overhead of the RuntimeClass "kata"' in overhead
-    server.store[RUNTIMES] = {"kata": {"metadata": {"name": "kata"}, "handler": "kata"}}
-    placed, said = simulated(server, kubeconfig, SANDBOXED)
-    assert (placed, "RuntimeClass" in said) == (["w"], False)
-
-
-def test_a_runtime_class_among_the_files_goes_before_that_of_the_cluster(
-    server: FakeApiServer, kubeconfig: str
-) -> None:
-    server.store[RUNTIMES] = {"kata": KATA}
-    server.kinds["node.k8s.io/v1"] = ["RuntimeClass"]
-    written = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}
-    both = {"apiVersion": "v1", "kind": "List", "items": [written, SANDBOXED]}
-    assert simulated(server, kubeconfig, both)[0] == ["w"]
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_runtime_classes_that_may_not_be_listed_are_said_to_be_unknown(
-    server: FakeApiServer, kubeconfig: str, status: int
-) -> None:
-    server.refused[RUNTIMES] = (status, "Forbidden" if status == 403 else "NotFound")
-    placed, said = simulated(server, kubeconfig, SANDBOXED)
-    assert (placed, "the cluster's RuntimeClasses are not known (GET " in said) == (["w"], True), said
-    assert "RuntimeClass" not in simulated(server, kubeconfig, POD)[1], "nobody misses what nothing names"
-
-
-@pytest.mark.requirement("B4")
-def test_a_runtime_class_that_cannot_be_read_is_not_taken_for_absent(server: FakeApiServer, kubeconfig: str) -> None:
-    server.store[RUNTIMES] = {"kata": {"metadata": {"name": "kata"}, "overhead": {"podFixed": [1]}}}
-    placed, said = simulated(server, kubeconfig, SANDBOXED)
-    assert (placed, "RuntimeClasses are not known (kata cannot be read: " in said) == (["w"], True), said
 
 
 @pytest.mark.requirement("B4")
@@ -399,61 +274,3 @@ def test_a_failing_api_server_is_no_lack_of_a_right(server: FakeApiServer, kubec
     server.refused[path] = (500, "InternalError")
     placed, said = simulated(server, kubeconfig, POD, 1)
     assert (placed, f"cannot read the cluster: GET {path}" in said) == ([], True), said
-
-
-NAMESPACES = "/api/v1/namespaces"
-LEARNS: Json = {"containers": [{**POD["spec"]["containers"][0], "name": "pytorch"}]}
-TORCH: Json = {
-    "apiVersion": "kubeflow.org/v1",
-    "kind": "PyTorchJob",
-    "metadata": {"name": "w"},
-    "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": {"spec": LEARNS}}}},
-}
-
-
-@pytest.mark.requirement("B4")
-def test_a_namespace_has_to_be_in_the_cluster_or_in_the_files(server: FakeApiServer, kubeconfig: str) -> None:
-    """In the words of the API server."""
-    server.store[NAMESPACES] = {
-        "default": {"metadata": {"name": "default"}},
-        "dying": {"metadata": {"name": "dying", "deletionTimestamp": "2026-01-01T00:00:00Z"}},
-    }
-    assert simulated(server, kubeconfig, POD)[0] == ["w"]
-    absent = changed(POD, "metadata.namespace", "defualt")
-    said = simulated(server, kubeconfig, absent, 2)[1]
-    assert 'metadata.namespace: namespaces "defualt" not found; did you mean default?' in said
-    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "defualt"}}
-    both = {"apiVersion": "v1", "kind": "List", "items": [absent, made]}
-    assert simulated(server, kubeconfig, both)[0] == ["w"]
-    said = simulated(server, kubeconfig, changed(POD, "metadata.namespace", "dying"), 2)[1]
-    assert "unable to create new content in namespace dying because it is being terminated" in said
-    server.refused[NAMESPACES] = (403, "Forbidden")
-    placed, said = simulated(server, kubeconfig, absent)
-    assert (placed, "the cluster's namespaces are not known (GET " in said) == (["w"], True), said
-
-
-@pytest.mark.requirement("B4")
-def test_a_kind_has_to_be_served_by_the_cluster_or_defined_by_the_files(server: FakeApiServer, kubeconfig: str) -> None:
-    said = simulated(server, kubeconfig, TORCH, 2)[1]
-    assert 'no matches for kind "PyTorchJob" in version "kubeflow.org/v1": the cluster does not serve it' in said
-    definition = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pytorchjobs.kubeflow.org"},
-        "spec": {
-            "group": "kubeflow.org",
-            "scope": "Namespaced",
-            "names": {"plural": "pytorchjobs", "kind": "PyTorchJob"},
-            "versions": [{"name": "v1", "served": True, "storage": True}],
-        },
-    }
-    both = {"apiVersion": "v1", "kind": "List", "items": [definition, TORCH]}
-    assert simulated(server, kubeconfig, both)[0] == ["w-master-0"]
-    server.kinds["kubeflow.org/v1"] = ["PyTorchJob"]
-    assert simulated(server, kubeconfig, TORCH)[0] == ["w-master-0"]
-    server.refused["/apis/kubeflow.org/v1"] = (500, "InternalError")
-    assert "cannot read the cluster" in simulated(server, kubeconfig, TORCH, 1)[1]
-    server.refused["/apis/kubeflow.org/v1"] = (403, "Forbidden")
-    assert simulated(server, kubeconfig, TORCH)[0] == ["w-master-0"]
-    server.refused["/api/v1"] = (404, "NotFound")
-    assert simulated(server, kubeconfig, POD)[0] == ["w"]

@@ -1,6 +1,5 @@
 """The HTTP verbs: kube-scheduler's wire format, and an answer to every byte sequence (bad input never books)."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -19,9 +18,10 @@ from gputile.controlplane.extender.pod_event import PodEvent
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.support.request_body import BodyReader
+from gputile.support.http_server import BodyReader
 from tests.conftest import examples
 from tests.fakes.corebuilders import pod as plain_pod
+from tests.fakes.http import ask, sent
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requirement("B1")
 
 
 class Served:
-    """The application on two nodes, called as an ASGI server calls it."""
+    """The handler on two nodes."""
 
     def __init__(self, ready: str = "", intake: BodyReader | None = None) -> None:
         self.ledger: Ledger = ledger_of(gpu_node("a"), gpu_node("b", mode="core_mem"))
@@ -45,33 +45,8 @@ class Served:
 
         self.app = create_app(verbs, ExtenderMetrics(), ExtenderGate(admit, lambda: ready), intake)
 
-    async def call(
-        self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False
-    ) -> tuple[int, bytes]:
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if never_ends:
-                await asyncio.sleep(3600)
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [],
-            "http_version": "1.1",
-            "scheme": "http",
-            "server": ("127.0.0.1", 1),
-            "client": ("127.0.0.1", 2),
-        }
-        await self.app(scope, receive, send)  # type: ignore[arg-type]
-        return sent[0]["status"], b"".join(m.get("body", b"") for m in sent[1:])
+    async def call(self, path: str, body: bytes = b"", method: str = "POST", ends: bool = True) -> tuple[int, bytes]:
+        return await ask(self.app, sent(path, body, method=method, ends=ends))
 
     async def ask(self, verb: str, body: Any) -> Any:
         status, answer = await self.call(f"/{verb}", json.dumps(body).encode())
@@ -227,7 +202,7 @@ async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
 @pytest.mark.anyio
 async def test_a_body_that_does_not_come_is_given_up() -> None:
     """A peer that went in the middle of it would hold up the next configuration for ever."""
-    _, body = await Served(intake=BodyReader(1000, seconds=0.05)).call("/bind", never_ends=True)
+    _, body = await Served(intake=BodyReader(1000, seconds=0.05)).call("/bind", ends=False)
     assert b"did not come within 0.05 s" in body
 
 

@@ -16,6 +16,7 @@ from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.client import Attempts, Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
+from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.kube.views import QUICK
 
@@ -38,12 +39,12 @@ def pod_body(name: str, units: int) -> Object:
 class Scene:
     """One node with a GPU of 15 GiB, pods that ask for all of it, and extenders that follow one another."""
 
+    client: httpx.AsyncClient
+
     def __init__(self, server: FakeApiServer, connection: Connection, lease_seconds: float) -> None:
         self.server = server
         settings = ExtenderSettings(identity="e", lease_namespace="gputile", lease_seconds=lease_seconds, events=False)
         self.reloader = ConfigReloader(lambda each: Extender(connection, each, settings), Configuration())
-        transport = httpx.ASGITransport(app=self.reloader)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://extender", timeout=120)
 
     async def ask(self, verb: str, **body: Any) -> Any:
         answer = await self.client.post(f"/{verb}", content=json.dumps(body).encode())
@@ -83,11 +84,10 @@ async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
     ):
         scene = Scene(server, connection, lease_seconds)
         running = asyncio.create_task(scene.reloader.run())
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(120), client_of(scene.reloader) as scene.client:
             yield scene
         scene.reloader.stop()
         await running
-        await scene.client.aclose()
 
 
 @pytest.mark.anyio

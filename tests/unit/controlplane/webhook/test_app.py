@@ -3,65 +3,43 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp
 
 from gputile.controlplane.webhook import app as app_module
-from gputile.controlplane.webhook.app import ReviewApp
+from gputile.controlplane.webhook.app import review_app
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
-from gputile.support.monitoring import monitoring_app
-from gputile.support.request_body import BodyReader
+from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed
 from tests.conftest import examples
 from tests.fakes.apiserver import until
+from tests.fakes.http import ask, sent
 from tests.unit.core.admission.builders import POLICY, Json, pod
 
 GPU = {"nvidia.com/gpu": "1"}
 
 
 class Served:
-    """The applications, called as an ASGI server calls them."""
+    """The handlers of reviews and of probes."""
 
     def __init__(self, **limits: Any) -> None:
         self.metrics = WebhookMetrics()
         self.intake = BodyReader(**{"largest": LARGEST_BODY, **limits})
         self.why: str | None = None
-        self.app = ReviewApp(self._policy, self.metrics, self.intake)
-        self.health = monitoring_app(self.metrics.registry, lambda: self.why)
+        self.app = review_app(self._policy, self.metrics, self.intake)
+        self.health = routed(monitoring_routes(self.metrics.registry, lambda: self.why))
 
     def _policy(self, unsafe: bool) -> AdmissionPolicy:
         return AdmissionPolicy(POLICY.unit_mib, POLICY.trusted, False, unsafe)
 
     async def call(
-        self, path: str, body: bytes = b"", method: str = "POST", app: ASGIApp | None = None
+        self, path: str, body: bytes = b"", method: str = "POST", app: Handler | None = None, ends: bool = True
     ) -> tuple[int, bytes]:
-        async def whole() -> AsyncIterator[bytes]:
-            yield body
-
-        return await self.exchange(path, whole(), method, app)
-
-    async def exchange(
-        self, path: str, parts: AsyncIterator[bytes], method: str = "POST", app: ASGIApp | None = None
-    ) -> tuple[int, bytes]:
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            async for part in parts:
-                return {"type": "http.request", "body": part, "more_body": True}
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
-        await (app or self.app)(scope, receive, send)
-        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+        return await ask(app or self.app, sent(path, body, method=method, ends=ends))
 
     async def review(self, path: str, body: Any, **changes: Any) -> Json:
         status, answer = await self.call(path, json.dumps(question(body, **changes)).encode())
@@ -187,14 +165,9 @@ async def test_a_body_that_is_too_large_is_not_read_on() -> None:
 @pytest.mark.anyio
 async def test_large_bodies_that_come_slowly_keep_out_no_small_one() -> None:
     served, asked = Served(most=10_000, largest=4000, seconds=60.0), json.dumps(question(pod(GPU))).encode()
-
-    async def slow(size: int) -> AsyncIterator[bytes]:
-        yield b"x" * size
-        await asyncio.Event().wait()
-
     sizes = (2500, 2500, 2500, 2499)
     loop = asyncio.get_running_loop()
-    attacks = [loop.create_task(served.exchange("/mutate", slow(size))) for size in sizes]
+    attacks = [loop.create_task(served.call("/mutate", b"x" * size, ends=False)) for size in sizes]
     await until(lambda: served.intake.held == 9999)
     for _ in range(3):
         assert (await served.call("/mutate", asked))[0] == 200
@@ -209,18 +182,12 @@ async def test_large_bodies_that_come_slowly_keep_out_no_small_one() -> None:
 @pytest.mark.anyio
 async def test_slow_bodies_end_and_give_their_bytes_back() -> None:
     """Nobody holds a place for ever, and all together no more than the limit."""
-
-    async def slow(stop: asyncio.Event) -> AsyncIterator[bytes]:
-        yield b"x" * 600
-        await stop.wait()
-
-    served, stop = Served(largest=1000, most=1000, seconds=2.0), asyncio.Event()
-    first = asyncio.create_task(served.exchange("/mutate", slow(stop)))
+    served = Served(largest=1000, most=1000, seconds=2.0)
+    first = asyncio.create_task(served.call("/mutate", b"x" * 600, ends=False))
     await until(lambda: served.intake.held == 600)
-    assert (await served.exchange("/mutate", slow(stop)))[0] == 503
+    assert (await served.call("/mutate", b"x" * 600, ends=False))[0] == 503
     assert (await first)[0] == 408
     assert served.intake.held == 0
-    stop.set()
 
 
 @pytest.mark.anyio

@@ -6,14 +6,14 @@ from typing import Any
 import yaml
 
 from gputile.api.core import Node, Pod
-from gputile.tools.simulator.cluster.scenario import Scenario, load_scenario
-from gputile.tools.simulator.cluster.workload_pods import Expansion, expand
-from gputile.tools.simulator.documents.manifests import Loaded, load_manifests
+from gputile.tools.simulator.manifests import Manifest, load_manifests
+from gputile.tools.simulator.scenario import Scenario, load_scenario
+from gputile.tools.simulator.workloads import Expansion, expand
 
 CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: 'n'}]}\n"
 
 
-def load_text(tmp_path: Path, text: str | bytes) -> Loaded:
+def load_text(tmp_path: Path, text: str | bytes) -> list[Manifest]:
     return load_manifests([write(tmp_path, text)])
 
 
@@ -22,7 +22,7 @@ def scenario(tmp_path: Path, text: str, cluster: str = CLUSTER) -> Scenario:
 
 
 def expand_text(tmp_path: Path, text: str, nodes: list[Node] | None = None) -> Expansion:
-    return expand(load_text(tmp_path, text).manifests, nodes or [])
+    return expand(load_text(tmp_path, text), nodes or [])
 
 
 def write(tmp_path: Path, text: str | bytes, name: str = "m.yaml") -> str:
@@ -32,8 +32,8 @@ def write(tmp_path: Path, text: str | bytes, name: str = "m.yaml") -> str:
 
 
 def node(name: str = "n", labels: dict[str, str] | None = None, **described: Any) -> Node:
-    from gputile.tools.simulator.cluster.described_nodes import described_nodes
-    from gputile.tools.simulator.documents.manifests import Manifest, Origin
+    from gputile.tools.simulator.described_cluster import described_nodes
+    from gputile.tools.simulator.manifests import Origin
 
     entry = {"name": name, "labels": labels or {}, **described}
     body = {"apiVersion": "gputile.io/v1alpha1", "kind": "Cluster", "nodes": [entry]}
@@ -45,7 +45,7 @@ def pod(spec: str = "{}", name: str = "p", labels: dict[str, str] | None = None,
 
     What the API server requires and no test is about may be left out.
     """
-    from gputile.tools.simulator.documents.manifests import Manifest, Origin
+    from gputile.tools.simulator.manifests import Origin
 
     fields = {"containers": [{"name": "c"}]} | yaml.safe_load(spec)
     for container in (*fields["containers"], *fields.get("initContainers", ())):

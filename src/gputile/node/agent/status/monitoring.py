@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
-from gputile.support.ports import PortError
+from gputile.support.listening import PortError
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication

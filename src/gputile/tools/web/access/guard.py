@@ -7,13 +7,13 @@ that the printed address has; the browser keeps it in a cookie.
 
 import hmac
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from aiohttp import web
+
+from gputile.support.http_server import Handler
 
 _COOKIE: Final = "gputile"
 _OPEN_AGAIN: Final = "open the address that gputile web has printed: it has the secret that this page needs\n"
@@ -29,47 +29,44 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+BOUND: Final = web.RequestKey[Mapping[str, str]]("bound")
+"""The headers of a request's answer, for handlers that send it in parts themselves."""
 
 
 class Guard:
     """Lets those through who show ``token``; every answer has the headers that bind the browser."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: Handler, token: str) -> None:
         self._app = app
         self._token = token
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, or refuse it."""
-        if scope["type"] != "http":
-            return
-        answer = self._refusal(scope)
-        await (answer or self._app)(scope, receive, bound(send, HEADERS))
+        return await answer_bound(request, self._refusal(request), self._app, HEADERS)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = scope["headers"]
-        hosts = values(headers, b"host")
-        if len(hosts) != 1 or not is_this_machine(hosts[0]):
-            return PlainTextResponse("this page answers to localhost, 127.0.0.1 and [::1] only\n", 421)
-        origins = values(headers, b"origin")
-        if any(origin != f"http://{hosts[0]}" for origin in origins):
-            return PlainTextResponse("another page may not ask\n", 403)
-        if scope["method"] not in ("GET", "HEAD") and not origins:
-            return PlainTextResponse("a request that is more than reading names its origin\n", 403)
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-        if scope["path"] == "/" and scope["method"] == "GET" and any(map(self._is_token, given)):
-            return self._admitted(own_cookie(_COOKIE, headers))
-        if not any(map(self._is_token, cookies(headers, own_cookie(_COOKIE, headers)))):
-            return PlainTextResponse(_OPEN_AGAIN, 401)
+    def _refusal(self, request: web.BaseRequest) -> web.Response | None:
+        host, origins = request.headers.get("Host", ""), request.headers.getall("Origin", [])
+        if not is_this_machine(host):
+            return web.Response(status=421, text="this page answers to localhost, 127.0.0.1 and [::1] only\n")
+        if any(origin != f"http://{host}" for origin in origins):
+            return web.Response(status=403, text="another page may not ask\n")
+        if request.method not in ("GET", "HEAD") and not origins:
+            return web.Response(status=403, text="a request that is more than reading names its origin\n")
+        given = request.query.getall("token", [])
+        if request.path == "/" and request.method == "GET" and any(map(self._is_token, given)):
+            return self._admitted(own_cookie(_COOKIE, host))
+        if not any(map(self._is_token, cookies(request, own_cookie(_COOKIE, host)))):
+            return web.Response(status=401, text=_OPEN_AGAIN)
         return None
 
-    def _admitted(self, cookie: str) -> Response:
+    def _admitted(self, cookie: str) -> web.Response:
         """Have the browser keep the secret, and its address bar forget it."""
-        answer = RedirectResponse("/", 303)
+        answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(cookie, self._token, httponly=True, samesite="lax", path="/")
         return answer
 
     def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token.encode())
 
 
 def is_this_machine(host: str) -> bool:
@@ -81,36 +78,31 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    """Return what the headers of a name say."""
-    return [value.decode("latin-1") for key, value in headers if key == name]
-
-
-def own_cookie(name: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return what a page's cookie is called: with the port that the browser asks.
+def own_cookie(name: str, host: str) -> str:
+    """Return what a page's cookie is called: with the port that the browser asks, by the Host header.
 
     A browser sends a host's cookies to all of its ports, so pages on two ports would overwrite each other's.
     """
-    hosts = values(headers, b"host")
     try:
-        port = urlsplit(f"//{hosts[0]}").port if len(hosts) == 1 else None
+        port = urlsplit(f"//{host}").port
     except ValueError:
         port = None
     return name if port is None else f"{name}-{port}"
 
 
-def cookies(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
+def cookies(request: web.BaseRequest, name: str) -> list[str]:
     """Return the values of the cookies of a name, whatever other programs have put beside them."""
-    parts = (part.partition("=") for text in values(headers, b"cookie") for part in text.split(";"))
+    texts = request.headers.getall("Cookie", [])
+    parts = (part.partition("=") for text in texts for part in text.split(";"))
     return [value.strip() for found, _, value in parts if found.strip() == name]
 
 
-def bound(send: Send, headers: Mapping[str, str]) -> Send:
-    """Return ``send``, which adds these headers to each answer."""
-
-    async def send_bound(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(headers)
-        await send(message)
-
-    return send_bound
+async def answer_bound(
+    request: web.BaseRequest, answer: web.Response | None, app: Handler, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Return ``answer``, or else that of ``app``, with these headers."""
+    request[BOUND] = headers
+    found = answer or await app(request)
+    if not found.prepared:
+        found.headers.update(headers)
+    return found

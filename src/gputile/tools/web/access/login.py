@@ -5,22 +5,19 @@ this page, which the token would be.
 """
 
 import html
-from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qs
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from aiohttp import web
 
 from gputile.kube.errors import KubeError
-from gputile.support.request_body import BodyReader, BodyRefused
-from gputile.tools.web.access.guard import CONTENT_POLICY, HEADERS, bound, cookies, own_cookie, values
-from gputile.tools.web.access.viewers import NotAdmitted, Viewers
+from gputile.support.http_server import BodyReader, BodyRefused, Handler
+from gputile.tools.web.access.guard import CONTENT_POLICY, HEADERS, answer_bound, cookies, own_cookie
+from gputile.tools.web.access.viewers import NotAdmitted, Rights, Viewers
 from gputile.tools.web.page.assets import assets
 
 SESSION_COOKIE: Final = "__Host-gputile"
-RIGHTS, SECRET = "gputile.rights", "gputile.secret"  # what the page finds in a request's scope
+RIGHTS, SECRET = web.RequestKey("rights", Rights), web.RequestKey("secret", str)
 LOGIN, LOGOUT = "/login", "/logout"
 LARGEST_TOKEN: Final = 64 * 1024
 _HEADERS: Final = {
@@ -34,50 +31,45 @@ _AGAIN: Final = "you are not logged in (any more): load this page anew\n"
 class LoginGuard:
     """Lets those through who have a session, with their rights; all others to the login alone."""
 
-    def __init__(self, app: ASGIApp, viewers: Viewers) -> None:
+    def __init__(self, app: Handler, viewers: Viewers) -> None:
         self._app = app
         self._viewers = viewers
         self._bodies = BodyReader(LARGEST_TOKEN)
         self._page = assets()["login.html"].body.decode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, or refuse it."""
-        if scope["type"] != "http":
-            return
-        answer = await self._answer(Request(scope, receive))
-        await (answer or self._app)(scope, receive, bound(send, _HEADERS))
+        return await answer_bound(request, await self._answer(request), self._app, _HEADERS)
 
-    async def _answer(self, request: Request) -> Response | None:
+    async def _answer(self, request: web.BaseRequest) -> web.Response | None:
         """Return the answer of the login, None where the page answers."""
-        # Not request.url.path, into which Starlette takes the Host header: routes go by the scope's.
-        path, reads = request.scope["path"], request.method in ("GET", "HEAD")
-        if not reads and not _from_here(request):
-            return PlainTextResponse("a request that is more than reading comes from this page\n", 403)
+        path, reads = request.path, request.method in ("GET", "HEAD")
+        host = request.headers.get("Host", "")
+        # Browsers name the origin of each request that is more than reading.
+        if not reads and request.headers.getall("Origin", []) != [f"https://{host}"]:
+            return web.Response(status=403, text="a request that is more than reading comes from this page\n")
         if path.startswith("/static/"):
             return None
         if path == LOGIN:
-            return self._form() if reads else await self._log_in(request)
+            return self._form() if reads else await self._log_in(request, own_cookie(SESSION_COOKIE, host))
         secret, rights = "", None
-        headers = request.scope["headers"]
-        for secret in cookies(headers, own_cookie(SESSION_COOKIE, headers)):
+        for secret in cookies(request, own_cookie(SESSION_COOKIE, host)):
             rights = await self._viewers.rights(secret)
             if rights is not None:
                 break
         if path == LOGOUT and not reads:
             self._viewers.end(secret)
-            return RedirectResponse(LOGIN, 303)
+            return _see(LOGIN)
         if rights is None:
-            return RedirectResponse(LOGIN, 303) if path == "/" else PlainTextResponse(_AGAIN, 401)
-        request.scope[RIGHTS], request.scope[SECRET] = rights, secret
+            return _see(LOGIN) if path == "/" else web.Response(status=401, text=_AGAIN)
+        request[RIGHTS], request[SECRET] = rights, secret
         return None
 
-    async def _log_in(self, request: Request) -> Response:
+    async def _log_in(self, request: web.BaseRequest, cookie: str) -> web.Response:
         try:
             form = parse_qs((await self._bodies.body(request)).decode("ascii", "replace"))
         except BodyRefused as refused:
             return self._form(str(refused), refused.status)
-        except ClientDisconnect:
-            return PlainTextResponse("the browser went away\n", 400)
         token = "".join(form.get("token", [])).strip()
         if not token:
             return self._form("give a token", 400)
@@ -87,18 +79,15 @@ class LoginGuard:
             return self._form(str(error), error.status)
         except KubeError:
             return self._form("the cluster does not answer; try again", 503)
-        answer = RedirectResponse("/", 303)
-        cookie = own_cookie(SESSION_COOKIE, request.scope["headers"])
+        answer = _see("/")
         answer.set_cookie(cookie, secret, httponly=True, secure=True, samesite="lax", path="/")
         return answer
 
-    def _form(self, problem: str = "", status: int = 200) -> Response:
+    def _form(self, problem: str = "", status: int = 200) -> web.Response:
         said = f'<p class="bad-box" role="alert">{html.escape(problem)}</p>' if problem else ""
-        return Response(self._page.replace("<!-- problem -->", said), status, media_type="text/html; charset=utf-8")
+        text = self._page.replace("<!-- problem -->", said)
+        return web.Response(status=status, text=text, content_type="text/html")
 
 
-def _from_here(request: Request) -> bool:
-    """Return whether a page of this host asks: browsers name the origin of each request that is more than reading."""
-    headers: Iterable[tuple[bytes, bytes]] = request.scope["headers"]
-    hosts, origins = values(headers, b"host"), values(headers, b"origin")
-    return len(hosts) == 1 and origins == [f"https://{hosts[0]}"]
+def _see(path: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": path})

@@ -16,8 +16,8 @@ from gputile.core.kube_predicates.pod_requests import node_allocatable, pod_requ
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
-from gputile.tools.simulator.explanation.node_reports import asks, waiting_for
-from gputile.tools.simulator.outcomes.workloads import workload_of
+from gputile.tools.simulator.node_reports import asks, waiting_for
+from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.page.records import GpuTile, MigCount, MigTile, NodeTile, PendingPod, PodTile, TileShare
 
 _SERVES: Final[Mapping[int, str]] = {

@@ -11,20 +11,15 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
 from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
 from gputile.kube.objects import list_all
-from gputile.support.connections import Address
-from gputile.support.request_body import BodyReader, BodyRefused
-from gputile.tools.simulator.explanation.answer import ExplainAnswer, whereabouts
+from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
 from gputile.tools.web.access.login import RIGHTS, SECRET
 from gputile.tools.web.access.viewers import ALL_RIGHTS, Rights, Viewers
 from gputile.tools.web.access.visible import (
@@ -140,42 +135,42 @@ class PageApp:
         self._manifests = Questions(sources.moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
-    def app(self, drop: Callable[[Address], None]) -> Starlette:
-        """Return the ASGI application; ``drop`` ends the connection of a client."""
+    def app(self) -> Handler:
+        """Return what answers the page's requests."""
         found = assets()
 
-        def file_of(name: str) -> Callable[[Request], Response]:
-            asset = found[name]
-            return lambda _: Response(asset.body, media_type=asset.media_type)
+        def file_of(name: str) -> Handler:
+            async def file(_: web.BaseRequest) -> web.Response:
+                return web.Response(body=found[name].body, headers={"Content-Type": found[name].media_type})
 
-        return Starlette(
-            routes=[
-                Route("/", file_of("page.html")),
-                *(Route(f"/static/{name}", file_of(name)) for name in found),
-                Route("/api/first", self._first),
-                Route("/api/state", _Endpoint(self._state, drop)),
-                Route("/api/changes", _Endpoint(self._changes, drop)),
-                Route("/api/pod", self._pod),
-                Route("/api/usage", self._usage),
-                Route("/api/pod-usage", self._pod_usage),
-                Route("/api/what-if", self._what_if, methods=["POST"]),
-            ]
-        )
+            return file
 
-    def _rights(self, request: Request) -> Rights:
+        reads: dict[str, Handler] = {
+            "/": file_of("page.html"),
+            **{f"/static/{name}": file_of(name) for name in found},
+            "/api/first": self._first,
+            "/api/state": self._state,
+            "/api/changes": self._changes,
+            "/api/pod": self._pod,
+            "/api/usage": self._usage,
+            "/api/pod-usage": self._pod_usage,
+        }
+        routes = {path: ("GET", handler) for path, handler in reads.items()}
+        return routed({**routes, "/api/what-if": ("POST", self._what_if)})
+
+    def _rights(self, request: web.BaseRequest) -> Rights:
         """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
-        found: Rights = ALL_RIGHTS if self._viewers is None else request.scope[RIGHTS]
-        return found
+        return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
-    def _viewer(self, request: Request) -> str:
+    def _viewer(self, request: web.BaseRequest) -> str:
         """Return what viewers are told apart by, "" where nobody logs in."""
-        return "" if self._viewers is None else self._viewers.user(request.scope[SECRET])
+        return "" if self._viewers is None else self._viewers.user(request[SECRET])
 
     def prepare(self) -> None:
         """Encode the state, so that the first viewer need not wait for that."""
         self._encoded_state()
 
-    async def _first(self, request: Request) -> Response:
+    async def _first(self, request: web.BaseRequest) -> web.Response:
         """Answer what fills a screen: a browser draws it while thousands of nodes are on their way."""
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
@@ -184,7 +179,7 @@ class PageApp:
             answer = msgspec.structs.replace(answer, nodes=nodes, pending=[], more=True)
         return _json(answer if rights.everywhere else self._visible(answer, rights))
 
-    async def _state(self, request: Request, viewer: Viewer) -> None:
+    async def _state(self, request: web.BaseRequest) -> web.StreamResponse:
         rights = self._rights(request)
         if rights.everywhere:
             await self._feed.publish()
@@ -194,9 +189,10 @@ class PageApp:
                 await self._feed.publish()
                 answer = self._answer()
                 body = await asyncio.to_thread(lambda: msgspec.json.encode(self._visible(answer, rights)))
-        await viewer.begin("application/json")
-        if await viewer.write(body):
-            await viewer.end()
+        viewer = Viewer(request, "application/json")
+        await viewer.begin()
+        await viewer.write(body)
+        return viewer.answer
 
     def _encoded_state(self) -> bytes:
         if self._encoded[0] != self._feed.log.revision:
@@ -228,13 +224,14 @@ class PageApp:
             return self._epoch
         return f"{self._epoch}-{hashlib.sha256(' '.join(sorted(rights.namespaces)).encode()).hexdigest()[:16]}"
 
-    async def _changes(self, request: Request, viewer: Viewer) -> None:
+    async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send changes after the revision that the browser has; it names it again when it connects anew."""
-        text = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        text = request.headers.get("last-event-id") or request.query.get("after", "")
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         rights = self._rights(request)
-        same = request.query_params.get("epoch") == self._epoch_for(rights)
-        await viewer.begin("text/event-stream")
+        same = request.query.get("epoch") == self._epoch_for(rights)
+        viewer = Viewer(request, "text/event-stream")
+        await viewer.begin()
 
         def shown(change: Change) -> bytes:
             if rights.everywhere or change.difference is None:
@@ -242,20 +239,21 @@ class PageApp:
             return change_event(change.revision, visible_difference(change.difference, rights))
 
         async def lasts() -> bool:
-            return self._viewers is None or await self._viewers.rights(request.scope[SECRET]) == rights
+            return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
 
         await viewer.follow(self._feed.log, int(text) if known and same else -1, Sight(shown, lasts))
+        return viewer.answer
 
-    async def _usage(self, request: Request) -> Response:
+    async def _usage(self, request: web.BaseRequest) -> web.Response:
         there = self._feed.state.page.nodes
-        names = dict.fromkeys(name for name in request.query_params.getlist("node") if name in there)
+        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
         return _json(
             visible_usage(
                 self._usage_feed.of_nodes(list(names)[:MOST_NODES], self._viewer(request)), self._rights(request)
             )
         )
 
-    async def _pod_usage(self, request: Request) -> Response:
+    async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
         pod = self._asked_for(request)
         if pod is None:
             return _no_pod()
@@ -265,15 +263,15 @@ class PageApp:
         found = await self._usage_feed.opened(node, pod.key, uid, self._viewer(request))
         return _json(visible_pod_usage(found, self._rights(request)))
 
-    def _asked_for(self, request: Request) -> Pod | None:
+    def _asked_for(self, request: web.BaseRequest) -> Pod | None:
         """Return the pod that a request names, None where there is none, or none that the viewer may know of."""
-        namespace = request.query_params.get("namespace", "")
+        namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None
-        key = f"{namespace}/{request.query_params.get('name', '')}"
+        key = f"{namespace}/{request.query.get('name', '')}"
         return next((each for each in self._feed.state.pods if each.key == key), None)
 
-    async def _pod(self, request: Request) -> Response:
+    async def _pod(self, request: web.BaseRequest) -> web.Response:
         pod = self._asked_for(request)
         if pod is None:
             return _no_pod()
@@ -288,10 +286,10 @@ class PageApp:
         events, unknown = await self._events_for(request, pod)
         return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
 
-    async def _events_for(self, request: Request, pod: Pod) -> tuple[list[PodEventLine], str]:
+    async def _events_for(self, request: web.BaseRequest, pod: Pod) -> tuple[list[PodEventLine], str]:
         if self._viewers is not None:
             try:
-                may = await self._viewers.may_list(request.scope[SECRET], "events", pod.metadata.namespace)
+                may = await self._viewers.may_list(request[SECRET], "events", pod.metadata.namespace)
             except KubeError as error:
                 return [], f"the Events cannot be read: {error}"
             if not may:
@@ -313,36 +311,19 @@ class PageApp:
         found = sorted(found, key=lambda each: each.when, reverse=True)[:_EVENTS_SHOWN]
         return [PodEventLine(each.type, each.reason, each.message, each.when) for each in found], ""
 
-    async def _what_if(self, request: Request) -> Response:
+    async def _what_if(self, request: web.BaseRequest) -> web.Response:
         if not self._rights(request).everywhere:
-            return PlainTextResponse("only those who may list the pods of all namespaces may ask what if\n", 403)
+            return web.Response(status=403, text="only those who may list the pods of all namespaces may ask what if\n")
         try:
             body = await self._bodies.body(request)
         except BodyRefused as refused:
-            return PlainTextResponse(f"{refused}\n", refused.status)
-        except ClientDisconnect:
-            return PlainTextResponse("the browser went away\n", 400)
+            return web.Response(status=refused.status, text=f"{refused}\n")
         try:
             return _json(await self._manifests.ask(lambda moment: what_if(body, moment), self._viewer(request)))
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
             return _unread(error)
-
-
-class _Endpoint:
-    """A long answer as an ASGI application of its own: it ends when the browser goes."""
-
-    def __init__(self, answer: Callable[[Request, Viewer], Awaitable[None]], drop: Callable[[Address], None]) -> None:
-        self._answer = answer
-        self._drop = drop
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        viewer = Viewer(scope, receive, send, self._drop)
-        try:
-            await self._answer(Request(scope), viewer)
-        finally:
-            viewer.close()
 
 
 def _as_counted(name: str) -> list[str | int]:
@@ -357,18 +338,19 @@ def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
     return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
 
 
-def _no_pod() -> Response:
-    return PlainTextResponse("there is no such pod (any more), or you may not list the pods of its namespace\n", 404)
+def _no_pod() -> web.Response:
+    text = "there is no such pod (any more), or you may not list the pods of its namespace\n"
+    return web.Response(status=404, text=text)
 
 
-def _busy() -> Response:
+def _busy() -> web.Response:
     text = "too many questions wait for an answer; ask again in a moment\n"
-    return PlainTextResponse(text, 503, {"Retry-After": _AGAIN_S})
+    return web.Response(status=503, text=text, headers={"Retry-After": _AGAIN_S})
 
 
-def _unread(error: KubeError) -> Response:
-    return PlainTextResponse(f"the cluster cannot be read: {error}\n", 503, {"Retry-After": _AGAIN_S})
+def _unread(error: KubeError) -> web.Response:
+    return web.Response(status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S})
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

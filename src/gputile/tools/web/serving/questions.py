@@ -12,16 +12,14 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
-from gputile.tools.simulator.admission.chain import Admission
-from gputile.tools.simulator.cluster.gangs import PodGroups
-from gputile.tools.simulator.cluster.intake import Intake
-from gputile.tools.simulator.cluster.scenario import ScenarioFiles, make_pods, read_scenario
-from gputile.tools.simulator.documents.manifests import ManifestError
-from gputile.tools.simulator.documents.notes import told_together
-from gputile.tools.simulator.explanation.answer import ExplainAnswer, explain_answer, explain_pod
-from gputile.tools.simulator.scheduling.rolling_updates import hold_back
-from gputile.tools.simulator.scheduling.simulation import PodOutcome, Simulation
-from gputile.tools.simulator.updates.running_pods import ImmutableObject, recognise
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
+from gputile.tools.simulator.gangs import PodGroups
+from gputile.tools.simulator.manifests import ManifestError, told_together
+from gputile.tools.simulator.running_pods import recognise
+from gputile.tools.simulator.scenario import ScenarioFiles, make_pods, read_scenario
+from gputile.tools.simulator.simulation import PodOutcome, Simulation
+from gputile.tools.simulator.workloads import Intake
 from gputile.tools.web.page.records import TileShare
 
 MOST_NODES: Final = 100  # of which an explanation tells, the nearest first
@@ -78,9 +76,8 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
         )
         expansion = make_pods(scenario, Intake(Admission(moment.configuration, unsafe=moment.unsafe)))
         recognise(scenario, moment.pods, expansion)
-    except (ManifestError, ImmutableObject) as error:
+    except ManifestError as error:
         return WhatIf(error=str(error))
-    hold_back(scenario, moment.configuration, time.time_ns)
     decided = []
     notes = list(told_together(scenario.notes))
     ends = time.monotonic() + MOST_SECONDS

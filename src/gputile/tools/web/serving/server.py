@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from starlette.types import ASGIApp
-
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.connections import Address, ConnectionLimits
-from gputile.support.http_server import ANY_ADDRESS, Server, holding
+from gputile.support.http_server import ANY_ADDRESS, Handler, Server, holding, monitoring_routes, routed
+from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.metrics import MetricsRegistry
-from gputile.support.monitoring import monitoring_app
-from gputile.support.tls_files import TlsFiles, TlsReloader
-from gputile.tools.simulator.cluster.gangs import PodGroups
+from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.web.access.guard import Guard
 from gputile.tools.web.access.login import LoginGuard
 from gputile.tools.web.access.viewers import Viewers
@@ -33,7 +29,6 @@ from gputile.tools.web.usage.meter import Made, made_of
 from gputile.tools.web.usage.reader import UsageReader
 
 LOOPBACK: Final = "127.0.0.1"
-_LIMITS: Final = ConnectionLimits(most=256)
 _TOKEN_BYTES: Final = 24
 _FOLLOW_TLS_EVERY_S: Final = 10.0
 
@@ -99,13 +94,10 @@ async def serve(
             beside = await settings.beside(connection)
             return Moment(state.nodes, state.pods, configuration, beside.groups, beside.unsafe, connection.namespace)
 
-        def drop(client: Address) -> None:
-            served.page.connections.close(client)
-
         sources = PageSources(feed, usage, connection, moment, viewers)
         page = PageApp(sources, secrets.token_hex(8), access.server)
         page.prepare()
-        served = _served(page.app(drop), viewers, settings)
+        served = _served(page.app(), viewers, settings)
         with holding(*served.servers):
             served.page.listen()
             settings.ready(served.address())
@@ -131,19 +123,18 @@ class _Served:
         return self.servers[0]
 
     def address(self) -> str:
-        return self.url.format(port=self.page.held[0].getsockname()[1])
+        return self.url.format(port=self.page.port)
 
 
-def _served(app: ASGIApp, viewers: Viewers | None, settings: WebSettings) -> _Served:
+def _served(app: Handler, viewers: Viewers | None, settings: WebSettings) -> _Served:
     if viewers is None or settings.login is None:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        server = Server(Guard(app, token), "--port", LOOPBACK, settings.port, _LIMITS)
+        server = Server(Guard(app, token), "--port", LOOPBACK, settings.port)
         return _Served((server,), f"http://{LOOPBACK}:{{port}}/?token={token}")
     server = Server(LoginGuard(app, viewers), "--port", ANY_ADDRESS, settings.port)
     directory = settings.login.tls_dir
-    tls = TlsReloader(
-        TlsFiles(directory / "tls.crt", directory / "tls.key"), server.use_tls
-    )  # as kubernetes.io/tls has
-    probes = monitoring_app(MetricsRegistry(), lambda: None)
+    files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # as kubernetes.io/tls has
+    tls = TlsReloader(files, server.use_tls)
+    probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
     health = Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)
     return _Served((server, health), f"https://{ANY_ADDRESS}:{{port}}/", (tls.run(_FOLLOW_TLS_EVERY_S),))

@@ -1,13 +1,14 @@
 """Streams long answers to browsers: one that stops reading delays nobody, and is let go after a while."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from aiohttp import web
 
-from gputile.support.connections import Address
+from gputile.tools.web.access.guard import BOUND
 from gputile.tools.web.page.change_log import Change, ChangeLog
 
 STALLED_S: Final = 30.0  # who has not read a piece for so long does not read
@@ -26,41 +27,30 @@ class Sight:
 
 
 class Viewer:
-    """The connection of one browser. ``drop`` ends a connection by its client's address."""
+    """A browser that reads a long answer."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, drop: Callable[[Address], None]) -> None:
-        self._client: Address | None = scope.get("client")
-        self._send = send
-        self._drop = drop
-        self._gone = asyncio.ensure_future(_until_gone(receive))
+    def __init__(self, request: web.BaseRequest, media_type: str) -> None:
+        self._request = request
+        bound = request[BOUND]
+        self.answer = web.StreamResponse(headers={**bound, "Content-Type": media_type})
 
-    def close(self) -> None:
-        """Listen no longer whether the browser goes."""
-        self._gone.cancel()
-
-    async def begin(self, media_type: str) -> None:
+    async def begin(self) -> None:
         """Send the head of the answer."""
-        headers = [(b"content-type", media_type.encode())]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.answer.prepare(self._request)
 
     async def write(self, body: bytes) -> bool:
         """Send a part of the body; return whether the browser still reads."""
         for start in range(0, len(body), _PIECE):
-            piece = body[start : start + _PIECE]
             try:
                 async with asyncio.timeout(STALLED_S):
-                    await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await self.answer.write(memoryview(body)[start : start + _PIECE])
             except TimeoutError:
-                if self._client is not None:
-                    self._drop(self._client)
-                await self._gone
-            if self._gone.done():
+                if self._request.transport is not None:
+                    self._request.transport.abort()
+                return False
+            except ConnectionError:
                 return False
         return True
-
-    async def end(self) -> None:
-        """End the answer."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def follow(self, log: ChangeLog, revision: int, sight: Sight) -> None:
         """Send the changes after ``revision`` as they come, until the browser goes or has to load the page anew."""
@@ -68,22 +58,10 @@ class Viewer:
             found = log.since(revision) if await sight.lasts() else None
             if found is None:
                 await self.write(RELOAD)
-                break
+                return
             revision += len(found)
             if not await self.write(b"".join(map(sight.shown, found)) if found else _HEARTBEAT):
                 return
-            if not await self._news(log, revision):
-                return
-        await self.end()
-
-    async def _news(self, log: ChangeLog, revision: int) -> bool:
-        """Wait for a change, or for the time of a heartbeat; return whether the browser is still there."""
-        news = asyncio.ensure_future(log.news(revision))
-        await asyncio.wait({news, self._gone}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
-        news.cancel()
-        return not self._gone.done()
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await log.news(revision)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from gputile.api.usage_hour import HourLine, HourSample, PodHour
 from gputile.node.agent.status.monitoring import AT_ONCE, NodeProblem, monitoring_app, start_monitoring
-from gputile.support.ports import PortError
+from gputile.support.listening import PortError
 
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -1,0 +1,180 @@
+"""Asks an API server about manifests, by dry runs under the user's own rights; nothing is stored.
+
+As ``kubectl apply`` does, it reads an object first. One that is not there is created, and one that is there is changed
+by server-side apply; ``dryRun=All`` has the API server do all but store it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, decode
+from gputile.api.wording import shown
+from gputile.api.workloads import ServedKind, ServedKinds
+from gputile.cli.options.common import Reach
+from gputile.cli.output.progress import SAY_AFTER_PIPED_S, Progress
+from gputile.cli.reads.bounded_reads import read_or_leave, writes
+from gputile.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized
+from gputile.tools.simulator.manifests import Manifest, Note, Origin
+from gputile.tools.simulator.server_dry_run import (
+    Question,
+    comes_with_files,
+    lacks_right,
+    questions,
+    refusal_lines,
+)
+
+if TYPE_CHECKING:
+    from gputile.kube.client import Connection
+    from gputile.tools.simulator.pod_kinds import PodKinds
+
+_AT_A_TIME: Final = 16
+_APPLY: Final = "application/apply-patch+yaml"
+_MANAGER: Final = "kubectl"  # the field manager of kubectl apply --server-side
+
+
+@dataclass(slots=True)
+class ServerVerdict:
+    """What an API server says of manifests: why it refuses some, and which it would store."""
+
+    refused: list[str] = field(default_factory=list)
+    accepted: frozenset[Origin] = frozenset()
+    notes: list[Note] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """The state of one run: what the API server serves, and why objects are not judged by it."""
+
+    connection: "Connection"
+    strictness: str
+    seconds: float
+    names: Mapping[str, Sequence[str]]
+    served: dict[str, Mapping[str, ServedKind] | None] = field(default_factory=dict)
+    unjudged: dict[Origin, str] = field(default_factory=dict)
+
+    async def learn(self, version: str) -> None:
+        """Read which kinds the API server has in a version."""
+        path = "/".join(("/apis" if "/" in version else "/api", *(quote(part, safe="") for part in version.split("/"))))
+        try:
+            found = decode(await self.connection.get(path), msgspec.json.Decoder(ServedKinds))
+        except NotFound:
+            self.served[version] = {}
+        except Forbidden:
+            self.served[version] = None
+        except ConversionError as error:
+            raise BadAnswer(f"GET {path}: the answer is no list of kinds ({error})") from error
+        else:
+            self.served[version] = {each.kind: each for each in found.resources if "/" not in each.name}
+
+    async def answer(self, question: Question) -> list[str]:
+        """Return why the API server refuses an object, nothing if it would store it or is not able to judge it.
+
+        Raises:
+            KubeError: the API server fails.
+        """
+        origin, kinds = question.manifest.origin, self.served[question.api_version]
+        served = (kinds or {}).get(question.kind)
+        if kinds is None:
+            self.unjudged[origin] = f"you may not ask which kinds {question.api_version} has"
+            return []
+        if served is None:
+            if question.kind in self.names["CustomResourceDefinition"]:
+                self.unjudged[origin] = "its CustomResourceDefinition is in the files"
+                return []
+            said = f"no matches for kind {shown(question.kind)} in version {shown(question.api_version)}"
+            return [str(origin.error("", f"{said}: the cluster does not serve it"))]
+        try:
+            await self._dry_run(question, served)
+        except (Unauthorized, TooManyRequests, ServerError):
+            raise
+        except ApiError as error:
+            if isinstance(error, Forbidden) and lacks_right(error.said):
+                self.unjudged[origin] = error.said
+            elif comes_with_files(error.said, self.names):
+                self.unjudged[origin] = f"what it needs is in the files ({error.said})"
+            else:
+                return refusal_lines(question, error.said, error.details)
+        return []
+
+    async def _dry_run(self, question: Question, served: ServedKind) -> None:
+        version, body = question.api_version, question.body
+        metadata = body.get("metadata")
+        if not served.namespaced and isinstance(metadata, dict):
+            body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "namespace"}}
+        where = f"/namespaces/{quote(question.namespace, safe='')}" if served.namespaced else ""
+        path = f"{'/apis' if '/' in version else '/api'}/{version}{where}/{served.name}"
+        query = {"dryRun": "All", "fieldValidation": self.strictness, "fieldManager": _MANAGER}
+        named = f"{path}/{quote(question.name, safe='')}" if question.name else ""
+        data = msgspec.json.encode(body)
+        if named and await self._is_there(named):
+            query["force"] = "true"
+            await self.connection.patch(f"{named}?{urlencode(query)}", data, content_type=_APPLY, within=self.seconds)
+        else:
+            await self.connection.post(f"{path}?{urlencode(query)}", data, within=self.seconds)
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            await self.connection.get(path)
+        except NotFound:
+            return False
+        return True
+
+
+def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str) -> ServerVerdict:
+    """Return what the API server says of manifests, and of the pods of their templates.
+
+    ``strictness`` is its fieldValidation. Leaves the program where it fails.
+    """
+    asked = list(questions(manifests, kinds))
+    return read_or_leave(_ask(reach, asked, _names(manifests), strictness)) if asked else ServerVerdict()
+
+
+async def _ask(
+    reach: Reach, asked: Sequence[Question], names: Mapping[str, Sequence[str]], strictness: str
+) -> ServerVerdict:
+    async with writes(reach) as (connection, seconds):
+        inquiry, turn, done = _Inquiry(connection, strictness, seconds, names), asyncio.Semaphore(_AT_A_TIME), 0
+        await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
+        with Progress("Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S) as progress:
+
+            async def one(question: Question) -> list[str]:
+                nonlocal done
+                async with turn:
+                    refused = await inquiry.answer(question)
+                done += 1
+                progress.at(done)
+                return refused
+
+            answers = await asyncio.gather(*map(one, asked))
+    refused = [line for lines in answers for line in lines]
+    origins = dict.fromkeys(question.manifest.origin for question in asked)
+    unjudged = {origin: inquiry.unjudged[origin] for origin in origins if origin in inquiry.unjudged}
+    return ServerVerdict(refused, frozenset(origins.keys() - unjudged.keys()), _notes(unjudged))
+
+
+def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
+    """Return one note on all objects of which the API server does not say anything."""
+    if not unjudged:
+        return []
+    (origin, why), *others = unjudged.items()
+    more = f" and {len(others):,} more are" if others else " is"
+    return [Note(f"{origin}{more} judged without the API server: {why}")]
+
+
+def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
+    """Return what objects of the files are called, by their kinds, and which kinds its definitions add."""
+    found: dict[str, list[str]] = {"CustomResourceDefinition": []}
+    for manifest in manifests:
+        if manifest.kind == "CustomResourceDefinition":
+            spec: Any = manifest.body.get("spec")
+            named = spec.get("names") if isinstance(spec, dict) else None
+            kind = named.get("kind") if isinstance(named, dict) else None
+            found["CustomResourceDefinition"].append(str(kind))
+        else:
+            found.setdefault(manifest.kind, []).append(manifest.namespaced_name[1])
+    return found

@@ -1,0 +1,217 @@
+"""Does with a new pod what a cluster does before it stores it, as far as that decides which GPUs the pod gets.
+
+That is the priority of its PriorityClass, the host ports of a pod in its node's network, and what gputile's webhook and
+policies complete and refuse, by the code that the webhook runs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gputile.api.admission import AdmissionRequest, GroupVersionKind
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MIG_PREFIX, UNSAFE_ACCESS_LABEL
+from gputile.api.wording import shown
+from gputile.api.workloads import ListedPriorityClass
+from gputile.core.admission.completion import DEFAULT_SCHEDULER
+from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
+from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, apply_patch
+from gputile.core.kube_predicates.api_rules import broken_rule
+from gputile.tools.simulator.fields import Json
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
+
+_POD = GroupVersionKind(version="v1", kind="Pod")
+_PREEMPTING: Final = "PreemptLowerPriority"
+# What policies demand of every pod; all else is the webhook's, which is asked about pods that name a GPU resource, and
+# about those with the affinity annotation (examples/webhook/webhook.yaml, matchConditions).
+_OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
+_OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
+    {
+        *(AdmissionRule.ENVIRONMENT, AdmissionRule.PRIVILEGED, AdmissionRule.HOST_NAMESPACE),
+        *(AdmissionRule.HOST_PATH, AdmissionRule.MOUNT),
+        *(AdmissionRule.DEVICE_ANNOTATION, AdmissionRule.NODE_NAME),
+    }
+)
+
+
+class PriorityClass(NamedTuple):
+    """What a PriorityClass gives to its pods; one that ``is_default`` also gives it to pods that name none."""
+
+    value: int
+    preemption: str = _PREEMPTING
+    is_default: bool = False
+
+
+PriorityClasses = Mapping[str, PriorityClass]
+
+# What every cluster has.
+SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
+    {
+        "system-cluster-critical": PriorityClass(2_000_000_000),
+        "system-node-critical": PriorityClass(2_000_001_000),
+    }
+)
+
+
+def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
+    """Return the PriorityClasses of a cluster, by name."""
+    found = (
+        (each.metadata.name, PriorityClass(each.value, each.preemption_policy or _PREEMPTING, each.global_default))
+        for each in listed
+    )
+    return {**SYSTEM_CLASSES, **dict(found)}
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The admission of a cluster with this ``configuration``.
+
+    ``enforced`` says whether gputile's webhook and policies are installed. Pods of the namespaces ``unsafe`` may reach
+    GPUs past the ledger, as the namespaces' labels say. ``priorities`` are PriorityClasses by name. The policies about
+    access to GPUs do not hold in the namespace ``installed_in``, where gputile's own pods are.
+    """
+
+    configuration: Configuration = field(default_factory=Configuration)
+    enforced: bool = True
+    unsafe: frozenset[str] = frozenset()
+    priorities: PriorityClasses = field(default_factory=lambda: SYSTEM_CLASSES)
+    installed_in: str = ""
+
+    def beside(self, manifests: Iterable[Manifest]) -> "Admission":
+        """Return this admission with the namespaces and PriorityClasses among ``manifests`` added."""
+        unsafe, priorities = set(self.unsafe), dict(self.priorities)
+        for manifest in manifests:
+            metadata = manifest.body.get("metadata")
+            name = metadata.get("name") if isinstance(metadata, dict) else None
+            if not isinstance(metadata, dict) or not isinstance(name, str):
+                continue  # which is refused where the object is checked
+            if (manifest.kind, manifest.group) == ("Namespace", ""):
+                labels = metadata.get("labels")
+                allowed = isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"
+                (unsafe.add if allowed else unsafe.discard)(name)
+            elif (manifest.kind, manifest.group) == ("PriorityClass", "scheduling.k8s.io"):
+                value, preemption = manifest.body.get("value", 0), manifest.body.get("preemptionPolicy", _PREEMPTING)
+                if isinstance(value, int) and name not in SYSTEM_CLASSES:
+                    is_default = manifest.body.get("globalDefault") is True
+                    priorities[name] = PriorityClass(int(value), str(preemption), is_default)
+        return replace(self, unsafe=frozenset(unsafe), priorities=priorities)
+
+    def admit(self, origin: Origin, path: str, pod: Json, notes: list[Note]) -> Pod:
+        """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
+
+        Raises:
+            ManifestError: it is refused; each broken rule is a line.
+        """
+        prefix = f"{path}." if path else ""
+        pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
+        if self.enforced:
+            pod = self._reviewed(origin, prefix, pod, notes)
+        admitted = checked(origin, path, decode(origin, path, pod, Pod))
+        scheduler = admitted.spec.scheduler_name
+        if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
+            gpu = ", and to ask gputile which GPU the pod gets" if asks_for_gpu(admitted) else ""
+            said = f"{scheduler[:80]} is believed to decide as kube-scheduler does{gpu}"
+            notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
+        return admitted
+
+    def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
+        """Return ``pod`` with what its PriorityClass gives it; one that is not known counts as 0, with a note."""
+        spec = pod["spec"]
+        default = next((name for name, each in self.priorities.items() if each.is_default), "")
+        name = spec.get("priorityClassName") or default
+        found = self.priorities.get(name)
+        if found is None:
+            if name and "priority" not in spec:
+                said = f"the PriorityClass {shown(name)} is not known: its value counts as 0 here"
+                notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
+            return pod
+        given = {"priorityClassName": name, "priority": found.value, "preemptionPolicy": found.preemption}
+        return {**pod, "spec": {**spec, **given}}
+
+    def _reviewed(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
+        namespace = pod["metadata"]["namespace"]
+        found = self._asked(pod, namespace)
+        if not _is_webhooks(pod):
+            held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
+            found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
+        if found.refusals:
+            lines = (f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]" for refusal in found.refusals)
+            raise ManifestError("\n".join(lines))
+        notes += [Note(_placed(prefix, warning), origin) for warning in found.warnings]
+        return apply_patch(found.operations, pod) if found.operations else pod
+
+    def _asked(self, pod: Json, namespace: str) -> Verdict:
+        request = AdmissionRequest(
+            uid="",
+            kind=_POD,
+            namespace=namespace,
+            operation="CREATE",
+            object=msgspec.Raw(msgspec.json.encode(pod)),
+        )
+        configuration = self.configuration
+        policy = AdmissionPolicy(
+            configuration.unit_mib,
+            configuration.admission.trusted_users,
+            configuration.admission.gangs,
+            namespace in self.unsafe,
+            configuration.scheduler_name,
+            configuration.gpu_time,
+        )
+        try:
+            return mutate(request, policy)
+        except UnreadableReview as error:
+            refusal: AdmissionRefusal = unreadable(error)
+            return Verdict(refusals=(refusal,))
+
+
+def _with_host_ports(pod: Json) -> Json:
+    """Return a ``pod`` with the host ports that it has in its host's network.
+
+    An API server writes this default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
+    """
+    spec = pod["spec"]
+    if not spec.get("hostNetwork"):
+        return pod
+    opened = {
+        kind: [{**each, "ports": list(map(_opened, each.get("ports", ())))} for each in spec[kind]]
+        for kind in ("initContainers", "containers")
+        if kind in spec
+    }
+    return {**pod, "spec": {**spec, **opened}}
+
+
+def _opened(port: Json) -> Json:
+    return port if port.get("hostPort") else {**port, "hostPort": port["containerPort"]}
+
+
+def _is_webhooks(pod: Json) -> bool:
+    """Return whether an API server asks the webhook about a new pod, whatever amounts it names."""
+    spec = pod.get("spec", {})
+    resources = (each.get("resources", {}) for each in (*spec.get("containers", ()), *spec.get("initContainers", ())))
+    named = (name for each in resources for kind in ("limits", "requests") for name in each.get(kind, {}))
+    annotations = pod.get("metadata", {}).get("annotations", {})
+    return LEGACY_AFFINITY_ANNOTATION in annotations or any(
+        name in GPU_RESOURCES or name.startswith(MIG_PREFIX) for name in named
+    )
+
+
+def _placed(prefix: str, text: str) -> str:
+    """Return what is said of a pod as it is said of what stands at ``prefix``."""
+    names_a_field = text.startswith(("spec.", "metadata."))
+    return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"
+
+
+def checked(origin: Origin, path: str, pod: Pod) -> Pod:
+    """Return ``pod`` after a check that the predicates can judge its scheduling rules.
+
+    Raises:
+        ManifestError: one of them is not.
+    """
+    if (broken := broken_rule(pod.spec)) is not None:
+        raise origin.error(f"{path}.spec.{broken[0]}".lstrip("."), broken[1])
+    return pod

@@ -1,1 +1,0 @@
-"""Makes one cluster of the files: nodes, running pods, and the pods that workloads would have."""

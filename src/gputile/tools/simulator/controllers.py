@@ -1,0 +1,251 @@
+"""Makes the pods of Kubernetes' own workload kinds, as the kind's controller would."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, Toleration
+from gputile.core.devices.gang_membership import gang_of, labelled_size
+from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
+from gputile.core.placement.fit_refusal import told_of
+from gputile.tools.simulator.gangs import is_gated
+from gputile.tools.simulator.manifests import Manifest, Note, Origin
+from gputile.tools.simulator.pod_maker import PodMaker
+
+MOST_REPLICAS: Final = 100_000
+# How Kubernetes' own kinds that make pods are called, with the apiVersion that they have today.
+MAKERS: Final = {
+    "CronJob": "batch/v1",
+    "DaemonSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "Pod": "v1",
+    "ReplicaSet": "apps/v1",
+    "ReplicationController": "v1",
+    "StatefulSet": "apps/v1",
+}
+_JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
+_UNTOLERATED = "node(s) had untolerated taint"
+_UNSELECTED = "node(s) didn't match the template's node affinity/selector"
+_REMEDY = "without what admission adds to pods: write the toleration or the selector into the template"
+# What the controller adds to its pods.
+_TOLERATIONS = tuple(
+    Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists", effect=effect)
+    for condition, effect in (
+        ("not-ready", "NoExecute"),
+        ("unreachable", "NoExecute"),
+        ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"),
+        ("pid-pressure", "NoSchedule"),
+        ("unschedulable", "NoSchedule"),
+    )
+)
+
+_Replicas = Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)]
+
+
+class _Ordinals(msgspec.Struct):
+    start: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+class WorkloadSpec(msgspec.Struct, rename="camel"):
+    """The fields of all workload kinds that decide how many pods there are, and what they are called."""
+
+    replicas: _Replicas = 1
+    parallelism: _Replicas = 1
+    completions: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    completion_mode: str = ""
+    suspend: bool = False
+    paused: bool = False
+    pod_management_policy: str = ""
+    manual_selector: bool = False
+    managed_by: str = _JOB_CONTROLLER
+    ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
+
+
+class _WorkloadManifest(msgspec.Struct):
+    spec: WorkloadSpec
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class _CronJobSpec(msgspec.Struct, rename="camel"):
+    job_template: _WorkloadManifest
+    suspend: bool = False
+
+
+class _CronJob(msgspec.Struct):
+    spec: _CronJobSpec
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerInput:
+    """What a controller gets: the workload, the ``written`` spec of its pods, their maker, and the cluster's nodes.
+
+    ``stored`` says that it is in the cluster already, and ``gangs`` whether the cluster takes notice of gangs.
+    """
+
+    origin: Origin
+    stored: bool
+    gangs: bool
+    spec: WorkloadSpec
+    written: PodSpec
+    make: PodMaker
+    nodes: Sequence[Node]
+    notes: list[Note]
+
+    def note(self, text: str) -> None:
+        """Say something of the workload that a user should know."""
+        self.notes.append(Note(text, self.origin))
+
+
+def template_path(kind: str) -> tuple[str, ...]:
+    """Return where a kind of Kubernetes keeps the template of its pods; () for a Pod, which is one itself."""
+    if kind == "CronJob":
+        return "spec", "jobTemplate", "spec", "template"
+    return () if kind == "Pod" else ("spec", "template")
+
+
+def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
+    """Return an object's metadata, and its fields that decide on its pods: a CronJob's are those of its Jobs.
+
+    Raises:
+        ManifestError: a field has the wrong type or value.
+    """
+    if manifest.kind != "CronJob":
+        workload = manifest.decode(_WorkloadManifest)
+        return workload.metadata, workload.spec
+    cron = manifest.decode(_CronJob)
+    spec = cron.spec.job_template.spec
+    spec.suspend |= cron.spec.suspend
+    return cron.metadata, spec
+
+
+def controlled_pods(kind: str, workload: ControllerInput) -> Iterator[Pod]:
+    """Yield the pods that the controller of ``kind`` makes of a workload.
+
+    Raises:
+        ManifestError: the controller would never make them all.
+    """
+    return _CONTROLLERS[kind](workload)
+
+
+def _replicated(workload: ControllerInput) -> Iterator[Pod]:
+    return (workload.make.generated(i) for i in range(workload.spec.replicas))
+
+
+def _deployed(workload: ControllerInput) -> Iterator[Pod]:
+    if workload.spec.paused:
+        workload.note("is paused, so its controller makes no pods of this template")
+        return iter(())
+    return _replicated(workload)
+
+
+def _stateful(workload: ControllerInput) -> Iterator[Pod]:
+    template = workload.make.template
+    gang = gang_of(template) if workload.gangs and not workload.stored and is_gated(template) else None
+    one_by_one = workload.spec.replicas > 1 and workload.spec.pod_management_policy != "Parallel"
+    if gang is not None and one_by_one and (gang.by_object or labelled_size(template) > 1):
+        rule = (
+            "pods of a gang start together, and those of a StatefulSet one after the other, each when the last is ready"
+        )
+        raise workload.origin.error("spec.podManagementPolicy", f"{rule}: the gang never starts: set it to Parallel")
+    first = workload.spec.ordinals.start
+    return (workload.make.numbered(i) for i in range(first, first + workload.spec.replicas))
+
+
+def _job(workload: ControllerInput) -> Iterator[Pod]:
+    """Yield the pods that run at the same time."""
+    spec = workload.spec
+    if spec.suspend:
+        workload.note("is suspended and makes no pods")
+        return
+    if spec.managed_by != _JOB_CONTROLLER:
+        workload.note(
+            f"managedBy: {spec.managed_by[:80]} makes its pods, if any, and is believed to do it as Kubernetes does"
+        )
+    count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+    if spec.completions is not None and spec.completions > count:
+        workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
+    indexed = spec.completion_mode == "Indexed"
+    for i in range(count):
+        yield workload.make.indexed(i) if indexed else workload.make.generated(i)
+
+
+def _daemons(workload: ControllerInput) -> Iterator[Pod]:
+    """Yield a pod for each node that the controller chooses, pinned there as the controller does it."""
+    admitted = workload.make.template.spec
+    choice = _choose(workload.written, admitted, workload.nodes)
+    missed = choice.why_missed()
+    if missed is not None and not choice.nodes and not workload.stored:
+        raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod: {missed}")
+    if missed is not None:
+        workload.note(f"it makes no pod for {missed}")
+    elif not choice.nodes:
+        workload.note("there is no node that it may run on")
+    for i, node in enumerate(choice.nodes):
+        yield workload.make.generated(i, spec=_pinned(admitted, node.metadata.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The nodes that get a pod, and by the reason the names of others that admission would let a pod on."""
+
+    nodes: list[Node]
+    missed: dict[str, list[str]]
+
+    def why_missed(self) -> str | None:
+        """Return why those others get none, None where there are none."""
+        if not self.missed:
+            return None
+        why = "; ".join(told_of(names, reason) for reason, names in self.missed.items())
+        return f"{why}: its controller chooses nodes by the template as it is written, {_REMEDY}"
+
+
+def _choose(written: PodSpec, admitted: PodSpec, nodes: Iterable[Node]) -> _Choice:
+    """Return the choice for a template as it is ``written``; ``admitted`` is what admission makes of it."""
+    asked, allowed = _tolerant(written), _tolerant(admitted)
+    choice = _Choice([], {})
+    for node in nodes:
+        reason = _obstacle(asked, node)
+        if reason is None:
+            choice.nodes.append(node)
+        elif _obstacle(allowed, node) is None:
+            choice.missed.setdefault(reason, []).append(node.metadata.name)
+    return choice
+
+
+def _pinned(admitted: PodSpec, node: str) -> PodSpec:
+    """Return the spec of the pod for a node."""
+    field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
+    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
+    old = admitted.affinity or Affinity()
+    preferred = old.node_affinity.preferred if old.node_affinity else ()
+    affinity = msgspec.structs.replace(old, node_affinity=NodeAffinity(required=required, preferred=preferred))
+    return msgspec.structs.replace(_tolerant(admitted), affinity=affinity)
+
+
+def _tolerant(spec: PodSpec) -> PodSpec:
+    return msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *_TOLERATIONS))
+
+
+def _obstacle(spec: PodSpec, node: Node) -> str | None:
+    """Return why the controller makes no pod for a node, None where it makes one."""
+    taint = next(untolerated_taints(spec, node), None)
+    if taint is not None:
+        return f"{_UNTOLERATED} {{{taint.key}: {taint.value}}}"
+    return None if matches_node(spec, node) else _UNSELECTED
+
+
+_CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
+    "Deployment": _deployed,
+    "ReplicaSet": _replicated,
+    "ReplicationController": _replicated,
+    "StatefulSet": _stateful,
+    "DaemonSet": _daemons,
+    "Job": _job,
+    "CronJob": _job,
+}

@@ -1,0 +1,383 @@
+"""Reads ``kind: Cluster``, by which people describe a cluster in a few lines, and makes the Node objects of it.
+
+Defaults are ample or usual: a node is an amd64 machine with Linux, with 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
+resource ephemeral-storage) and room for 110 pods, and one with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
+(``taints: []`` takes it away).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Quantity, ResourceList, Taint
+from gputile.api.quantity import MemorySize, QuantityError, decimal, parse_mib, parse_quantity
+from gputile.api.well_known import (
+    DEFAULT_UNIT_MIB,
+    GPU_COUNT,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    REPLICAS_LABEL,
+    SHARING_LABEL,
+    SMALLEST_UNIT_MIB,
+    WHOLE_GPU,
+    Mode,
+    Placement,
+)
+from gputile.api.wording import described, shown, unsupported
+from gputile.core.devices.inventory import (
+    MOST_GPUS,
+    MOST_MIB,
+    MOST_REPLICAS,
+    Gpu,
+    Inventory,
+    InventoryError,
+    check_inventory,
+    encode_inventory,
+    model_labels,
+    resources_for_mode,
+)
+from gputile.tools.simulator.fields import Broken
+from gputile.tools.simulator.manifests import Manifest, Origin
+from gputile.tools.simulator.names import (
+    broken_label_value,
+    broken_labels,
+    broken_qualified_name,
+    check_name,
+    make_gpu_uuid,
+    make_uid,
+)
+
+API_VERSION: Final = "gputile.io/v1alpha1"
+MOST_NODES: Final = 20_000
+
+# GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
+LINKS = {"nvlink": 300, "pcie": 32}
+# What kubelets write. NVIDIA's GPUs are shared on Linux alone.
+_KUBELET_LABELS = {
+    **dict.fromkeys(("kubernetes.io/os", "beta.kubernetes.io/os"), "linux"),
+    **dict.fromkeys(("kubernetes.io/arch", "beta.kubernetes.io/arch"), "amd64"),
+}
+_SHARING = ("mig", "none", "time-slicing")  # what the label gputile.io/sharing chooses
+_TIME_SLICING = _SHARING[2]
+_DISK = "1024Gi"
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
+
+
+class _DescriptionSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
+
+
+class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
+    """Equal GPUs. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
+
+    count: Annotated[int, described("How many GPUs.", ge=1, le=MOST_GPUS)] = 1
+    memory: Annotated[MemorySize, described("Memory of each, as 15GiB.")]
+    model: Annotated[str, described("Their model, as nvidia-smi prints it.", max_length=96)] = ""
+    bandwidth: Annotated[
+        Literal["", "nvlink", "pcie"] | list[list[float]], described("How they are linked, or a matrix in GB/s.")
+    ] = ""
+    unhealthy: Annotated[list[int], described("Which of them are unhealthy, counted within the group from 0.")] = []
+
+
+class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
+    """core/v1 Taint."""
+
+    key: Annotated[str, described("The taint's key.")]
+    value: Annotated[str, described("The taint's value.")] = ""
+    effect: Annotated[str, described("NoSchedule, PreferNoSchedule or NoExecute.")] = "NoSchedule"
+
+
+class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
+    """One node, or ``count`` equal ones called ``name``-1 and so on. No ``mode`` is a node without the label."""
+
+    name: Annotated[str, described("The node's name; of several, what their names begin with.")]
+    count: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
+        described("How many equal nodes: NAME-1 and so on; absent: one, called NAME."),
+    ] = None
+    address: Annotated[str, described("The node's address.")] = ""
+    mode: Annotated[Mode | None, described("The node mode; absent: the node has no label of it.")] = None
+    placement: Annotated[
+        Placement | None, described("The label ack.node.gpu.placement; absent: the node has none.")
+    ] = None
+    gpus: Annotated[GpuGroup | list[GpuGroup], described("Its GPUs, or groups of equal ones.")] = []
+    labels: Annotated[
+        dict[str, str],
+        described("Further labels; kubernetes.io/os is linux, and kubernetes.io/arch amd64, unless named."),
+    ] = {}
+    annotations: Annotated[dict[str, str], described("Further annotations.")] = {}
+    taints: Annotated[
+        list[DescribedTaint] | None, described("Its taints; absent: a node with GPUs has nvidia.com/gpu:NoSchedule.")
+    ] = None
+    unschedulable: Annotated[bool, described("Whether it is cordoned.")] = False
+    cpu: Annotated[Quantity, described("Its CPUs, as a Kubernetes quantity.")] = 128
+    memory: Annotated[Quantity, described("Its memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
+    pods: Annotated[int, described("How many pods it takes.", ge=0, le=100_000)] = 110
+    resources: Annotated[ResourceList, described("Further resources, as Kubernetes quantities.")] = {}
+
+
+class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
+    """The whole description."""
+
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")]
+    kind: Annotated[Literal["Cluster"], described("What this file is.")]
+    gpu_memory_unit: Annotated[
+        MemorySize | None, described("The cluster's memory unit, as 128MiB; absent: the configuration's.")
+    ] = None
+    nodes: Annotated[list[DescribedNode], described("Its nodes.")]
+    metadata: Annotated[dict[str, Any], described("A name and what else one likes; not read.")] = {}
+
+
+def described_unit(manifest: Manifest) -> int | None:
+    """Return the memory unit in MiB that a ``kind: Cluster`` names, or None where it names none.
+
+    Raises:
+        ManifestError: the description, or the unit, is not valid.
+    """
+    text = _decode(manifest).gpu_memory_unit
+    if text is None:
+        return None
+    unit = _mib(manifest.origin, "gpuMemoryUnit", text)
+    if unit < SMALLEST_UNIT_MIB:
+        raise manifest.origin.error(
+            "gpuMemoryUnit", f"{text} is smaller than {SMALLEST_UNIT_MIB}MiB, the smallest unit"
+        )
+    return unit
+
+
+def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB where it names none.
+
+    Raises:
+        ManifestError: a field is not known, or not valid; the valid values are named.
+    """
+    cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
+    total = sum(node.count or 1 for node in cluster.nodes)
+    if total > MOST_NODES:
+        raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")
+    for i, node in enumerate(cluster.nodes):
+        yield from _Describer(manifest.origin, f"nodes[{i}]", unit).nodes(node)
+
+
+def written_node(manifest: Manifest) -> Node:
+    """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
+
+    Raises:
+        ManifestError: a field has the wrong type, or a name, label, taint or amount is not one.
+    """
+    node = manifest.decode(Node)
+    check_name(manifest.origin, "metadata.name", node.metadata.name)
+    _check_labels(manifest.origin, "metadata", node.metadata.labels)
+    for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+        for name, amount in amounts.items():
+            if why := _broken_amount(amount):
+                raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
+    for field, rule in _broken_taints("spec.taints", node.spec.taints):
+        raise manifest.origin.error(field, rule)
+    uid = node.metadata.uid or make_uid("Node", "", node.metadata.name)
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid=uid))
+
+
+def _decode(manifest: Manifest) -> ClusterDescription:
+    if manifest.api_version != API_VERSION:
+        raise manifest.origin.error("apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}")
+    return manifest.decode(ClusterDescription)
+
+
+def _mib(origin: Origin, path: str, text: str) -> int:
+    try:
+        return parse_mib(text)
+    except QuantityError as error:
+        raise origin.error(path, str(error)) from error
+
+
+class _Describer:
+    """Makes the Node objects of one entry; every error names the entry."""
+
+    def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
+        self._origin = origin
+        self._path = path
+        self._unit = unit_mib
+
+    def nodes(self, described: DescribedNode) -> Iterator[Node]:
+        """Yield the entry's nodes."""
+        _check_labels(self._origin, self._path, described.labels)
+        label = described.labels.get(MODE_LABEL)
+        written = label if label is not None else Mode.EXCLUSIVE.value
+        mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
+        if label not in (None, mode.value):
+            raise self._error(f'labels["{MODE_LABEL}"]', f"{label[:40]!r} contradicts mode {mode.value}: remove one")
+        names = [described.name]
+        if described.count is not None:
+            names = [f"{described.name}-{i}" for i in range(1, described.count + 1)]
+        for name in names:
+            check_name(self._origin, f"{self._path}.name", name)
+            yield self._node(described, name, mode)
+
+    def _node(self, described: DescribedNode, name: str, mode: Mode) -> Node:
+        inventory = self._inventory(described, name, mode)
+        gpus = inventory.gpus
+        annotations, gpu_labels = dict(described.annotations), dict[str, str]()
+        if gpus:
+            annotations[INVENTORY_ANNOTATION] = encode_inventory(inventory)
+            gpu_labels = model_labels(gpus)
+        if described.mode is not None:
+            gpu_labels[MODE_LABEL] = mode.value
+        if described.placement is not None:
+            gpu_labels[PLACEMENT_LABEL] = described.placement
+        labels = {"kubernetes.io/hostname": name, **_KUBELET_LABELS} | gpu_labels | described.labels
+        non_gpu = self._non_gpu(described)
+        capacity: ResourceList = dict(non_gpu)
+        allocatable: ResourceList = dict(non_gpu)
+        if gpus:
+            for resources, unhealthy in ((capacity, True), (allocatable, False)):
+                offered = resources_for_mode(mode, gpus, self._unit, count_unhealthy=unhealthy)
+                offered[WHOLE_GPU] *= inventory.replicas or 1
+                resources |= _texts(offered)
+            if mode.shared:
+                capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
+        addresses = [NodeAddress(type="Hostname", address=name)]
+        if described.address:
+            addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
+        return Node(
+            metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
+            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(gpus))),
+            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
+        )
+
+    def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
+        groups = [described.gpus] if isinstance(described.gpus, GpuGroup) else described.gpus
+        if sum(group.count for group in groups) > MOST_GPUS:
+            raise self._error("gpus", f"a node has at most {MOST_GPUS} GPUs")
+        gpus: list[Gpu] = []
+        for i, group in enumerate(groups):
+            path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
+            unhealthy = set(group.unhealthy)
+            if not unhealthy <= set(range(group.count)):
+                raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
+            mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
+            for position in range(group.count):
+                number = len(gpus)
+                uuid = make_gpu_uuid(name, number)
+                try:
+                    gpu = convert(
+                        {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
+                        | ({"healthy": False} if position in unhealthy else {}),
+                        Gpu,
+                    )
+                except ConversionError as error:
+                    rule = f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
+                    raise self._error(f"{path}.memory", rule) from error
+                gpus.append(gpu)
+        replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
+        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, replicas=replicas, bandwidth=links)
+        try:
+            return check_inventory(inventory)
+        except InventoryError as error:
+            raise self._error("gpus", str(error)) from error
+
+    def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
+        """Return how many pods have each GPU in turns, as the labels say; 0 where one has it alone."""
+        way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
+        if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
+            return 0
+        if mode is not Mode.EXCLUSIVE:
+            raise self._error(field, f"{way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode.value}")
+        replicas = decimal(text := labels.get(REPLICAS_LABEL, ""), 3)
+        if not 2 <= replicas <= MOST_REPLICAS:
+            raise self._error(f'labels["{REPLICAS_LABEL}"]', f"must be 2 to {MOST_REPLICAS}, is {text[:40]!r}")
+        return replicas
+
+    def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
+        """Return the matrix of the whole node: what the groups say within them, PCIe between them."""
+        if not any(group.bandwidth for group in groups):
+            return ()
+        size = sum(group.count for group in groups)
+        matrix: list[list[float]] = [[LINKS["pcie"]] * size for _ in range(size)]
+        start = 0
+        for group in groups:
+            for i, row in enumerate(self._group_bandwidth(group)):
+                matrix[start + i][start : start + group.count] = row
+            start += group.count
+        for i in range(size):
+            matrix[i][i] = 0
+        return tuple(map(tuple, matrix))
+
+    def _group_bandwidth(self, group: GpuGroup) -> list[list[float]]:
+        given, count = group.bandwidth, group.count
+        if isinstance(given, str):
+            link = LINKS[given or "pcie"]
+            return [[link] * count for _ in range(count)]
+        if len(given) != count or any(len(row) != count for row in given):
+            raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
+        return given
+
+    def _non_gpu(self, described: DescribedNode) -> ResourceList:
+        """Return the resources that are not GPUs'. Memory may be written as people do, "128GiB"."""
+        memory = described.memory
+        if isinstance(memory, str) and memory.endswith("iB"):
+            memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
+        non_gpu: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        non_gpu["ephemeral-storage"] = _DISK
+        non_gpu |= described.resources
+        for name, amount in non_gpu.items():
+            path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
+            if why := _broken_amount(amount):
+                raise self._error(path, why)
+        return non_gpu
+
+    def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
+        if described.taints is None:
+            return (_GPU_TAINT,) if has_gpus else ()
+        taints = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints)
+        for field, rule in _broken_taints("taints", taints):
+            raise self._error(field, rule)
+        return taints
+
+    def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
+        if value not in valid:
+            raise self._error(field, unsupported(value, valid))
+        return value
+
+    def _error(self, field: str, rule: str) -> Exception:
+        return self._origin.error(f"{self._path}.{field}", rule)
+
+
+def _check_labels(origin: Origin, path: str, labels: Mapping[str, str]) -> None:
+    """Raise the error that a label is not one; no pod could ask for it."""
+    for field, why in broken_labels(f"{path}.labels", labels):
+        raise origin.error(field, why)
+
+
+def _broken_amount(amount: str | int | float) -> str | None:
+    """Return why an amount of a resource is none, None where it is one."""
+    try:
+        value = parse_quantity(amount)
+    except QuantityError as error:
+        return str(error)
+    return f"{amount} is negative" if value < 0 else None
+
+
+def _texts(counts: dict[str, int]) -> ResourceList:
+    return {name: str(count) for name, count in counts.items()}
+
+
+def _broken_taints(path: str, taints: Sequence[Taint]) -> Iterator[Broken]:
+    """Yield what is wrong with the taints at ``path``."""
+    seen = set[tuple[str, str]]()
+    for i, taint in enumerate(taints):
+        where = f"{path}[{i}]"
+        if why := broken_qualified_name(taint.key) if taint.key else "Required value":
+            yield f"{where}.key", why
+        if why := broken_label_value(taint.value):
+            yield f"{where}.value", why
+        if taint.effect not in _EFFECTS:
+            yield f"{where}.effect", unsupported(taint.effect, _EFFECTS) if taint.effect else "Required value"
+        if (taint.key, taint.effect) in seen:
+            yield where, f"Duplicate value: {shown(taint.key)}: taints must be unique by key and effect pair"
+        seen.add((taint.key, taint.effect))

@@ -1,1 +1,0 @@
-"""Reads files, and names the objects in them."""

@@ -1,0 +1,195 @@
+"""Says of one pod where it is, or why it is pending, node by node, and what would help (B4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.api.wording import described
+from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import RequestError
+from gputile.core.scheduling.placement_engine import TOP_SCORE
+from gputile.tools.simulator.node_reports import (
+    GpuReport,
+    NodeReport,
+    Subject,
+    asks,
+    left_to_others,
+    refused_for_good,
+    waiting_for,
+)
+from gputile.tools.simulator.remedies import Remedy, remedies
+from gputile.tools.simulator.resources import MistypedResources
+
+NODES_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PodExplanation:
+    """What is said of a pod: its state, sentences, what each node says, and changes that would help.
+
+    ``placed`` is whether the pod has its place, had it, or fits somewhere now.
+    """
+
+    pod: Pod
+    state: str
+    text: Sequence[str]
+    placed: bool
+    reports: Sequence[NodeReport] = ()
+    changes: Sequence[Remedy] = ()
+
+
+def explain_pod(
+    pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod], configuration: Configuration, now_ns: int
+) -> PodExplanation:
+    """Return why ``pod``, one of ``pods``, is where it is, or pending, at ``now_ns`` (Unix time in nanoseconds)."""
+    try:
+        subject = Subject(pod, nodes, pods, configuration, now_ns)
+    except RequestError as error:
+        return PodExplanation(pod, "Refused", [refused_for_good(pod, error)], placed=False)
+    if pod.finished or pod.spec.node_name:
+        state, text = whereabouts(pod)
+        why = None if pod.finished else _why_there(subject)
+        return PodExplanation(pod, state, [text] if why is None else [text, why], placed=True)
+    return _pending(subject)
+
+
+def _pending(subject: Subject) -> PodExplanation:
+    reports = subject.reports()
+    fitting = [report.name for report in reports if report.fits]
+    text = [f"Pod {subject.pod.key} {asks(subject.request)}."]
+    waiting = waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration)
+    if waiting is not None:
+        text.append(f"Nobody looks for a node for it yet: {waiting}.")
+    if fitting:
+        named = ", ".join(fitting[:NODES_NAMED]) + (", ..." if len(fitting) > NODES_NAMED else "")
+        soon = "" if waiting is not None else "; kube-scheduler will try it again"
+        text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
+    else:
+        ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
+        text.append(f"It fits none of {len(reports)} node(s){ever}.")
+        containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
+        asked = (name for container in containers for name in container.resources.limits)
+        text += [f"{said[:1].upper()}{said[1:]}" for said in MistypedResources(subject.nodes).among(asked)]
+    state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
+    return PodExplanation(subject.pod, state, text, bool(fitting), reports, remedies(subject, reports))
+
+
+def whereabouts(pod: Pod) -> tuple[str, str]:
+    """Return the state of a pod that has its place, or had it, and a sentence on it."""
+    if pod.finished:
+        return pod.status.phase, f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."
+    text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
+    if text is None:
+        return "Placed", f"Pod {pod.key} is on node {node}, without an allocation of GPUs."
+    try:
+        gpus = _gpus(decode_allocation(text))
+    except AllocationError as error:
+        return "Placed", f"Pod {pod.key} is on node {node}; its allocation cannot be read: {error}."
+    return "Placed", f"Pod {pod.key} is on node {node}: {gpus}."
+
+
+def _gpus(allocation: Allocation) -> str:
+    parts = []
+    for share in allocation.gpus:
+        amount = "all of it" if allocation.whole else f"{share.mib} MiB"
+        percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
+        parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
+    return "; ".join(parts)
+
+
+class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A node, and what it says to the pod: "" where nothing stands against it.
+
+    ``in_tree`` is what kube-scheduler's own rules say, ``gpu`` what the GPUs say. ``lasting`` is whether an empty node
+    would say so, too.
+    """
+
+    name: Annotated[str, described("The node's name.")]
+    in_tree: Annotated[str, described('What kube-scheduler\'s own rules say against the node, "" for nothing.')]
+    gpu: Annotated[str, described('What the node\'s GPUs say against it, "" for nothing.')]
+    lasting: Annotated[bool, described("Whether the node would not serve the pod even if it were empty.")]
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuReport], described("Its GPUs.")] = msgspec.field(name="cards")
+    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
+
+
+class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    pod: Annotated[str, described("The pod's name.")]
+    state: Annotated[
+        str, described("What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended.")
+    ]
+    node: Annotated[str | None, described("The node that it is on, null where it is on none.")]
+    text: Annotated[str, described("The same in sentences.")]
+    nodes: Annotated[
+        list[ExplainedNode], described("What each node says, the nearest first; empty where the pod has its place.")
+    ]
+    changes: Annotated[list[Remedy], described("Changes each of which would be enough by itself.")]
+
+
+def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
+    """Return an explanation as a record; with ``most_nodes`` only the nodes that come closest."""
+    nodes = [
+        ExplainedNode(
+            name=report.name,
+            in_tree=report.in_tree.text if report.in_tree is not None else "",
+            gpu=report.gpu,
+            lasting=report.unresolvable,
+            unit_mib=report.unit_mib,
+            gpus=report.gpus,
+            fits=report.fits,
+        )
+        for report in explanation.reports[:most_nodes]
+    ]
+    pod = explanation.pod
+    return ExplainAnswer(
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        state=explanation.state,
+        node=pod.spec.node_name or None,
+        text=" ".join(explanation.text),
+        nodes=nodes,
+        changes=list(explanation.changes),
+    )
+
+
+def _why_there(subject: Subject) -> str | None:
+    """Return a sentence on the node of a pod that is bound; None where gputile has no say in it.
+
+    Nobody has written down how the cluster was when the pod was bound, so this is about the cluster as it is now.
+    """
+    pod, node = subject.pod, subject.pod.spec.node_name
+    gang = gang_of(pod) if subject.configuration.admission.gangs else None
+    if gang is not None:
+        return f"The pods of its gang {gang.name} were placed together."
+    in_tree = subject.predicates.reasons(_unbound(pod))
+    request = subject.request
+    if request is None or node not in in_tree:
+        return None
+    allowed = [name for name, reason in in_tree.items() if reason is None]
+    feasible = subject.engine.filter(request, allowed).feasible
+    if node not in feasible:
+        refused = in_tree[node] or subject.engine.refusal(request, node)
+        return f"It would not be placed there now: {refused.text if refused else 'it does not fit'}."
+    if len(feasible) == 1:
+        return "No other node would take the pod now."
+    text = f"{len(feasible)} of {len(in_tree)} node(s) would take the pod now"
+    if subject.engine.demand is not None:
+        return f"{text}."  # packing weighs by prices that the extender alone has learnt
+    policy = subject.configuration.placement
+    ranks = dict(zip(feasible, subject.engine.rank(request, feasible), strict=True))
+    if ranks[node] >= TOP_SCORE - 1:  # the best, or one as good
+        return f"{text}, and {policy} puts this one first."
+    return f"{text}, and {policy} would put {max(ranks, key=ranks.__getitem__)} first."
+
+
+def _unbound(pod: Pod) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))

@@ -1,1 +1,0 @@
-"""Explains why a pod is on its node, or pending, and what would help."""

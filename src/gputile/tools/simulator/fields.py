@@ -1,0 +1,215 @@
+"""Finds unknown fields and values of the wrong type, which ``kubectl --validate=strict`` refuses."""
+
+import datetime
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
+from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.wording import kind_of, nearest, shown
+
+Broken = tuple[str, str]  # a field's path, and the rule that it breaks
+Json = Mapping[str, Any]  # an object of a manifest
+
+MISSING: Final = "Required value"
+POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
+_MOST_FOUND = 20
+_LONGEST = 60  # characters of a name or value that are shown
+_INTEGERS = {"int32": 2**31, "int64": 2**63}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-4]):[0-5]\d)", re.ASCII)
+# Required in OpenAPI because Go always writes them; the API server takes their absence for "" or 0.
+_MAY_BE_EMPTY = frozenset(
+    {
+        ("batch.v1.PodFailurePolicy", "rules"),
+        ("core.v1.HTTPHeader", "value"),
+        ("core.v1.ISCSIVolumeSource", "lun"),
+        ("core.v1.LimitRangeSpec", "limits"),
+        ("core.v1.PreferredSchedulingTerm", "preference"),
+        ("core.v1.ScaleIOVolumeSource", "secretRef"),
+        ("core.v1.SleepAction", "seconds"),
+        ("core.v1.Sysctl", "value"),
+    }
+)
+
+
+class UnknownFields(StrEnum):
+    """What becomes of fields that a kind does not have."""
+
+    REFUSED = "refused"
+    NOTED = "noted"
+    IGNORED = "ignored"
+
+
+def broken_fields(type_name: str, value: Any, path: str = "", *, suggest: bool = True) -> list[Broken]:
+    """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes of each sort.
+
+    Unknown fields, values that must be there and are not, and values of the wrong type or outside of what is defined:
+    some objects are pardoned for one sort, and not for the others. What the server writes itself (``status``) need not
+    be complete. ``suggest`` asks which field is meant by an unknown one.
+    """
+    found: list[Broken] = []
+    counts: Counter[str] = Counter()
+    for where, rule in _check(type_name, value, path):
+        sort = "unknown" if isinstance(rule, _Unknown) else rule if rule == MISSING else ""
+        counts[sort] += 1
+        if counts[sort] <= _MOST_FOUND:
+            found.append((where, rule.text(suggest) if isinstance(rule, _Unknown) else rule))
+        elif not sort:
+            break
+    return found
+
+
+class _Unknown(NamedTuple):
+    """A field that is not among those of its type. To find which one is meant takes time, and is done for a few."""
+
+    name: str
+    valid: Iterable[str]
+
+    def text(self, suggest: bool) -> str:
+        """Return the rule that it breaks, and which field is meant."""
+        return f"unknown field{nearest(self.name, self.valid) if suggest else ''}"
+
+
+_Found = tuple[str, "str | _Unknown"]
+
+
+@functools.cache
+def _fields(type_name: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the fields' types, and the names of those that must be there."""
+    written = kubernetes_kinds().types[type_name]
+    types = {name: text.rstrip("!") for name, text in written.items()}
+    required = (name for name, text in written.items() if text.endswith("!"))
+    return types, tuple(name for name in required if (type_name, name) not in _MAY_BE_EMPTY)
+
+
+def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
+    scalar = _SCALARS.get(type_name)
+    if scalar is not None:
+        yield from scalar(type_name, value, path)
+    elif type_name.startswith("[]"):
+        yield from _list(type_name[2:], value, path)
+    elif type_name.startswith("{}"):
+        yield from _map(type_name[2:], value, path)
+    elif type_name.startswith("string("):
+        yield from _one_of(type_name, value, path)
+    else:
+        yield from _object(type_name, value, path)
+
+
+def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
+    if not isinstance(value, dict):
+        yield path, f"must be a mapping, is {kind_of(value)}"
+        return
+    types, required = _fields(type_name)
+    before = f"{path}." if path else ""
+    for name, item in value.items():
+        expected = types.get(name)
+        if expected is None:
+            yield f"{before}{shown(name)[1:-1]}", _Unknown(name, types)
+        elif item is not None:
+            yield from _check(expected, item, f"{before}{name}")
+    if path != "status" and not path.startswith("status."):
+        for name in required:
+            if value.get(name) in (None, "", []):
+                yield f"{before}{name}", MISSING
+
+
+def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:
+    if not isinstance(value, list):
+        yield path, f"must be a list, is {kind_of(value)}"
+        return
+    for i, item in enumerate(value):
+        yield from _check(item_type, item, f"{path}[{i}]")
+
+
+def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
+    if not isinstance(value, dict):
+        yield path, f"must be a mapping, is {kind_of(value)}"
+        return
+    for key, item in value.items():
+        if item is not None:
+            yield from _check(item_type, item, f"{path}[{shown(key)}]")
+
+
+def _one_of(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+    if not isinstance(value, str):
+        yield from _string(type_name, value, path)
+    else:
+        valid = type_name[len("string(") : -1].split("|")
+        if value and value not in valid:
+            yield path, f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
+
+
+def _string(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if not isinstance(value, str):
+        hint = "" if isinstance(value, dict | list) or value is None else ": write it in quotes"
+        yield path, f"must be a string, is {kind_of(value)}{hint}"
+
+
+def _boolean(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if not isinstance(value, bool):
+        yield path, f"must be true or false, is {kind_of(value)}"
+
+
+def _integer(type_name: str, value: Any, path: str) -> Iterator[Broken]:
+    bound = _INTEGERS[type_name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        yield path, f"must be a whole number, is {kind_of(value)}"
+    elif not -bound <= value < bound:
+        yield path, f"{str(value)[:_LONGEST]} is outside of the range of {type_name}"
+    elif value != int(value):
+        yield path, f"must be a whole number, is {value}"
+
+
+def _number(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        yield path, f"must be a number, is {kind_of(value)}"
+
+
+def _int_or_string(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if not isinstance(value, str):
+        yield from _integer("int32", value, path)
+
+
+def _quantity(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        yield path, f"must be a quantity, is {kind_of(value)}"
+        return
+    try:
+        parse_quantity(value)
+    except QuantityError as error:
+        yield path, str(error)
+
+
+def _time(_: str, value: Any, path: str) -> Iterator[Broken]:
+    if not isinstance(value, str) or not _TIME.fullmatch(value) or not _is_date(value):
+        yield path, "must be a time as 2026-01-31T12:00:00Z"
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text[:19])
+    except ValueError:
+        return False
+    return True
+
+
+def _any(_type_name: str, _value: Any, _path: str) -> Iterator[Broken]:
+    yield from ()
+
+
+_SCALARS: Final[dict[str, Callable[[str, Any, str], Iterator[Broken]]]] = {
+    "any": _any,
+    "bool": _boolean,
+    "int32": _integer,
+    "int64": _integer,
+    "number": _number,
+    "string": _string,
+    INT_OR_STRING: _int_or_string,
+    QUANTITY: _quantity,
+    **dict.fromkeys(TIMES, _time),
+}

@@ -1,0 +1,356 @@
+"""Reads manifests from files, with errors that name the place of a mistake and the broken rule."""
+
+import codecs
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Final, TextIO, TypeVar
+
+import msgspec
+
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.quantity import MIB
+from gputile.api.wording import below, first_of, kind_of, shown
+from gputile.support.files import read_bounded
+from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
+
+MOST_BYTES: Final = 64 * MIB
+MOST_OBJECTS: Final = 250_000  # of a file, which takes up to half a minute to read
+STDIN_NAME: Final = "standard input"
+STDIN_TWICE: Final = "the standard input is named twice, and can be read once"
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+KUSTOMIZE_GROUP: Final = "kustomize.config.k8s.io"
+BUILT_BY_KUSTOMIZE: Final = "kustomize builds manifests of it: kustomize build DIR | gputile simulate -f -"
+_BUILT_BY_HELM: Final = "helm builds manifests of its chart: helm template CHART | gputile simulate -f -"
+_BUILT_FIRST: Final = {
+    "kustomization.yaml": BUILT_BY_KUSTOMIZE,
+    "kustomization.yml": BUILT_BY_KUSTOMIZE,
+    "Chart.yaml": _BUILT_BY_HELM,
+    "values.yaml": _BUILT_BY_HELM,
+}
+_OBJECTS_SHOWN: Final = 5  # of those that a note is about
+_ITEMS: Final = re.compile(r"^items:[ \t\r]*(?:#.*)?\n(?:[ \t\r]*(?:#.*)?\n)*( *)- ", re.MULTILINE)
+_NEXT_DOCUMENT: Final = "\n---"
+_END: Final = re.compile(r"\n(?:---|[^\s#-])")  # another document, or another key of this one
+
+
+T = TypeVar("T")
+
+
+class ManifestError(ValueError):
+    """A manifest cannot be used; the text names file, document, object and field, and the rule it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an object was written. ``item`` counts within a List, from 1; 0 outside of one."""
+
+    file: str
+    document: int = 0
+    item: int = 0
+    kind: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        item = f", item {self.item}" if self.item else ""
+        place = f"{self.file}, document {self.document}{item}" if self.document else self.file
+        return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
+
+    def error(self, path: str, rule: str) -> ManifestError:
+        """Return the error that the field at ``path`` breaks ``rule``; an empty path means the object itself."""
+        return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object, nulls left out. ``described`` says that its file describes the state of a cluster."""
+
+    origin: Origin
+    api_version: str
+    kind: str
+    body: dict[str, Any]
+    described: bool = False
+
+    @property
+    def group(self) -> str:
+        """The API group; "" for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def namespaced_name(self) -> tuple[str, str]:
+        """The namespace, "default" where it has none, and the name, "" where it has none."""
+        metadata = self.body.get("metadata")
+        found = metadata if isinstance(metadata, dict) else {}
+        return str(found.get("namespace") or "default"), str(found.get("name") or "")
+
+    @property
+    def stored(self) -> bool:
+        """Whether an API server has stored the object already, or it is described as what runs in a cluster."""
+        metadata, spec = self.body.get("metadata"), self.body.get("spec")
+        if isinstance(metadata, dict) and metadata.get("uid"):
+            return True
+        return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is a Pod that an API server has printed, and that has a node."""
+        spec = self.body.get("spec")
+        return self.kind == "Pod" and self.stored and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    @property
+    def judged(self) -> bool:
+        """Whether its values are judged: all but those of Pods that run already, and of what describes a cluster.
+
+        They have what API servers and controllers write, and no new object may have.
+        """
+        return not (self.stored if self.described else self.runs)
+
+    def within(self, namespace: str) -> "Manifest":
+        """Return the object in ``namespace`` where it names none."""
+        metadata = self.body.get("metadata", {})
+        if not isinstance(metadata, dict) or metadata.get("namespace"):
+            return self
+        return replace(self, body=self.body | {"metadata": metadata | {"namespace": namespace}})
+
+    def decode(self, type_: type[T]) -> T:
+        """Return the object as ``type_``.
+
+        Raises:
+            ManifestError: a field has the wrong type, or is not one of the type's where it allows no others.
+        """
+        return decode(self.origin, "", self.body, type_)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact that a user should know and that stops nothing, and the object of a file that it is about, if any."""
+
+    text: str
+    origin: Origin | None = None
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.text}" if self.origin is not None else self.text
+
+
+def told_together(notes: Iterable[Note]) -> list[str]:
+    """Return the notes as printed: one sentence for all objects of a file that it is about."""
+    alike: dict[tuple[str, str], list[Note]] = {}
+    for note in notes:
+        alike.setdefault((note.origin.file if note.origin is not None else "", note.text), []).append(note)
+    sentences = []
+    for found in alike.values():
+        origins = [note.origin for note in found if note.origin is not None]
+        if len(found) == 1 or not origins:
+            sentences.append(str(found[0]))
+        else:
+            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in origins]
+            sentences.append(f"{origins[0].file}: {first_of(objects, _OBJECTS_SHOWN)}: {found[0].text}")
+    return sentences
+
+
+def load_manifests(
+    paths: Iterable[str], stdin: BinaryIO | None = None, *, described: bool = False, stdin_name: str = STDIN_NAME
+) -> list[Manifest]:
+    """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
+
+    ``described`` says that the files describe the state of a cluster. Errors call the standard input ``stdin_name``.
+
+    Raises:
+        ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.
+    """
+    named, loaded = list(paths), list[Manifest]()
+    if "" in named:
+        raise ManifestError("a file's name is empty; name a file, a directory, or - for the standard input")
+    if named.count("-") > 1:
+        raise ManifestError(STDIN_TWICE)
+    for path in named:
+        before = len(loaded)
+        given = [(stdin_name, read_standard_input(stdin, stdin_name))] if path == "-" else _files(path)
+        for file, data in given:
+            _read(file, data, loaded, described)
+        if len(loaded) == before:
+            place = stdin_name if path == "-" else path
+            raise ManifestError(f"{place}: it holds no object, so there is nothing to judge")
+    return loaded
+
+
+def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
+    """Return ``body``, which stands at ``path`` of the object, as ``type_``.
+
+    Raises:
+        ManifestError: it does not fit the type.
+    """
+    try:
+        return convert(body, type_)
+    except ConversionError as error:
+        found = [origin.error(below(path, mistake.path), mistake.rule) for mistake in error.mistakes]
+        raise ManifestError("\n".join(map(str, found))) from error
+
+
+def _files(path: str) -> Iterator[tuple[str, bytes]]:
+    reading = path
+    try:
+        for file in _of_directory(Path(path)) if Path(path).is_dir() else [Path(path)]:
+            reading = str(file)
+            yield reading, read_bounded(file, MOST_BYTES)
+    except FileNotFoundError as error:
+        if "://" in path:
+            rule = "an address is not read: save what is there to a file, or pipe it in and name -"
+            raise ManifestError(f"{path}: {rule}") from error
+        raise ManifestError(f"{error.filename or reading}: {error.strerror}") from error
+    except OSError as error:
+        raise ManifestError(f"{error.filename or reading}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise error if isinstance(error, ManifestError) else ManifestError(f"{path!r}: {error}") from error
+
+
+def _of_directory(directory: Path) -> list[Path]:
+    """Return the files of a directory that kubectl reads, by the ends of their names; a link counts as a file."""
+    named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
+    files = [each for each in named if each.is_symlink() or not each.is_dir()]
+    if not files:
+        raise ManifestError(f"{directory}: the directory holds no {', '.join(SUFFIXES)} file")
+    return files
+
+
+def read_standard_input(stdin: BinaryIO | None = None, name: str = STDIN_NAME) -> bytes:
+    """Return what comes from ``stdin``, by default from that of the process, which errors call ``name``.
+
+    Raises:
+        ManifestError: it is closed, cannot be read, or is too large.
+    """
+    given: TextIO | None = sys.stdin
+    if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
+        raise ManifestError(f"{name}: it is closed")
+    try:
+        data = (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{name}: {error.strerror or error}") from error
+    if len(data) > MOST_BYTES:
+        raise ManifestError(f"{name}: it is larger than {MOST_BYTES // MIB} MiB")
+    return data
+
+
+def _read(file: str, data: bytes, loaded: list[Manifest], described: bool) -> None:
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = "UTF-16" if wide else "UTF-8"
+        raise ManifestError(f"{file}: {why_no_text(error, what)}") from error
+    if excessive := _excess(text):
+        raise ManifestError(f"{file}: {excessive}")
+    document = 0
+    try:
+        for document, body in enumerate(load_documents(text), 1):
+            if document > MOST_OBJECTS:
+                raise ManifestError(f"{file}: it holds more than {MOST_OBJECTS:,} documents")
+            if body is not None:
+                _add(Origin(file, document), body, loaded, described)
+    except DocumentError as error:
+        raise ManifestError(f"{file}, document {document + 1}: {error}") from error
+
+
+def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> None:
+    if not isinstance(body, dict):
+        raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}")
+    kind = body.get("kind")
+    if not isinstance(kind, str) or not kind:
+        remedy = _BUILT_FIRST.get(PurePath(origin.file).name)
+        raise origin.error("kind", f"must be there, as a string{f'; {remedy}' if remedy else ''}")
+    origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
+    api_version = body.get("apiVersion")
+    if not isinstance(api_version, str) or not api_version:
+        raise origin.error("apiVersion", "must be there, as a string")
+    if kind.endswith("List") and "items" in body:
+        if why := _broken_list(api_version, kind):
+            raise origin.error("", why)
+        for item, place in _items(origin, api_version, kind, body):
+            _add(place, item, loaded, described)
+        return
+    loaded.append(Manifest(origin, api_version, kind, _without_nulls(origin, body), described))
+
+
+def _without_nulls(origin: Origin, value: Any, depth: int = 0) -> Any:
+    """Copy a value without the nulls of mappings, which mean absent.
+
+    Raises:
+        ManifestError: it is nested too deep.
+    """
+    if not isinstance(value, dict | list):
+        return value
+    if depth > DEEPEST:
+        raise origin.error("", f"it is nested deeper than {DEEPEST} levels")
+    if isinstance(value, list):
+        return [_without_nulls(origin, item, depth + 1) for item in value]
+    return {key: _without_nulls(origin, item, depth + 1) for key, item in value.items() if item is not None}
+
+
+def _broken_list(api_version: str, kind: str) -> str | None:
+    """Return why there is no list of this kind; None where there is one, or the version is not Kubernetes' own."""
+    own = kubernetes_kinds().kinds.get(api_version)
+    said = f"no matches for kind {shown(kind)} in version {shown(api_version)}"
+    if kind == "List":
+        return None if own is not None else f"{said}; List is in v1"
+    return said if own is not None and kind.removesuffix("List") not in own else None
+
+
+def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
+    """Yield the objects of a list, each with its place."""
+    items = body["items"] if body["items"] is not None else []
+    if not isinstance(items, list):
+        raise origin.error("items", f"must be a list, is {kind_of(items)}")
+    if excessive := _too_many(len(items)):
+        raise origin.error("", excessive)
+    implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for number, item in enumerate(items, 1):
+        place = Origin(origin.file, origin.document, number)
+        if isinstance(item, dict) and isinstance(item.get("kind"), str) and item["kind"].lower().endswith("list"):
+            raise place.error("kind", "a list holds objects, not another list")
+        yield implied | item if isinstance(item, dict) else item, place
+
+
+def _display_name(body: dict[str, Any]) -> str:
+    metadata = body.get("metadata")
+    meta = metadata if isinstance(metadata, dict) else body
+    name = meta.get("name") or meta.get("generateName")
+    return name[:80] if isinstance(name, str) and name.isprintable() else ""
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+_LIST = msgspec.json.Decoder(_List)
+
+
+def _excess(text: str) -> str | None:
+    """Return what there are too many of in ``text``, JSON or YAML; None if that is not certain before it is read.
+
+    In YAML whole documents count, and the items of a list that is written in block style, as kubectl writes it.
+    """
+    if len(text) <= MOST_OBJECTS:
+        return None
+    try:
+        listed = len(_LIST.decode(text).items or ())
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        listed = max((_items_in_block(text, match) for match in _ITEMS.finditer(text)), default=0)
+        documents = 1 + text.count(_NEXT_DOCUMENT)
+        if documents > MOST_OBJECTS:
+            return f"{documents:,} documents are more than the {MOST_OBJECTS:,} that a file may hold"
+    return _too_many(listed)
+
+
+def _too_many(listed: int) -> str | None:
+    """Return why a list of so many objects is refused, None where it is not."""
+    if listed <= MOST_OBJECTS:
+        return None
+    return f"items: {listed:,} objects are more than the {MOST_OBJECTS:,} that a list may hold"
+
+
+def _items_in_block(text: str, first: re.Match[str]) -> int:
+    end = _END.search(text, first.end())
+    return 1 + text.count(f"\n{first[1]}- ", first.end(), end.start() if end else len(text))

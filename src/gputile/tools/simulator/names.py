@@ -1,0 +1,106 @@
+"""Checks names and labels as the API server does, and derives those that a cluster would choose at random.
+
+Derived names and UIDs are the same in every run.
+"""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from gputile.api.wording import shown
+from gputile.tools.simulator.fields import Broken
+from gputile.tools.simulator.manifests import Origin
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+_SUFFIXES = len(_ALPHABET) ** 5
+_LONGEST_PREFIX = 58  # characters of a generateName that the API server keeps
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
+
+
+def make_uid(kind: str, namespace: str, name: str) -> str:
+    """Return the UID of an object that has none: the same for the same name."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
+def suffixes(seed: str) -> Callable[[int], str]:
+    """Return a function from a pod's number to five characters, distinct for distinct numbers."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
+    offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
+    step += step % 3 == 0  # no common factor with 27**5: every number gets its own suffix
+
+    def suffix(number: int) -> str:
+        value, text = (offset + number * step) % _SUFFIXES, ""
+        for _ in range(5):
+            value, digit = divmod(value, len(_ALPHABET))
+            text += _ALPHABET[digit]
+        return text
+
+    return suffix
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """Return the name that an object without one gets from its ``generateName``."""
+    return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
+
+
+def revision(content: bytes) -> str:
+    """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
+    number, text = int.from_bytes(hashlib.sha256(content).digest()[:16], "big"), ""
+    for _ in range(10):
+        number, digit = divmod(number, len(_ALPHABET))
+        text += _ALPHABET[digit]
+    return text
+
+
+def make_gpu_uuid(node: str, index: int) -> str:
+    """Return the UUID of a described node's GPU, in NVIDIA's form: the same for the same node and index."""
+    return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
+
+
+def check_name(origin: Origin, path: str, name: str) -> None:
+    """Check that Kubernetes accepts ``name`` for an object.
+
+    Raises:
+        ManifestError: it is not.
+    """
+    if why := broken_subdomain(name):
+        raise origin.error(path, why)
+
+
+def broken_subdomain(name: str) -> str | None:
+    """Return why ``name`` is no DNS subdomain, as names of objects are; None where it is one."""
+    if len(name) > 253:
+        return f"Invalid value: {shown(name)}: must be no more than 253 characters"
+    if not _SUBDOMAIN.fullmatch(name):
+        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
+    return None
+
+
+def broken_qualified_name(name: str) -> str | None:
+    """Return why ``name`` is no key of a label or annotation, or name of a resource; None where it is one."""
+    prefix, slash, last = name.rpartition("/")
+    if slash and (not prefix or broken_subdomain(prefix)):
+        return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
+    if len(last) > 63 or not _QUALIFIED.fullmatch(last):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: a name must be {rule}"
+    return None
+
+
+def broken_label_value(value: str) -> str | None:
+    """Return why ``value`` is no value of a label; None where it is one."""
+    if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
+    return None
+
+
+def broken_labels(path: str, labels: Mapping[str, str]) -> Iterator[Broken]:
+    """Yield what is wrong with a map of labels."""
+    for key, value in labels.items():
+        for why in filter(None, (broken_qualified_name(key), broken_label_value(value))):
+            yield path, why

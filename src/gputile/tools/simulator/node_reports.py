@@ -1,0 +1,254 @@
+"""Explains why a pod is on its node, or pending: the verdict of every node and every GPU (B4)."""
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import GANG_GATE
+from gputile.api.wording import described
+from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
+from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.tools.simulator.proposals import overlooked
+
+
+class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod on a GPU: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    mib: Annotated[int, described("MiB of the GPU that it has.")]
+    percent: Annotated[int, described("Compute that it has, per cent.")]
+    kept: Annotated[bool, described("Whether the place is kept for it and it is not bound yet.")] = False
+
+
+class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's GPUs."""
+
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    uuid: Annotated[str, described("The GPU's UUID.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    free_mib: Annotated[int, described("Memory that is free, MiB.")]
+    free_percent: Annotated[int, described("Compute that is free, per cent.")]
+    pods: Annotated[list[HolderReport], described("Who has a part of it.")]
+    lacks: Annotated[str, described('Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')]
+
+
+class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each GPU.
+
+    ``in_tree`` is None and ``gpu`` "" if they do not forbid the node. ``unresolvable`` says that the pod would not
+    fit even if the node were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
+    """
+
+    name: str
+    in_tree: PredicateRefusal | None
+    gpu: str
+    unresolvable: bool = msgspec.field(name="lasting")
+    unit_mib: int
+    gpus: list[GpuReport] = msgspec.field(name="cards")
+    nearness: tuple[int, int] = (0, 0)
+
+    @property
+    def text(self) -> str:
+        """Why the pod may not go there; "" where it fits."""
+        return "; ".join(filter(None, (self.in_tree.text if self.in_tree is not None else "", self.gpu)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod could be placed here now."""
+        return self.in_tree is None and not self.gpu
+
+
+class Subject:
+    """A pod in its cluster, with the ledger of everything else.
+
+    ``request`` is None for a pod that asks for no GPU. Reservations that have expired by ``now_ns``, Unix time in
+    nanoseconds, do not count.
+
+    Raises:
+        RequestError: what the pod asks for can never be served.
+    """
+
+    def __init__(
+        self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
+    ) -> None:
+        others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
+        self._others = {other.metadata.uid: other for other in others}
+        self.pod, self.nodes = pod, nodes
+        self.configuration = configuration
+        self.request = self.request_of(pod)
+        self.predicates = Predicates(nodes)
+        self.ledger = Ledger(configuration)
+        self.ledger.apply(TimePassed(now_ns))
+        self.ledger.apply(NodesReplaced(list(nodes)))
+        self.ledger.apply(PodsReplaced(others))
+        for other in others:
+            if other.spec.node_name:
+                self.predicates.place(other, other.spec.node_name)
+        self.engine = PlacementEngine(self.ledger)
+
+    def instead(self, pod: Pod) -> "Subject":
+        """Return the subject with ``pod`` in its place.
+
+        Raises:
+            RequestError: what the pod asks for can never be served.
+        """
+        other = copy(self)
+        other.pod, other.request = pod, self.request_of(pod)
+        return other
+
+    def request_of(self, pod: Pod) -> Request | None:
+        """Return what a pod asks of GPUs.
+
+        Raises:
+            RequestError: what it asks for can never be served.
+        """
+        return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+
+    def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
+        """Return up to ``most`` of the nodes that ``pod``, in place of the subject, would fit now."""
+        try:
+            request = self.request_of(pod)
+        except RequestError:
+            return []
+        feasible = self.engine.filter(request, names).feasible if request is not None else list(names)
+        return list(islice((name for name in feasible if self._obstacle(pod, name) is None), most))
+
+    def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
+        """Return whether the pod would fit a node if the pods with these UIDs were not there."""
+        if not isinstance(self.engine.decide(request, name, 0, leaving), Decision):
+            return False
+        gone = [uid for uid in leaving if self.predicates.remove(uid)]
+        try:
+            return self._obstacle(self.pod, name) is None
+        finally:
+            for uid in gone:
+                self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
+
+    def fits_new(self, request: Request, node: Node) -> bool:
+        """Return whether the pod would fit a node that is added."""
+        name = node.metadata.name
+        self.predicates.put_node(node)
+        self.ledger.apply(NodeApplied(node))
+        try:
+            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+        finally:
+            self.predicates.drop_node(name)
+            self.ledger.apply(NodeDeleted(name))
+
+    def _obstacle(self, pod: Pod, name: str) -> PredicateRefusal | None:
+        """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
+        return at_once(self.predicates.reason(pod, name))
+
+    def reports(self) -> list[NodeReport]:
+        """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
+        in_tree = self.predicates.reasons(self.pod)
+        return sorted((self._report(name, reason) for name, reason in in_tree.items()), key=_order)
+
+    def _report(self, name: str, in_tree: PredicateRefusal | None) -> NodeReport:
+        state, request = self.engine.state(name), self.request
+        if request is None:
+            return NodeReport(name, in_tree, "", False, 0, [])
+        refused = self.engine.refusal(request, name)
+        if refused is not None and in_tree is not None and in_tree.lacks_gpus:
+            in_tree = None  # the same in fewer words
+        gpus = [self._gpu(state, gpu, request, refused) for gpu in state.gpus] if state is not None else []
+        return NodeReport(
+            name=name,
+            in_tree=in_tree,
+            gpu=refused.text if refused is not None else "",
+            unresolvable=refused is not None and refused.unresolvable,
+            unit_mib=state.info.unit_mib if state is not None else 0,
+            gpus=gpus,
+            nearness=_nearness(state, refused),
+        )
+
+    def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: FitRefusal | None) -> GpuReport:
+        lacks = ""
+        if refused is not None and refused.rule >= FitRule.TOO_FEW:
+            group = self.ledger.group_number(request.shape.trust_group)
+            shortage = next(gpu_shortages(gpu, request.shape, state.info, group), None)
+            lacks = shortage.text(request.shape, state.info) if shortage is not None else ""
+        found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
+        holders = [
+            _holder(booking, gpu, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+        ]
+        free_percent = max(0, 100 - gpu.percent)
+        return GpuReport(gpu.gpu.index, gpu.gpu.uuid, gpu.total, gpu.free, free_percent, holders, lacks)
+
+
+def asks(request: Request | None) -> str:
+    """Return what a request asks for, in words."""
+    if request is None:
+        return "asks for no GPU: gputile has no say in where it goes"
+    shape = request.shape
+    gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
+    if shape.kind is not RequestKind.SHARED:
+        return f"asks for {shape.gpus} of {shape.kind.value}"
+    compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
+    count = shape.mib // shape.unit_mib if shape.unit_mib else 0
+    units = units_text(count, shape.unit_mib) if count else f"{shape.mib} MiB"
+    return f"asks for {units}{compute} on {gpus}"
+
+
+def units_text(count: int, unit_mib: int) -> str:
+    """Return an amount of memory in words: "1 unit of 1024 MiB"."""
+    return f"{count} unit{'' if count == 1 else 's'} of {unit_mib} MiB"
+
+
+def waiting_for(pod: Pod) -> str | None:
+    """Return what keeps a pod from being scheduled at all, None if nothing does."""
+    gang = gang_of(pod)
+    gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
+    if gates:
+        return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
+    if gang is not None and gated(pod):
+        return f"it waits behind the scheduling gate of gang {gang}, whose pods start together; its events say for what"
+    return None
+
+
+def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
+    """Return why gputile's scheduler does not look at a pod that is its own, None where it does."""
+    if not overlooked(pod, configuration):
+        return None
+    return (
+        f"it was created while gputile's webhook was not there, and {configuration.scheduler_name}, which knows the "
+        "GPUs, does not look at it: delete it and create it anew"
+    )
+
+
+def refused_for_good(pod: Pod, error: RequestError) -> str:
+    """Return why no node can ever take a pod."""
+    return f"{pod.key} can never be placed: {error}"
+
+
+def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
+    share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
+    mib, percent = booking.takes(share, gpu.total, replicas)
+    return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
+
+
+def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:
+    """Return a sort key: the later the rule that a node breaks, the earlier it comes; then the more it has free."""
+    rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
+    free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
+    return -int(rule), -free
+
+
+def _order(report: NodeReport) -> tuple[bool, bool, tuple[int, int], str]:
+    return not report.fits, report.in_tree is not None, report.nearness, report.name

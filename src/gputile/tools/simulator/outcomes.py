@@ -1,0 +1,162 @@
+"""Sums up what a simulation found: by workload, by reason, and what would help pods that have no place."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES
+from gputile.core.devices.allocation import Allocation, encode_allocation
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import RequestError
+from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.node_reports import Subject, waiting_for
+from gputile.tools.simulator.remedies import Remedy, remedies
+from gputile.tools.simulator.scenario import Scenario
+from gputile.tools.simulator.simulation import PodOutcome
+from gputile.tools.simulator.workloads import Owner, owner_of
+
+_HASH = "pod-template-hash"
+
+
+@dataclass(slots=True)
+class WorkloadOutcome:
+    """One workload: its pods by node, what each of them got, and the pods without a place by the reason."""
+
+    owner: Owner
+    nodes: Counter[str] = field(default_factory=Counter)
+    gets: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, list[Pod]] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> int:
+        """How many of its pods have a place."""
+        return self.nodes.total()
+
+    @property
+    def pods(self) -> int:
+        """How many pods of it were decided."""
+        return self.placed + sum(map(len, self.refused.values()))
+
+
+def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
+    """Return the workloads in the order in which their first pods were decided."""
+    found: dict[Owner, WorkloadOutcome] = {}
+    for outcome in outcomes:
+        owner = workload_of(outcome.pod)
+        workload = found.setdefault(owner, WorkloadOutcome(owner))
+        if outcome.node is None:
+            workload.refused.setdefault(outcome.reason, []).append(outcome.pod)
+        else:
+            workload.nodes[outcome.node] += 1
+            workload.gets[_gets(outcome.pod, outcome.allocation)] += 1
+    return list(found.values())
+
+
+def workload_of(pod: Pod) -> Owner:
+    """Return the workload that a pod belongs to: its controller, or the Deployment that made the controller."""
+    owner = owner_of(pod)
+    suffix = f"-{pod.metadata.labels.get(_HASH, '')}"
+    if owner.kind == "ReplicaSet" and suffix != "-" and owner.name.endswith(suffix):
+        return owner._replace(kind="Deployment", name=owner.name.removesuffix(suffix))
+    return owner
+
+
+def workload_name(owner: Owner) -> str:
+    """Return a workload as kubectl names it: ``deployment/web``."""
+    return f"{owner.kind.lower()}/{owner.name}"
+
+
+def _gets(pod: Pod, allocation: Allocation | None) -> str:
+    """Return what a pod got of GPUs, in words."""
+    if allocation is None:
+        return "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
+    count = len(allocation.gpus)
+    if allocation.whole:
+        return "1 GPU" if count == 1 else f"{count} GPUs"
+    share = allocation.gpus[0]
+    units = share.mib // allocation.unit_mib
+    amount = f"{units} unit{'' if units == 1 else 's'}"
+    if share.percent:
+        amount += f" and {share.percent} % of compute"
+    return amount if count == 1 else f"{amount} on each of {count} GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class ToldOutcome:
+    """What became of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
+
+    outcome: PodOutcome
+    others: list[str] = field(default_factory=list)
+
+
+def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
+    """Return ``outcomes`` in their order, each group where its first pod is."""
+    told: list[ToldOutcome] = []
+    groups: dict[tuple[Owner, str], ToldOutcome] = {}
+    for outcome in outcomes:
+        if outcome.node is not None:
+            told.append(ToldOutcome(outcome))
+            continue
+        key = workload_of(outcome.pod), outcome.reason
+        if key in groups:
+            groups[key].others.append(outcome.pod.metadata.name)
+        else:
+            groups[key] = ToldOutcome(outcome)
+            told.append(groups[key])
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The nodes' reasons against a pod, the closest node first, and what would make a place for it."""
+
+    nodes: dict[str, list[str]]
+    remedies: list[Remedy]
+
+
+def advice(
+    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], configuration: Configuration, now_ns: int
+) -> dict[str, Advice]:
+    """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
+
+    The result leaves out pods that no change of the cluster helps, pods of gangs, and pods that wait for something else
+    than free capacity. ``now_ns`` is Unix time in nanoseconds.
+    """
+    there = [
+        *scenario.bound,
+        *scenario.waiting,
+        *(_bound(each, each.node) for each in outcomes if each.node is not None),
+    ]
+    found: dict[str, Advice] = {}
+    subject: Subject | None = None
+    for pod in pods:
+        if waiting_for(pod) is not None or (configuration.admission.gangs and gang_of(pod) is not None):
+            continue
+        try:
+            subject = subject.instead(pod) if subject else Subject(pod, scenario.nodes, there, configuration, now_ns)
+        except RequestError:
+            continue
+        reports = subject.reports()
+        if any(report.fits for report in reports):
+            continue  # it waits for a pod that came after it
+        nodes: dict[str, list[str]] = {}
+        for report in reports:
+            nodes.setdefault(report.text, []).append(report.name)
+        found[pod.metadata.uid] = Advice(nodes, remedies(subject, reports))
+    return found
+
+
+def _bound(outcome: PodOutcome, node: str) -> Pod:
+    """Return a pod as it is when its Binding to ``node`` has been executed."""
+    pod, annotations = outcome.pod, outcome.pod.metadata.annotations
+    if outcome.allocation is not None:
+        annotations = annotations | {ALLOCATION_ANNOTATION: encode_allocation(outcome.allocation)}
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
+        spec=msgspec.structs.replace(pod.spec, node_name=node),
+    )

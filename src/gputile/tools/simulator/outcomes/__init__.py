@@ -1,1 +1,0 @@
-"""Sums up what a simulation found, by workload and by reason."""

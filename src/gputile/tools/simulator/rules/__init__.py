@@ -1,1 +1,0 @@
-"""Repeats the API server's checks of objects."""

@@ -1,1 +1,0 @@
-"""Checks the objects that make no pods, kind by kind."""

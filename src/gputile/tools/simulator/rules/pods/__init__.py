@@ -1,1 +1,0 @@
-"""Checks pods and the parts of their templates."""

@@ -1,1 +1,0 @@
-"""Checks single values: fields by their types, names, numbers, addresses, schedules."""

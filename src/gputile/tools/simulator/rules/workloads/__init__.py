@@ -1,1 +1,0 @@
-"""Checks the kinds that make pods, Kubernetes' own and others."""

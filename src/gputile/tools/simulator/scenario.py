@@ -1,0 +1,245 @@
+"""Reads the input of a simulation, files of nodes, running pods and workloads, as one cluster."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from gputile.api.config.v1alpha1 import Configuration, Features
+from gputile.api.core import Node, Pod
+from gputile.api.other_groups import PodGroup
+from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_MEMORY, PLACEMENT_LABEL, PLACEMENTS, TOPOLOGY_GPU
+from gputile.api.wording import nearest
+from gputile.core.kube_predicates.inter_pod import needs_namespace_labels
+from gputile.core.ledger.node_info import unit_in_force
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.described_cluster import MOST_NODES, described_nodes, described_unit, written_node
+from gputile.tools.simulator.gangs import PodGroups
+from gputile.tools.simulator.manifests import STDIN_NAME, STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
+from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, expand
+
+DEFAULT_NAMESPACE = "default"
+_NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
+
+
+@dataclass(slots=True)
+class Scenario:
+    """A cluster and the pods to be placed on it.
+
+    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
+    ``waiting`` are pending pods outside the question: only the GPUs that are reserved for them count. ``groups`` are
+    the known PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects that
+    have not been made pods yet; those that name no namespace are in ``namespace``. ``notes`` are sentences about what
+    was read loosely or left out.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    bound: list[Pod] = field(default_factory=list)
+    pending: list[Pod] = field(default_factory=list)
+    waiting: list[Pod] = field(default_factory=list)
+    groups: PodGroups = field(default_factory=PodGroups)
+    unit_mib: int | None = None
+    manifests: list[Manifest] = field(default_factory=list)
+    namespace: str = DEFAULT_NAMESPACE
+    notes: list[Note] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFiles:
+    """Names of files that describe a cluster, and of files with workloads; "-" in either is ``stdin``.
+
+    Errors call it ``stdin_name``.
+    """
+
+    cluster: Sequence[str]
+    workloads: Sequence[str] = ()
+    stdin: BinaryIO | None = None
+    stdin_name: str = STDIN_NAME
+
+
+def load_scenario(
+    cluster: Sequence[str],
+    workloads: Sequence[str] = (),
+    *,
+    nodes: Sequence[Node] | None = None,
+    groups: PodGroups | None = None,
+    configured_mib: int | None = None,
+    stdin: BinaryIO | None = None,
+) -> Scenario:
+    """Return what ``read_scenario`` reads, with the pods of its objects, as a cluster by the defaults takes them in.
+
+    Raises:
+        ManifestError: a file, an object or the whole cannot be used.
+    """
+    scenario = read_scenario(
+        ScenarioFiles(cluster, workloads, stdin), nodes=nodes, groups=groups, configured_mib=configured_mib
+    )
+    unit_mib = configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
+    make_pods(scenario, Intake(Admission(Configuration(gpu_memory_unit=f"{unit_mib}MiB"))))
+    return scenario
+
+
+def read_scenario(
+    files: ScenarioFiles,
+    *,
+    nodes: Sequence[Node] | None = None,
+    groups: PodGroups | None = None,
+    configured_mib: int | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+) -> Scenario:
+    """Return what the files hold together, beside the ``nodes`` of a live cluster, where there is one.
+
+    Nodes stand in ``files.cluster``, pods in any of the files. The PodGroups in them are added to ``groups``, in place
+    of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names
+    it: nodes that are described without a unit count in it. Objects that may make pods stay ``manifests``: how they are
+    taken in depends on the configuration, and that on what was read. Objects of ``files.workloads`` that name no
+    namespace are in ``namespace``.
+
+    Raises:
+        ManifestError: a file, an object or the whole cannot be used.
+    """
+    if "-" in files.cluster and "-" in files.workloads:
+        raise ManifestError(STDIN_TWICE)
+    described = load_manifests(files.cluster, files.stdin, described=True, stdin_name=files.stdin_name)
+    asked = load_manifests(files.workloads, files.stdin, stdin_name=files.stdin_name)
+    manifests = [*described, *(manifest.within(namespace) for manifest in asked)]
+    scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
+    for manifest in filter(_is_cluster, manifests):
+        _take_unit(manifest, scenario, configured_mib)
+    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
+    rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
+    if not scenario.nodes:
+        raise ManifestError(_no_node(manifests, live=nodes is not None))
+    scenario.notes += map(Note, _odd_labels(scenario.nodes))
+    scenario.manifests = rest
+    _take_groups(rest, scenario)
+    return scenario
+
+
+def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
+    """Add the pods of the scenario's manifests to it, and return what they were made of.
+
+    Raises:
+        ManifestError: objects cannot be used.
+    """
+    expansion = expand(scenario.manifests, scenario.nodes, intake)
+    scenario.manifests = []
+    scenario.notes += expansion.notes
+    known = {node.metadata.name for node in scenario.nodes}
+    if guessed := next((pod for pod in expansion.pods if needs_namespace_labels(pod)), None):
+        scenario.notes.append(Note(f"pod {guessed.key}: {_NAMESPACE_LABELS}"))
+    for pod in expansion.pods:
+        if pod.spec.node_name:
+            scenario.bound.append(pod)
+            if pod.spec.node_name not in known and not pod.finished:
+                scenario.notes.append(Note(f"pod {pod.key} is ignored: there is no node {pod.spec.node_name}"))
+        elif not pod.finished:
+            scenario.pending.append(pod)
+    return expansion
+
+
+def load_pods(
+    paths: Iterable[str], scenario: Scenario, intake: Intake | None = None, *, stdin: BinaryIO | None = None
+) -> list[Pod]:
+    """Return the pods of the workloads in files, without a place in the scenario.
+
+    Raises:
+        ManifestError: a file or an object cannot be used, or there is no pod in them.
+    """
+    loaded = load_manifests(paths, stdin)
+    within = [manifest.within(scenario.namespace) for manifest in loaded]
+    _take_groups(within, scenario)
+    expansion = expand(within, scenario.nodes, intake)
+    scenario.notes += expansion.notes
+    pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
+    if not pods:
+        raise ManifestError("no file has a pod to be placed")
+    return pods
+
+
+def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
+    """Add the PodGroups among ``manifests`` to the scenario. Whether they are valid is judged when pods are made."""
+    for manifest in manifests:
+        if (manifest.api_version, manifest.kind) == POD_GROUP:
+            scenario.groups.add(manifest.decode(PodGroup))
+
+
+def switched_off(nodes: Iterable[Node], features: Features) -> str | None:
+    """Return which node offers what the configuration's ``features`` switch off, None where none does."""
+    for node in nodes:
+        offered = node.status.allocatable
+        for on, resource, feature in (
+            (features.sharing, GPU_MEMORY, "sharing"),
+            (features.topology, TOPOLOGY_GPU, "topology"),
+        ):
+            if not on and str(offered.get(resource, "0")) != "0":
+                return (
+                    f"node {node.metadata.name} offers {resource}, and the configuration has features.{feature}: false"
+                )
+    return None
+
+
+def _odd_labels(nodes: Iterable[Node]) -> list[str]:
+    """Return notes on node labels whose values mean nothing."""
+    found = ((node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)) for node in nodes)
+    valid = ", ".join(PLACEMENTS)
+    return [
+        f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and is ignored; valid are {valid}"
+        f"{nearest(value, PLACEMENTS)}"
+        for name, value in found
+        if value is not None and value not in PLACEMENTS
+    ]
+
+
+def _no_node(manifests: Iterable[Manifest], *, live: bool) -> str:
+    """Return that no file describes a node, and which object may be meant to."""
+    if live:
+        return "the cluster has no node, so there is nothing to place pods on"
+    said = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+    for manifest in manifests:
+        if _is_cluster(manifest):
+            return f"no file describes a node: {manifest.origin}: nodes: it is empty"
+        meant = nearest(manifest.kind, ("Cluster", "Node"))
+        if meant:
+            written = f"{manifest.kind[:80]} of {manifest.api_version[:80]}"
+            return f"{said}; {manifest.origin} is a {written}: it is Cluster of gputile.io/v1alpha1, or Node of v1"
+    return said
+
+
+def _is_cluster(manifest: Manifest) -> bool:
+    return manifest.kind == "Cluster" and manifest.group == "gputile.io"
+
+
+def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
+    """Note the memory unit that a ``kind: Cluster`` names; it has to be the same everywhere."""
+    unit = described_unit(manifest)
+    if unit is None:
+        return
+    for other, where in ((scenario.unit_mib, "another file"), (configured_mib, "the configuration")):
+        if other not in (None, unit):
+            rule = f"it is {unit} MiB, and {where} has {other} MiB; a cluster has one memory unit"
+            raise manifest.origin.error("gpuMemoryUnit", rule)
+    scenario.unit_mib = unit
+
+
+def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
+    """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
+    origin = manifest.origin
+    if not manifest.described and _is_cluster(manifest):
+        raise origin.error("", "a Cluster says which nodes there are: name its file by --cluster, and not by -f")
+    if not manifest.described:
+        return False
+    if manifest.kind == "Node" and manifest.api_version == "v1":
+        found = [written_node(manifest)]
+    elif _is_cluster(manifest):
+        found = list(described_nodes(manifest, default_mib))
+    else:
+        return False
+    known = {node.metadata.name for node in scenario.nodes}
+    for node in found:
+        if node.metadata.name in known:
+            raise origin.error("", f"there are two nodes of the name {node.metadata.name}")
+        known.add(node.metadata.name)
+    scenario.nodes += found
+    if len(scenario.nodes) > MOST_NODES:
+        raise origin.error("", f"with it there are more than {MOST_NODES} nodes")
+    return True

@@ -1,1 +1,0 @@
-"""Places the pods of a cluster one by one, with the code that decides live."""

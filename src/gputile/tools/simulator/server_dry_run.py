@@ -1,0 +1,125 @@
+"""Says what an API server is asked about manifests, and reads its answers. Who may reach a cluster sends it.
+
+Each object is asked about as it stands, and each template of pods as a pod of its own, since an API server looks at a
+template's pods only when their controller makes them.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gputile.tools.simulator.controllers import MAKERS, template_path
+from gputile.tools.simulator.fields import Json
+from gputile.tools.simulator.manifests import Manifest
+from gputile.tools.simulator.paths import EACH, places_at, written
+from gputile.tools.simulator.pod_kinds import PodKinds
+
+_CLAIMS: Final = "spec.volumeClaimTemplates"
+_UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
+_PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
+# What RBAC says, which admission does not: User "ci" cannot create resource "pods" in API group "" ...
+_NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
+_LONGEST_CAUSE: Final = 300  # characters; a value that cannot be changed is written with all of its fields
+_NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
+_NOT_FOUND: Final = re.compile(r"not found|was found")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An object to be asked about; a pod of the template at ``path`` of its manifest, "" for the manifest itself."""
+
+    manifest: Manifest
+    api_version: str
+    kind: str
+    body: dict[str, Any]
+    path: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in which it is asked about, if its kind has any."""
+        return self.manifest.namespaced_name[0]
+
+    @property
+    def name(self) -> str:
+        """The name of an object that may be stored already; "" for one that the API server names."""
+        return "" if self.path else self.manifest.namespaced_name[1]
+
+
+def questions(manifests: Iterable[Manifest], kinds: PodKinds) -> Iterator[Question]:
+    """Yield what is asked about the objects of files that describe no cluster and run nowhere yet."""
+    for manifest in manifests:
+        if manifest.described or manifest.runs:
+            continue
+        body, metadata = manifest.body, manifest.body.get("metadata")
+        if isinstance(metadata, dict) and "managedFields" in metadata:  # which nobody may write
+            body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
+        yield Question(manifest, manifest.api_version, manifest.kind, body)
+        for path, template, claims in _templates(manifest, kinds):
+            yield Question(manifest, "v1", "Pod", _pod(manifest, template, claims), path)
+
+
+def _templates(manifest: Manifest, kinds: PodKinds) -> Iterator[tuple[str, Json, Sequence[str]]]:
+    """Yield each template of pods that can be found, its path, and the names of the claims that its pods get."""
+    if manifest.api_version == MAKERS.get(manifest.kind):
+        places = [(".".join(template_path(manifest.kind)), _CLAIMS if manifest.kind == "StatefulSet" else "")]
+    else:
+        found = kinds.find(manifest)
+        rules = found.pods if found is not None else ()
+        places = [
+            (rule.template if any(places_at(manifest.body, rule.template)) else rule.otherwise, rule.claims)
+            for rule in rules
+        ]
+    for path, claims in places:
+        found_names = places_at(manifest.body, f"{claims}.{EACH}.metadata.name" if claims else "")
+        names = [place.value for place in found_names if isinstance(place.value, str)]
+        for place in places_at(manifest.body, path):
+            if isinstance(place.value, dict) and isinstance(place.value.get("spec"), dict):
+                yield written(place.steps), place.value, names
+
+
+def _pod(manifest: Manifest, template: Json, claims: Sequence[str]) -> dict[str, Any]:
+    """Return a pod as a controller makes it of a template: with the volumes of the ``claims`` that are made for it."""
+    metadata, spec = template.get("metadata"), template["spec"]
+    given = metadata if isinstance(metadata, dict) else {}
+    kept = {key: given[key] for key in ("labels", "annotations") if key in given}
+    volumes = spec.get("volumes")
+    if claims and isinstance(volumes, list | None):
+        others = [each for each in volumes or () if not isinstance(each, dict) or each.get("name") not in claims]
+        made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+        spec = {**spec, "volumes": [*others, *made]}
+    prefix = f"{manifest.namespaced_name[1] or manifest.kind.lower()}-"
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "generateName": prefix}, "spec": spec}
+
+
+def lacks_right(said: str) -> bool:
+    """Return whether a refusal is one of RBAC, so that nothing is known of the object."""
+    return _NO_RIGHT.search(said) is not None
+
+
+def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether an object is refused for want of another one that is in the files: ``names``, by kind."""
+    found = (name for kind in _NEEDED for name in names.get(kind, ()))
+    return _NOT_FOUND.search(said) is not None and any(re.search(rf"\b{re.escape(name)}\b", said) for name in found)
+
+
+def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
+    """Return why an API server refuses an object, a line for each cause; ``details`` are those of its Status."""
+    before = f"{question.path}." if question.path else ""
+    origin = question.manifest.origin
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = [each for each in causes or () if isinstance(each, dict) and each.get("message")]
+    named = [each for each in found if each.get("field")]
+    if found and len(named) == len(found):
+        return [str(origin.error(f"{before}{each['field']}", _shortened(str(each["message"])))) for each in named]
+    if unknown := _UNKNOWN_FIELD.findall(said):
+        return [str(origin.error(f"{before}{field}", f"{what} field")) for what, field in unknown]
+    return [str(origin.error(question.path, _PREAMBLE.sub("", said)))]
+
+
+def _shortened(message: str) -> str:
+    """Return what is wrong with a value without most of the value, if that is long."""
+    if len(message) <= _LONGEST_CAUSE:
+        return message
+    why = message.rpartition(": ")[2][-_LONGEST_CAUSE // 2 :]
+    return f"{message[: _LONGEST_CAUSE // 2]}...: {why}"

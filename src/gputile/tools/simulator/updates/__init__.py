@@ -1,1 +1,0 @@
-"""Compares manifests with the cluster that they are applied to."""

@@ -1,0 +1,175 @@
+"""Changes a cluster for what-if questions: nodes leave, the memory unit changes, more pods come."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPU_MEMORY,
+    GPUSHARE_PREFIX,
+    INVENTORY_ANNOTATION,
+    MEMORY_UNIT_ANNOTATION,
+    RESERVATION_ANNOTATION,
+)
+from gputile.api.wording import shown
+from gputile.core.devices.allocation import AllocationError, decode_allocation
+from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
+from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.label_selector import matches, parse_selector
+from gputile.tools.simulator.names import make_uid
+from gputile.tools.simulator.scenario import Scenario
+from gputile.tools.simulator.simulation import PodOutcome, Simulation
+
+MOST_COPIES = 100_000
+# Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
+_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
+
+
+class UnknownNode(ValueError):
+    """A node that is to leave is not there; ``name`` is what it was called, "" where labels were asked for."""
+
+    def __init__(self, text: str, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
+
+
+def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
+    """Remove nodes: their pods become pending, ahead of those that are pending already.
+
+    Raises:
+        UnknownNode: one of ``leaving`` is not in the scenario.
+    """
+    names = {node.metadata.name for node in scenario.nodes}
+    missing = sorted(set(leaving) - names)
+    if missing:
+        raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
+    scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in leaving]
+    moving = [pod for pod in scenario.bound if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)]
+    scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in leaving]
+    scenario.pending = [*map(_unbound, moving), *scenario.pending]
+
+
+def _stays(pod: Pod) -> bool:
+    """Return whether a pod ends with its node: a DaemonSet's, or a static one."""
+    return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
+
+
+def _unbound(pod: Pod) -> Pod:
+    """Return the pod as its controller would make it again: no node, no allocation, counted in the unit in force."""
+    kept = {
+        key: value
+        for key, value in pod.metadata.annotations.items()
+        if key not in _WRITTEN and not key.startswith(GPUSHARE_PREFIX)
+    }
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
+        spec=msgspec.structs.replace(pod.spec, node_name=""),
+        status=msgspec.structs.replace(pod.status, phase="Pending"),
+    )
+
+
+def with_unit(scenario: Scenario, unit_mib: int) -> None:
+    """Let every agent count in units of ``unit_mib``: running pods keep their bytes, new ones ask in the new unit."""
+    on_node: dict[str, list[Pod]] = {}
+    for pod in scenario.bound:
+        if not pod.finished:
+            on_node.setdefault(pod.spec.node_name, []).append(pod)
+    scenario.unit_mib = unit_mib
+    scenario.nodes = [_counting(node, on_node.get(node.metadata.name, ()), unit_mib) for node in scenario.nodes]
+
+
+def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
+    """Return the node as its agent would advertise it: held memory, and the rest in whole units."""
+    text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+    try:
+        inventory = decode_inventory(text) if text is not None else None
+    except InventoryError:
+        return node
+    if inventory is None:
+        return node
+    allocatable = dict(node.status.allocatable)
+    if str(allocatable.get(GPU_MEMORY, "0")) != "0":
+        held: Counter[str] = Counter()
+        for pod in pods:
+            for uuid, mib in _held(pod):
+                held[uuid] += mib
+        units = sum(pod_requests(pod.spec).get(GPU_MEMORY, 0) for pod in pods)
+        for gpu in inventory.gpus:
+            units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
+        allocatable[GPU_MEMORY] = str(units)
+    annotations = {
+        **node.metadata.annotations,
+        INVENTORY_ANNOTATION: encode_inventory(msgspec.structs.replace(inventory, unit_mib=unit_mib)),
+    }
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, annotations=annotations),
+        status=msgspec.structs.replace(node.status, allocatable=allocatable),
+    )
+
+
+def _held(pod: Pod) -> list[tuple[str, int]]:
+    text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
+    try:
+        return [(share.uuid, share.mib) for share in decode_allocation(text).gpus] if text is not None else []
+    except AllocationError:
+        return []
+
+
+@dataclass(slots=True)
+class Fit:
+    """How many more times a set of pods fits, where, and what stops the next; "" if nothing did."""
+
+    pods: int
+    copies: int = 0
+    nodes: Counter[str] = field(default_factory=Counter)
+    stopped_by: str = ""
+
+
+def fit_more(
+    simulation: Simulation, pods: Sequence[Pod], clock_ns: Callable[[], int], progress: Callable[[int], None]
+) -> Fit:
+    """Place copies of ``pods``, all of them each time, until one does not fit or there are ``MOST_COPIES``.
+
+    Each copy of a gang is a gang of its own. ``progress`` is told of each copy.
+    """
+    result = Fit(len(pods))
+    while result.copies < MOST_COPIES:
+        placed: list[PodOutcome] = []
+        copies = [_copy(pod, result.copies + 1) for pod in pods]
+        copied = {copy.metadata.uid: pod for copy, pod in zip(copies, pods, strict=True)}
+        for outcome in simulation.decide(copies, clock_ns):
+            if outcome.node is None:
+                result.stopped_by = f"{copied[outcome.pod.metadata.uid].key}: {outcome.reason}"
+                return result
+            placed.append(outcome)
+        result.copies += 1
+        result.nodes.update(outcome.node for outcome in placed if outcome.node is not None)
+        progress(result.copies)
+    return result
+
+
+def _copy(pod: Pod, number: int) -> Pod:
+    name = f"{pod.metadata.name}-{number}"
+    meta = msgspec.structs.replace(pod.metadata, name=name, uid=make_uid("copy", pod.metadata.namespace, name))
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+def selected(nodes: Iterable[Node], selector: str) -> list[str]:
+    """Return the names of the nodes that a label selector selects, written as for kubectl's ``-l``.
+
+    Raises:
+        SelectorError: it is no label selector.
+        UnknownNode: no node has such labels.
+    """
+    wanted = parse_selector(selector)
+    found = [node.metadata.name for node in nodes if selector.strip() and matches(wanted, node.metadata.labels)]
+    if not found:
+        raise UnknownNode(f"no node has the labels {selector[:80]!r}")
+    return found

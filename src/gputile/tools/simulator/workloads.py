@@ -1,0 +1,390 @@
+"""Checks objects and expands workloads into the pods that their controllers would make.
+
+Checked is what decides about GPUs: kinds, names and types of fields, amounts, and gputile's own admission. The rest is
+the API server's to judge. Names and UIDs of pods never change.
+
+Pods of one workload share the spec of its template: replace a spec to change it, and never write into it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gputile.api.core import Node, ObjectMeta, Pod
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.other_groups import POD_GROUP_API
+from gputile.api.wording import broken_label_name, nearest, shown
+from gputile.tools.simulator.admission import Admission, checked
+from gputile.tools.simulator.controllers import MAKERS, ControllerInput, controlled_pods, template_path, workload_of
+from gputile.tools.simulator.fields import MISSING, POD_TEMPLATE, Broken, Json, UnknownFields, broken_fields
+from gputile.tools.simulator.manifests import (
+    BUILT_BY_KUSTOMIZE,
+    KUSTOMIZE_GROUP,
+    Manifest,
+    ManifestError,
+    Note,
+    Origin,
+    decode,
+)
+from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
+from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
+from gputile.tools.simulator.pod_maker import PodMaker, common_labels
+from gputile.tools.simulator.pod_templates import (
+    ReferredTemplates,
+    broken_custom,
+    groups,
+    is_suspended,
+    template_reference,
+    used_instead,
+    with_template,
+)
+from gputile.tools.simulator.resources import MistypedResources, broken_amounts
+
+MOST_PODS: Final = 200_000
+POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
+_POD_GROUPS_FIELDS: Final = {
+    "": ("apiVersion", "kind", "metadata", "spec", "status"),
+    "spec": ("minMember", "minResources", "scheduleTimeoutSeconds"),
+}
+# Earlier or mistaken groups of the kinds that make pods: an object in one is meant to be of Kubernetes' own kind.
+_THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
+_METADATA: Final = "meta.v1.ObjectMeta"
+_MOST_SHOWN: Final = 50
+_MOST_OF_AN_OBJECT: Final = 20
+_MOST_SUGGESTED: Final = 1_000  # notes: to find which fields are meant takes time
+_LONGEST_NAME: Final = 253
+_NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
+_RUNS: Final = (
+    "it has a UID and a node, so it counts as running there, and is not judged: without both it is judged as a new one"
+)
+
+
+class Owner(NamedTuple):
+    """An object that has pods, a Pod itself among them; ``group`` is the API group of its kind, "" for the core's."""
+
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def owner_of(pod: Pod) -> Owner:
+    """Return the object that a pod comes from, its controller; a Pod without one is its own."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            return Owner(owner.api_version.rpartition("/")[0], owner.kind, pod.metadata.namespace, owner.name)
+    return Owner("", "Pod", pod.metadata.namespace, pod.metadata.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
+
+    ``accepted`` are objects that an API server would store: it knows their fields better. With ``ignore_unknown``
+    objects of unknown kinds are left out. ``suggest`` asks which field is meant by an unknown one.
+    """
+
+    admission: Admission = field(default_factory=Admission)
+    kinds: PodKinds = field(default_factory=known_kinds)
+    unknown_fields: UnknownFields = UnknownFields.REFUSED
+    ignore_unknown: bool = False
+    accepted: frozenset[Origin] = frozenset()
+    suggest: bool = True
+
+
+class _OnlyMetadata(msgspec.Struct):
+    """Any object, of which only its metadata is read."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+@dataclass(slots=True)
+class Expansion:
+    """The pods in the order of their creation; ``notes`` say what was read loosely or left out.
+
+    ``owned`` are the labels that identify the running pods of an object whose controller is another object, and
+    ``completions`` says of Jobs how many pods they make in all.
+    ``intake`` is how the objects were taken in, with the namespaces and classes among them.
+    """
+
+    pods: list[Pod] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    owned: dict[Owner, Mapping[str, str]] = field(default_factory=dict)
+    completions: dict[Owner, int] = field(default_factory=dict)
+    intake: Intake = field(default_factory=Intake)
+
+
+def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None) -> Expansion:
+    """Return the pods of ``manifests``; DaemonSets get one on each of ``nodes`` that they select.
+
+    Raises:
+        ManifestError: objects cannot be used, or two have one name; each mistake is a line.
+    """
+    given = intake or Intake()
+    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes, manifests)
+    wrong: list[str] = []
+    for manifest in manifests:
+        if len(wrong) >= _MOST_SHOWN or len(expander.expansion.notes) >= _MOST_SUGGESTED:
+            expander.suggest_no_more()
+        try:
+            expander.add(manifest)
+        except ManifestError as error:
+            wrong += str(error).split("\n")
+    if wrong:
+        more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
+    return expander.expansion
+
+
+class _Expander:
+    """Makes pods of one object after the other."""
+
+    def __init__(self, intake: Intake, nodes: Sequence[Node], manifests: Sequence[Manifest]) -> None:
+        self.expansion = Expansion(intake=intake)
+        self._intake = intake
+        self._nodes = nodes
+        self._mistyped = MistypedResources(nodes)
+        self._templates = ReferredTemplates(manifests)
+        self._seen: dict[Owner, Origin] = {}
+        self._names: set[str] = set()
+        self._uids: dict[str, str] = {}
+
+    def suggest_no_more(self) -> None:
+        """Tell of unknown fields without which ones are meant."""
+        self._intake = replace(self._intake, suggest=False)
+
+    def add(self, manifest: Manifest) -> None:
+        """Check an object, and add its pods.
+
+        Raises:
+            ManifestError: it cannot be used.
+        """
+        for pod in self._pods(manifest):
+            if pod.key in self._names:
+                raise manifest.origin.error("metadata.name", f"there is already a pod {pod.key}")
+            if (other := self._uids.setdefault(pod.metadata.uid, pod.key)) != pod.key:
+                raise manifest.origin.error("metadata.uid", f"the pod {other} has this UID already")
+            if len(self._names) == MOST_PODS:
+                raise manifest.origin.error("", f"with it there are more than {MOST_PODS:,} pods")
+            self._names.add(pod.key)
+            self.expansion.pods.append(pod)
+
+    def _pods(self, manifest: Manifest) -> Iterator[Pod]:
+        kind = manifest.kind
+        own = kubernetes_kinds().kinds.get(manifest.api_version, {})
+        if kind in own:
+            if own[kind]:
+                self._check_fields(manifest, own[kind])
+            else:
+                self._check_metadata(manifest)
+            if kind == "Node" and not manifest.described:
+                self._note(_NO_MACHINE, manifest)
+            if kind not in MAKERS:
+                return iter(())
+            return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
+        self._check_metadata(manifest)
+        if (manifest.api_version, kind) == POD_GROUP:
+            self._check_pod_group(manifest)
+            return iter(())
+        found = self._intake.kinds.find(manifest)
+        if found is not None:
+            return self._of_other(manifest, found) if found.pods else iter(())
+        unknown = self._unknown(manifest)
+        if self._intake.ignore_unknown and not (kind in MAKERS and manifest.group in _THEIR_GROUPS):
+            self._note(f"ignored: {unknown}", manifest)
+            return iter(())
+        raise manifest.origin.error("", unknown)
+
+    def _single(self, manifest: Manifest) -> Iterator[Pod]:
+        meta = _complete(manifest, manifest.decode(_OnlyMetadata).metadata)
+        if not manifest.judged:
+            if not manifest.described:
+                self._note(_RUNS, manifest)
+            pod = msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
+            yield checked(manifest.origin, "", pod)
+            return
+        body = {key: value for key, value in manifest.body.items() if key != "status"}  # written by nobody but kubelets
+        body["metadata"] = body["metadata"] | {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+        yield self._admitted(manifest.origin, "", body)
+
+    def _of_workload(self, manifest: Manifest) -> Iterator[Pod]:
+        origin, kind = manifest.origin, manifest.kind
+        metadata, workload = workload_of(manifest)
+        owner = self._owner(manifest, metadata)
+        if kind == "Job" and workload.completions is not None:
+            self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = workload.completions
+        steps = template_path(kind)
+        written: Any = manifest.body
+        for step in steps:
+            written = written.get(step, {})
+        template = self._template(origin, ".".join(steps), written, owner.namespace)
+        labels = common_labels(kind, owner, template, workload.manual_selector)
+        make = PodMaker(manifest, owner, template, labels)
+        spec = decode(origin, ".".join(steps), written, Pod).spec
+        gangs = self._intake.admission.configuration.admission.gangs
+        given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
+        yield from controlled_pods(kind, given)
+
+    def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
+        """Yield the pods of an object whose kind the table knows."""
+        origin = manifest.origin
+        owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
+        if kind.owned:
+            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
+            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
+        whole = self._with_template(manifest, kind)
+        if whole is None:
+            return
+        suspended = is_suspended(whole, kind)
+        if suspended:
+            self._note("is suspended and makes no pods", manifest)
+        if path := used_instead(whole, kind):
+            self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
+        self._refuse(whole, list(broken_custom(whole, kind)))
+        for group in groups(whole, kind):
+            broken = broken_fields(POD_TEMPLATE, group.template, group.path, suggest=self._intake.suggest)
+            self._refuse(manifest, broken)
+            template = self._template(origin, group.path, group.template, owner.namespace)
+            make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
+            for number in range(0 if suspended else group.count):
+                name = _shortened(group.name(owner.name, number))
+                check_name(origin, "metadata.name", name)
+                yield make.pod(name, labels=group.labels(owner.name, number))
+
+    def _with_template(self, manifest: Manifest, kind: PodKind) -> Manifest | None:
+        """Return an object with the template of its pods, None where it is left out because no file has it.
+
+        Raises:
+            ManifestError: no file has it, or what names it cannot be used.
+        """
+        reference = template_reference(manifest, kind)
+        if reference is None:
+            return manifest
+        namespace = manifest.namespaced_name[0]
+        found = self._templates.find(reference, namespace)
+        if found is not None:
+            return with_template(manifest, kind, found)
+        named = f"{reference.kind}/{reference.name} of the namespace {namespace}"
+        why = f"no file has {named}, whose template its pods have"
+        if not self._intake.ignore_unknown:
+            remedy = f"add its file, or --ignore-unknown leaves the {manifest.kind} out"
+            raise manifest.origin.error(kind.template_of, f"{why}: {remedy}")
+        self._note(f"ignored: {why}", manifest)
+        return None
+
+    def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
+        owner = _complete(manifest, written)
+        key = Owner(manifest.group, manifest.kind, owner.namespace, owner.name)
+        if key in self._seen:
+            raise manifest.origin.error("metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}")
+        self._seen[key] = manifest.origin
+        return owner
+
+    def _template(self, origin: Origin, path: str, template: Json, namespace: str) -> Pod:
+        """Return the stored form that all pods of a template share.
+
+        Raises:
+            ManifestError: the template has no pods, or they are refused.
+        """
+        if not template.get("spec"):
+            raise origin.error(f"{path}.spec.containers", MISSING)
+        metadata = template.get("metadata", {}) | {"namespace": namespace}
+        return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
+
+    def _admitted(self, origin: Origin, path: str, pod: Json) -> Pod:
+        prefix, spec = f"{path}." if path else "", pod.get("spec")
+        if not spec:
+            raise origin.error(f"{prefix}spec.containers", MISSING)
+        if spec.get("resourceClaims"):
+            rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
+            raise origin.error(f"{prefix}spec.resourceClaims", rule)
+        admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
+        if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
+            raise ManifestError("\n".join(map(str, broken[:_MOST_OF_AN_OBJECT])))
+        self.expansion.notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, spec))
+        if node := admitted.spec.node_name:
+            rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
+            raise origin.error(f"{prefix}spec.nodeName", rule)
+        return admitted
+
+    def _check_fields(self, manifest: Manifest, type_name: str) -> None:
+        """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""
+        broken = broken_fields(type_name, manifest.body, suggest=self._intake.suggest)
+        if broken:
+            self._refuse(manifest, [each for each in broken if each[1] != MISSING or manifest.kind in MAKERS])
+
+    def _check_metadata(self, manifest: Manifest) -> None:
+        written = manifest.body.get("metadata", {})
+        self._refuse(manifest, broken_fields(_METADATA, written, "metadata", suggest=self._intake.suggest))
+
+    def _check_pod_group(self, manifest: Manifest) -> None:
+        found: list[Broken] = []
+        for part, known in _POD_GROUPS_FIELDS.items():
+            owner = manifest.body.get(part, {}) if part else manifest.body
+            prefix = f"{part}." if part else ""
+            unknown = [name for name in owner if name not in known]
+            found += ((f"{prefix}{name[:60]}", f"unknown field{nearest(name, known)}") for name in unknown)
+        self._refuse(manifest, found)
+
+    def _refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
+        if not broken:
+            return
+        unknown = [each for each in broken if each[1].startswith("unknown field")]
+        way = self._intake.unknown_fields
+        if manifest.origin in self._intake.accepted:
+            way = UnknownFields.IGNORED
+        elif manifest.stored and way is UnknownFields.REFUSED:
+            way = UnknownFields.NOTED
+        if way is UnknownFields.NOTED:
+            self.expansion.notes += [Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown]
+        refused = broken if way is UnknownFields.REFUSED else [each for each in broken if each not in unknown]
+        if refused:
+            lines = [str(manifest.origin.error(*each)) for each in refused[:_MOST_OF_AN_OBJECT]]
+            raise ManifestError("\n".join(lines))
+
+    def _unknown(self, manifest: Manifest) -> str:
+        """Return why an unknown kind cannot be used, and what to do."""
+        kind, version = manifest.kind, manifest.api_version
+        said = f"no matches for kind {shown(kind)} in version {shown(version)}"
+        if manifest.group == KUSTOMIZE_GROUP:
+            return f"{said}; {BUILT_BY_KUSTOMIZE}"
+        known, table = kubernetes_kinds().kinds, self._intake.kinds
+        own = [each for each, names in known.items() if kind in names]
+        others = [*table.of_kind(kind), *([POD_GROUP[0]] if kind == POD_GROUP[1] else ())]
+        elsewhere = own if own and manifest.group in _THEIR_GROUPS else sorted({*own, *others})
+        names = set(known.get(version, ())) | {name for each, name in table.kinds if each == version}
+        if elsewhere:
+            said += f"; {kind} is in {' and '.join(elsewhere)}"
+        else:
+            said += nearest(kind, names or MAKERS)
+        if manifest.group in _THEIR_GROUPS:
+            return said
+        remedy = "whether it makes pods is told by --kinds FILE, and --ignore-unknown leaves the object out"
+        return f"{said}{' ' if said.endswith('?') else '; '}{remedy}"
+
+    def _note(self, text: str, manifest: Manifest) -> None:
+        self.expansion.notes.append(Note(text, manifest.origin))
+
+
+def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
+    """Return ``meta`` with the name, namespace and UID that the API server would have given."""
+    origin, kind = manifest.origin, manifest.kind
+    namespace = meta.namespace or "default"
+    if not meta.name and not meta.generate_name:
+        raise origin.error("metadata.name", f"{MISSING}: name or generateName is required")
+    name = meta.name or generated_name(meta.generate_name, f"{origin.file}/{origin.document}/{origin.item}")
+    if why := broken_label_name(namespace):
+        raise origin.error("metadata.namespace", why)
+    check_name(origin, "metadata.name", name)
+    uid = meta.uid or make_uid(kind, namespace, name)
+    return msgspec.structs.replace(meta, name=name, namespace=namespace, uid=uid)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that is made of others, cut to what a name may be."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 6].rstrip('-.')}-{suffixes(name)(0)}"

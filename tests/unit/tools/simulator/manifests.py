@@ -1,0 +1,367 @@
+"""Manifests that are right, and many that are wrong in one place, each with what is said of it.
+
+What only gputile's admission refuses is in ``FORBIDDEN``.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+GONE = object()
+MEM = "aliyun.com/gpu-mem"
+
+
+class Case(NamedTuple):
+    """A manifest, and a part of what is said of it."""
+
+    name: str
+    body: Json
+    said: str
+
+
+def changed(body: Json, path: str, value: Any) -> Json:
+    """Return a copy of ``body`` with the value at ``path``, whose steps stand between dots; GONE takes it away."""
+    copied: Json = json.loads(json.dumps(body))  # nothing is shared, not even within the copy
+    *before, last = path.split(".")
+    place: Any = copied
+    for step in before:
+        place = place[int(step)] if isinstance(place, list) else place.setdefault(step, {})
+    key = int(last) if isinstance(place, list) else last
+    if value is GONE:
+        del place[key]
+    elif isinstance(place, list) and key == len(place):
+        place.append(value)
+    else:
+        place[key] = value
+    return copied
+
+
+def pod_template(restart: str = "") -> Json:
+    """Return the template of pods of one container."""
+    spec: Json = {"containers": [container()]}
+    if restart:
+        spec["restartPolicy"] = restart
+    return {"metadata": {"labels": {"app": "x"}}, "spec": spec}
+
+
+def container(name: str = "c") -> Json:
+    """Return a container that asks for two units of a GPU's memory."""
+    return {"name": name, "image": "registry.example.com/a:1", "resources": {"limits": {MEM: 2}}}
+
+
+def _workload(kind: str, api_version: str, spec: Json) -> Json:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+
+
+_SELECTED: Json = {"selector": {"matchLabels": {"app": "x"}}, "template": pod_template()}
+POD = _workload("Pod", "v1", {"containers": [container()]})
+DEPLOYMENT = _workload("Deployment", "apps/v1", {"replicas": 2, **_SELECTED})
+REPLICA_SET = _workload("ReplicaSet", "apps/v1", _SELECTED)
+DAEMON_SET = _workload("DaemonSet", "apps/v1", _SELECTED)
+STATEFUL_SET = _workload("StatefulSet", "apps/v1", {"serviceName": "w", **_SELECTED})
+REPLICATION_CONTROLLER = _workload(
+    "ReplicationController", "v1", {"selector": {"app": "x"}, "template": pod_template()}
+)
+JOB = _workload("Job", "batch/v1", {"template": pod_template("Never")})
+CRON_JOB = _workload(
+    "CronJob", "batch/v1", {"schedule": "*/5 * * * *", "jobTemplate": {"spec": {"template": pod_template("OnFailure")}}}
+)
+CLAIMING = changed(
+    STATEFUL_SET,
+    "spec.volumeClaimTemplates",
+    [
+        {
+            "metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+    ],
+)
+# A pod with a little of everything that is checked.
+RICH: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "rich",
+        "labels": {"app": "x", "example.com/part": "a"},
+        "annotations": {"note": "any text: é"},
+    },
+    "spec": {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 30,
+        "activeDeadlineSeconds": 600,
+        "dnsPolicy": "ClusterFirst",
+        "hostname": "h",
+        "nodeSelector": {"disk": "ssd"},
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
+            {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 10},
+        ],
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": "x"}},
+            }
+        ],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}]
+                },
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+                ],
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "y"}}}
+                ]
+            },
+        },
+        "volumes": [
+            {"name": "empty", "emptyDir": {"sizeLimit": "1Gi"}},
+            {"name": "settings", "configMap": {"name": "s", "items": [{"key": "a", "path": "b"}]}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "d"}},
+            {"name": "host", "hostPath": {"path": "/data", "type": "Directory"}},
+        ],
+        "initContainers": [
+            {"name": "prepare", "image": "i", "command": ["true"]},
+            {"name": "side", "image": "i", "restartPolicy": "Always"},
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example.com/main:1",
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["serve"],
+                "args": ["--port", "80"],
+                "workingDir": "/work",
+                "ports": [{"name": "http", "containerPort": 80, "protocol": "TCP"}],
+                "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "C", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                ],
+                "envFrom": [{"configMapRef": {"name": "s"}}],
+                "resources": {
+                    "limits": {"cpu": "2", "memory": "4Gi", MEM: 2},
+                    "requests": {"cpu": "500m", "memory": "1Gi"},
+                },
+                "volumeMounts": [
+                    {"name": "empty", "mountPath": "/tmp/work"},
+                    {"name": "settings", "mountPath": "/etc/settings", "readOnly": True},
+                ],
+                "livenessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 10},
+                "readinessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2},
+                "lifecycle": {"preStop": {"exec": {"command": ["true"]}}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    },
+}
+VALID: tuple[Json, ...] = (
+    *(POD, DEPLOYMENT, REPLICA_SET, DAEMON_SET, STATEFUL_SET, REPLICATION_CONTROLLER, JOB, CRON_JOB, RICH),
+    changed(POD, "metadata", {"generateName": "p-"}),
+    changed(
+        POD, "spec.containers.0.resources", {"limits": {MEM: "2k", "cpu": 1.5}, "requests": {"cpu": 1, MEM: "2000"}}
+    ),
+    changed(POD, "spec.containers.0.resources", {"limits": {"memory": "1e3", "hugepages-2Mi": "4Mi"}}),
+    changed(POD, "spec.containers.0.env", [{"name": "with spaces.and-dots", "value": ""}]),
+    changed(POD, "status", {"phase": "Running"}),
+    changed(
+        DEPLOYMENT, "spec.strategy", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    ),
+    changed(
+        DEPLOYMENT, "spec.selector", {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]}
+    ),
+    changed(JOB, "spec", {**JOB["spec"], "completionMode": "Indexed", "completions": 3, "parallelism": 2}),
+    changed(CRON_JOB, "spec.schedule", "@daily"),
+    changed(CLAIMING, "spec.template.spec.containers.0.volumeMounts", [{"name": "data", "mountPath": "/data"}]),
+    changed(REPLICATION_CONTROLLER, "spec.selector", GONE),
+)
+_C = "spec.containers.0"
+_LIMITS = f"{_C}.resources.limits"
+_REQUESTS = f"{_C}.resources.requests"
+
+
+def _wrong(name: str, body: Json, path: str, value: Any, said: str) -> Case:
+    return Case(name, changed(body, path, value), said)
+
+
+# What an API server refuses too.
+REFUSED: tuple[Case, ...] = (
+    # fields that there are not
+    _wrong(
+        "resource", POD, f"{_C}.resource", {}, "spec.containers[0].resource: unknown field; did you mean resources?"
+    ),
+    _wrong("nodeSelectr", POD, "spec.nodeSelectr", {}, "spec.nodeSelectr: unknown field; did you mean nodeSelector?"),
+    _wrong(
+        "case", POD, f"{_C}.imagepullpolicy", "Always", "imagepullpolicy: unknown field; did you mean imagePullPolicy?"
+    ),
+    _wrong("top", POD, "specs", {}, "specs: unknown field; did you mean spec?"),
+    _wrong("replica", DEPLOYMENT, "spec.replica", 3, "spec.replica: unknown field; did you mean replicas?"),
+    _wrong(
+        "in a template",
+        DEPLOYMENT,
+        "spec.template.spec.toleration",
+        [],
+        "spec.template.spec.toleration: unknown field; did you mean tolerations?",
+    ),
+    _wrong("a label outside", DEPLOYMENT, "spec.template.labels", {}, "spec.template.labels: unknown field"),
+    _wrong("job", JOB, "spec.replicas", 2, "spec.replicas: unknown field"),
+    _wrong(
+        "cron", CRON_JOB, "spec.template", pod_template(), "spec.template: unknown field; did you mean jobTemplate?"
+    ),
+    _wrong(
+        "probe", POD, f"{_C}.livenessProbe", {"httpGet": {"port": 80}, "delay": 1}, "livenessProbe.delay: unknown field"
+    ),
+    _wrong("limit", POD, f"{_C}.resources.limit", {}, "resources.limit: unknown field; did you mean limits?"),
+    # values of another type
+    _wrong("replicas text", DEPLOYMENT, "spec.replicas", "3", "spec.replicas: must be a whole number, is a string"),
+    _wrong("replicas 1.5", DEPLOYMENT, "spec.replicas", 1.5, "spec.replicas: must be a whole number, is 1.5"),
+    _wrong("replicas big", DEPLOYMENT, "spec.replicas", 2**31, "is outside of the range of int32"),
+    _wrong("image number", POD, f"{_C}.image", 1, "spec.containers[0].image: must be a string, is a number"),
+    _wrong("args number", POD, f"{_C}.args", [1], "spec.containers[0].args[0]: must be a string, is a number"),
+    _wrong("args text", POD, f"{_C}.args", "a", "spec.containers[0].args: must be a list, is a string"),
+    _wrong(
+        "env boolean", POD, f"{_C}.env", [{"name": "A", "value": True}], "env[0].value: must be a string, is a boolean"
+    ),
+    _wrong("env map", POD, f"{_C}.env", {"A": "1"}, "spec.containers[0].env: must be a list, is a mapping"),
+    _wrong("containers map", POD, "spec.containers", {"c": {}}, "spec.containers: must be a list, is a mapping"),
+    _wrong("label number", POD, "metadata.labels", {"a": 1}, 'metadata.labels["a"]: must be a string, is a number'),
+    _wrong("tty text", POD, f"{_C}.tty", "yes", "spec.containers[0].tty: must be true or false, is a string"),
+    _wrong("spec text", POD, "spec", "x", "spec: must be a mapping, is a string"),
+    _wrong("limits list", POD, _LIMITS, [], "spec.containers[0].resources.limits: must be a mapping, is a list"),
+    _wrong("cpu boolean", POD, _LIMITS, {"cpu": True}, 'limits["cpu"]: must be a quantity, is a boolean'),
+    _wrong("time", POD, "metadata.creationTimestamp", "soon", "metadata.creationTimestamp: must be a time"),
+    # one of a few
+    _wrong(
+        "pull", POD, f"{_C}.imagePullPolicy", "Sometimes", 'Unsupported value: "Sometimes": supported values: "Always"'
+    ),
+    _wrong("restart", POD, "spec.restartPolicy", "Maybe", 'spec.restartPolicy: Unsupported value: "Maybe"'),
+    _wrong("dns", POD, "spec.dnsPolicy", "x", 'spec.dnsPolicy: Unsupported value: "x"'),
+    _wrong("protocol", POD, f"{_C}.ports", [{"containerPort": 1, "protocol": "tcp"}], 'Unsupported value: "tcp"'),
+    _wrong(
+        "strategy", DEPLOYMENT, "spec.strategy", {"type": "Rolling"}, 'spec.strategy.type: Unsupported value: "Rolling"'
+    ),
+    _wrong("mode", JOB, "spec.completionMode", "Sorted", 'spec.completionMode: Unsupported value: "Sorted"'),
+    _wrong("concurrency", CRON_JOB, "spec.concurrencyPolicy", "x", 'spec.concurrencyPolicy: Unsupported value: "x"'),
+    _wrong("toleration", POD, "spec.tolerations", [{"key": "a", "operator": "Is"}], "tolerations[0].operator"),
+    # names
+    _wrong("no name", POD, "metadata", {}, "metadata.name: Required value: name or generateName is required"),
+    _wrong("no metadata", POD, "metadata", GONE, "metadata.name: Required value: name or generateName is required"),
+    _wrong("upper", POD, "metadata.name", "UPPER", 'metadata.name: Invalid value: "UPPER"'),
+    _wrong("underscore", DEPLOYMENT, "metadata.name", "a_b", 'metadata.name: Invalid value: "a_b"'),
+    _wrong("long", POD, "metadata.name", "a" * 254, "must be no more than 253 characters"),
+    # containers
+    _wrong("no spec", POD, "spec", GONE, "spec.containers: Required value"),
+    _wrong("no containers", POD, "spec.containers", [], "spec.containers: Required value"),
+    _wrong("nameless", POD, f"{_C}.name", GONE, "spec.containers[0].name: Required value"),
+    _wrong("no port", POD, f"{_C}.ports", [{"name": "a"}], "ports[0].containerPort: Required value"),
+    _wrong("env name", POD, f"{_C}.env", [{"value": "a"}], "env[0].name: Required value"),
+    _wrong("mount nowhere", RICH, f"{_C}.volumeMounts.0.mountPath", GONE, "volumeMounts[0].mountPath: Required value"),
+    _wrong(
+        "claim name", POD, "spec.volumes", [{"name": "v", "persistentVolumeClaim": {}}], "claimName: Required value"
+    ),
+    # amounts
+    _wrong("cpu 1x", POD, _LIMITS, {"cpu": "1x"}, "limits[\"cpu\"]: '1x' is not a quantity"),
+    _wrong("memory 1GB", POD, _LIMITS, {"memory": "1GB"}, "limits[\"memory\"]: '1GB' is not a quantity"),
+    _wrong("negative", POD, _LIMITS, {"memory": "-1"}, 'Invalid value: "-1": must be greater than or equal to 0'),
+    _wrong(
+        "cpu over",
+        POD,
+        f"{_C}.resources",
+        {"limits": {"cpu": 1}, "requests": {"cpu": 2}},
+        "less than or equal to cpu limit",
+    ),
+    _wrong("half a device", POD, _LIMITS, {"x.io/fpga": "0.5"}, "must be an integer"),
+    _wrong("half a unit", POD, _LIMITS, {MEM: "0.5"}, "[gpu-amount]"),
+    _wrong("negative units", POD, _LIMITS, {MEM: -1}, "[gpu-amount]"),
+    # rules of scheduling
+    _wrong("toleration keyless", POD, "spec.tolerations", [{"value": "a"}], "tolerations[0].operator: must be Exists"),
+    _wrong("toleration effect", POD, "spec.tolerations", [{"key": "a", "effect": "Never"}], "tolerations[0].effect"),
+    _wrong("skew", RICH, "spec.topologySpreadConstraints.0.maxSkew", 0, "maxSkew: 0 is not 1 or more"),
+    _wrong(
+        "when", RICH, "spec.topologySpreadConstraints.0.whenUnsatisfiable", "x", "whenUnsatisfiable: Unsupported value"
+    ),
+    _wrong(
+        "no terms",
+        POD,
+        "spec.affinity",
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+        "nodeSelectorTerms: Required value",
+    ),
+    _wrong(
+        "weight",
+        RICH,
+        "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution.0.weight",
+        101,
+        "101 is not in",
+    ),
+    _wrong(
+        "topology key",
+        RICH,
+        "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution.0.topologyKey",
+        GONE,
+        "topologyKey: Required value",
+    ),
+    # workloads
+    _wrong("no selector", DEPLOYMENT, "spec.selector", GONE, "spec.selector: Required value"),
+    _wrong("no template", DEPLOYMENT, "spec.template", GONE, "spec.template: Required value"),
+    _wrong("no template of a set", REPLICA_SET, "spec.template", GONE, "spec.template"),
+    _wrong("no template spec", DEPLOYMENT, "spec.template.spec", GONE, "spec.template.spec.containers: Required value"),
+    _wrong("no workload spec", DEPLOYMENT, "spec", GONE, "spec: Required value"),
+    _wrong("no schedule", CRON_JOB, "spec.schedule", GONE, "spec.schedule: Required value"),
+    _wrong("negative replicas", DEPLOYMENT, "spec.replicas", -1, "spec.replicas: must be 0 to 100000, is -1"),
+    _wrong("negative parallelism", JOB, "spec.parallelism", -1, "spec.parallelism: must be 0 to 100000, is -1"),
+    # kinds
+    _wrong("v2", POD, "apiVersion", "v2", 'no matches for kind "Pod" in version "v2"; Pod is in v1'),
+    _wrong("extensions", DEPLOYMENT, "apiVersion", "extensions/v1beta1", "Deployment is in apps/v1"),
+    _wrong("beta", DEPLOYMENT, "apiVersion", "apps/v1beta1", "Deployment is in apps/v1"),
+    _wrong("core", DEPLOYMENT, "apiVersion", "v1", "Deployment is in apps/v1"),
+    _wrong("batch beta", CRON_JOB, "apiVersion", "batch/v1beta1", "CronJob is in batch/v1"),
+    _wrong("lower case", POD, "kind", "pod", 'no matches for kind "pod" in version "v1"; did you mean Pod?'),
+    _wrong("Deploymnet", DEPLOYMENT, "kind", "Deploymnet", "did you mean Deployment?"),
+    _wrong("unknown kind", POD, "kind", "Training", 'no matches for kind "Training" in version "v1"'),
+)
+
+
+def _env(name: str, value: str) -> list[Json]:
+    return [{"name": name, "value": value}]
+
+
+# What gputile's webhook and policies refuse, by the rule that they name.
+FORBIDDEN: tuple[Case, ...] = (
+    _wrong("visible", POD, f"{_C}.env", _env("NVIDIA_VISIBLE_DEVICES", "all"), "[environment]"),
+    _wrong("privileged", POD, f"{_C}.securityContext", {"privileged": True}, "[privileged]"),
+    _wrong("admin", POD, f"{_C}.securityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}, "[privileged]"),
+    _wrong("forged", POD, "metadata.annotations", {"gputile.io/allocation": "{}"}, "[forged-allocation]"),
+    _wrong("forged index", POD, "metadata.annotations", {"ALIYUN_COM_GPU_MEM_IDX": "0"}, "[forged-allocation]"),
+    _wrong("weight", POD, "metadata.annotations", {"gputile.io/gpu-weight": "heavy"}, "[gpu-share]"),
+    _wrong("unit", POD, "metadata.annotations", {"gputile.io/memory-unit-mib": "7"}, "[memory-unit]"),
+    _wrong("host", POD, "spec.hostPID", True, "[host-namespace]"),
+    _wrong("node", POD, "spec.nodeName", "n", "[node-name]"),
+    _wrong("device", POD, "spec.volumes", [{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}], "[host-path]"),
+    _wrong("two kinds", POD, _LIMITS, {MEM: 2, "nvidia.com/gpu": 1}, "[gpu-amount]"),
+    _wrong("device unequal", POD, _REQUESTS, {MEM: 1}, "[gpu-amount]"),
+    _wrong("no limit", POD, f"{_C}.resources", {"requests": {MEM: 1}}, "[gpu-amount]"),
+    _wrong("percent alone", POD, _LIMITS, {"aliyun.com/gpu-core.percentage": 10}, "[gpu-amount]"),
+    _wrong("percent 0", POD, _LIMITS, {MEM: 2, "aliyun.com/gpu-core.percentage": 0}, "[gpu-amount]"),
+    _wrong("percent 105", POD, _LIMITS, {MEM: 2, "aliyun.com/gpu-core.percentage": 105}, "[gpu-amount]"),
+    _wrong(
+        "affinity", POD, "metadata.annotations", {"scheduler.alpha.kubernetes.io/affinity": "{"}, "[legacy-affinity]"
+    ),
+    Case(
+        "in a template",
+        changed(DEPLOYMENT, "spec.template.spec.containers.0.env", _env("NVIDIA_VISIBLE_DEVICES", "all")),
+        "spec.template.spec.containers[c].env[NVIDIA_VISIBLE_DEVICES]",
+    ),
+)
+
+
+def ids(cases: Sequence[Case]) -> list[str]:
+    """Return the names of cases."""
+    return [case.name for case in cases]

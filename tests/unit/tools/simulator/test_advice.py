@@ -1,0 +1,62 @@
+"""Why pods have no place after a simulation, and what would help: what ``gputile explain`` would say then."""
+
+from pathlib import Path
+
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.tools.simulator.outcomes import Advice, advice
+from gputile.tools.simulator.simulation import Simulation
+from tests.unit.tools.simulator.builders import scenario
+
+pytestmark = pytest.mark.requirement("B4")
+
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}}
+- {name: b, mode: share, gpus: {count: 1, model: T4, memory: 15GiB}}
+"""
+
+
+def pod(name: str, units: int = 8, labels: str = "", spec: str = "") -> str:
+    return f"""---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{{labels}}}}}
+spec: {{{spec} containers: [{{name: c, image: i, resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}}}]}}
+"""
+
+
+def advised(tmp_path: Path, text: str, *, gangs: bool = False) -> dict[str, Advice]:
+    """Return the advice for the pods that have no place, by their names."""
+    found = scenario(tmp_path, text, CLUSTER)
+    configuration = Configuration(admission=AdmissionConfiguration(gangs=gangs))
+    outcomes = list(Simulation(configuration).run(found, lambda: 1))
+    refused = [outcome.pod for outcome in outcomes if outcome.node is None]
+    given = advice(refused, found, outcomes, configuration, 1)
+    return {each.metadata.name: given[each.metadata.uid] for each in refused if each.metadata.uid in given}
+
+
+def test_nodes_that_say_the_same_and_changes_that_were_tried(tmp_path: Path) -> None:
+    """As of when all others have their places; for each pod by itself."""
+    found = advised(tmp_path, pod("p", 8) + pod("q", 8) + pod("r", 9) + pod("s", 16))
+    assert set(found) == {"r", "s"}
+    assert found["r"].nodes == {"GPU 0 has 7 of 15 units free; the pod needs 9 on one GPU": ["a", "b"]}
+    changes = [remedy.change for remedy in found["r"].remedies]
+    assert changes[0] == "pod default/r asks for no more than 7 units of 1024 MiB"
+    assert changes[1].startswith("pod default/p ends")
+    assert "its largest GPU has 15 units" in next(iter(found["s"].nodes))
+
+
+@pytest.mark.requirement("M13")
+def test_pods_that_wait_for_something_else_than_room(tmp_path: Path) -> None:
+    """A gate, a gang, and a pod that wants to be beside one that came later."""
+    gated = pod("gated", spec="schedulingGates: [{name: example.com/quota}],")
+    kind = "pod-group.scheduling.sigs.k8s.io"
+    member = pod("member", labels=f'{kind}/name: g, {kind}/min-available: "3"')
+    near = "podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, "
+    near += "labelSelector: {matchLabels: {app: late}}}]}"
+    early = pod("early", 1, spec=f"affinity: {{{near}}},")
+    assert advised(tmp_path, gated + member + early + pod("late", 1, labels="app: late"), gangs=True) == {}

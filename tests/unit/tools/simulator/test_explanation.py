@@ -1,0 +1,92 @@
+"""What is said of why a pod is where it is: how the cluster would take it now, had it no node yet."""
+
+from typing import Literal
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.core import Node, Pod, Taint
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.tools.simulator.explanation import _why_there
+from gputile.tools.simulator.node_reports import Subject
+from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+
+pytestmark = pytest.mark.requirement("B4", "B7")
+
+GIB = 1024
+
+
+def machine(name: str, taints: tuple[Taint, ...] = ()) -> Node:
+    room = {"aliyun.com/gpu-mem": "60", "pods": "110"}
+    node = gpu_node(name, mode="cgpu", unit_mib=GIB, allocatable=room)
+    return msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=taints))
+
+
+def bound(name: str, node: str, gib: int, gpu: int = 0) -> Pod:
+    held = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-{node}-{gpu}", gib * GIB))}
+    return pod(name, node=node, mem=gib, annotations=held)
+
+
+def said(
+    subject: Pod,
+    nodes: list[Node],
+    *others: Pod,
+    placement: Literal["binpack", "spread", "packing"] = "binpack",
+    gangs: bool = False,
+) -> str:
+    """Return what is said, "" for nothing."""
+    configuration = Configuration(placement=placement, admission=AdmissionConfiguration(gangs=gangs))
+    return _why_there(Subject(subject, nodes, [subject, *others], configuration, 0)) or ""
+
+
+def test_the_policy_puts_its_node_first_or_another_one() -> None:
+    nodes, other = [machine("a"), machine("b")], bound("other", "b", 4)
+    assert said(bound("p", "b", 4), nodes, other) == (
+        "2 of 2 node(s) would take the pod now, and binpack puts this one first."
+    )
+    assert (
+        said(bound("p", "a", 4), nodes, other)
+        == "2 of 2 node(s) would take the pod now, and binpack would put b first."
+    )
+    assert said(bound("p", "a", 4), nodes, other, placement="spread") == (
+        "2 of 2 node(s) would take the pod now, and spread puts this one first."
+    )
+
+
+def test_one_of_equal_nodes_is_as_good_as_the_first() -> None:
+    nodes = [machine("a"), machine("b"), machine("c")]
+    assert said(bound("p", "c", 4), nodes) == "3 of 3 node(s) would take the pod now, and binpack puts this one first."
+
+
+def test_a_node_that_has_no_rival() -> None:
+    closed = machine("b", (Taint(key="dedicated", value="x", effect="NoSchedule"),))
+    assert said(bound("p", "a", 4), [machine("a"), closed]) == "No other node would take the pod now."
+
+
+def test_a_node_that_would_not_take_it_any_more_says_why() -> None:
+    closed = machine("b", (Taint(key="dedicated", value="x", effect="NoSchedule"),))
+    assert said(bound("p", "b", 4), [machine("a"), closed]).startswith("It would not be placed there now: ")
+    full = [bound(f"full-{gpu}", "b", 14, gpu) for gpu in range(4)]
+    text = said(bound("p", "b", 4), [machine("a"), machine("b")], *full)
+    assert text.startswith("It would not be placed there now: ")
+    assert "the pod needs 4 on one GPU" in text
+
+
+def test_packing_ranks_by_prices_that_are_not_known_here() -> None:
+    assert said(bound("p", "a", 4), [machine("a"), machine("b")], placement="packing") == (
+        "2 of 2 node(s) would take the pod now."
+    )
+
+
+def test_a_gang_is_placed_together() -> None:
+    found = bound("p", "a", 4)
+    found.metadata.labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "3"}
+    nodes = [machine("a"), machine("b")]
+    assert said(found, nodes, gangs=True) == "The pods of its gang train were placed together."
+    assert said(found, nodes).startswith("2 of 2 node(s)"), "where gangs are off, the labels mean nothing"
+
+
+def test_nothing_is_said_of_pods_without_gpus_and_of_nodes_that_are_gone() -> None:
+    assert said(pod("p", node="a"), [machine("a")]) == ""
+    assert said(bound("p", "gone", 4), [machine("a")]) == ""

@@ -1,0 +1,59 @@
+"""Pods that may follow others are decided again once these are placed, as kube-scheduler's queue does."""
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.tools.simulator.scenario import Scenario
+from gputile.tools.simulator.simulation import PodOutcome, Simulation
+from tests.unit.tools.simulator.builders import node, pod
+
+pytestmark = pytest.mark.requirement("B4")
+
+TERM = "{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: %s}}}"
+NEAR = "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [%s]}}"
+SPREAD = (
+    "topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: DoNotSchedule, "
+    "labelSelector: {matchLabels: {app: x}}}], nodeSelector: {zone: %s}"
+)
+
+
+def decided(*pods: Pod) -> list[PodOutcome]:
+    nodes = [node("a", {"zone": "a"}), node("b", {"zone": "b"})]
+    return list(Simulation(Configuration()).run(Scenario(nodes=nodes, pending=list(pods)), lambda: 1))
+
+
+def near(app: str) -> str:
+    return f"{{{NEAR % (TERM % app)}}}"
+
+
+def placed(outcomes: list[PodOutcome]) -> dict[str, str | None]:
+    return {outcome.pod.metadata.name: outcome.node for outcome in outcomes}
+
+
+def test_a_pod_goes_to_one_that_comes_later() -> None:
+    found = decided(pod(near("cache"), "p"), pod("{nodeSelector: {zone: b}}", "cache", {"app": "cache"}))
+    assert placed(found) == {"cache": "b", "p": "b"}
+    assert [outcome.pod.metadata.name for outcome in found] == ["cache", "p"]
+
+
+@pytest.mark.parametrize(("length", "left"), [(20, 0), (40, 8)])
+def test_a_chain_is_followed_for_a_bounded_number_of_rounds(length: int, left: int) -> None:
+    chain = [pod(near(f"p{i + 1}"), f"p{i}", {"app": f"p{i}"}) for i in range(length)]
+    found = decided(*chain, pod("{}", f"p{length}", {"app": f"p{length}"}))
+    assert len(found) == length + 1
+    assert sum(outcome.node is None for outcome in found) == left
+
+
+def test_spread_pods_wait_for_the_other_zone() -> None:
+    rule = {"app": "x"}
+    found = decided(*(pod(f"{{{SPREAD % zone}}}", f"{zone}{i}", rule) for zone in "ab" for i in range(2)))
+    assert placed(found) == {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
+
+
+def test_who_follows_nobody_is_told_so_once() -> None:
+    found = decided(*(pod(near("nobody"), f"p{i}") for i in range(3)), pod("{}", "other"))
+    assert [outcome.pod.metadata.name for outcome in found] == ["other", "p0", "p1", "p2"]
+    assert {outcome.reason for outcome in found[1:]} == {
+        "fits none of 2 node(s); 2 node(s) didn't match pod affinity rules (a, b)"
+    }

@@ -1,0 +1,446 @@
+"""A manifest that a cluster would not take is not taken here, and says what is wrong where."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.cli.app import app
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.fields import UnknownFields, broken_fields
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.pod_kinds import PodKind, PodKinds
+from gputile.tools.simulator.workloads import Intake, expand
+from tests.unit.tools.simulator.builders import load_text, node, write
+from tests.unit.tools.simulator.manifests import (
+    CRON_JOB,
+    DAEMON_SET,
+    DEPLOYMENT,
+    FORBIDDEN,
+    JOB,
+    MEM,
+    POD,
+    REFUSED,
+    RICH,
+    VALID,
+    Case,
+    Json,
+    changed,
+    ids,
+)
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+CLUSTER = (
+    "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
+    "nodes: [{name: 'n', mode: share, gpus: {count: 2, memory: 15GiB}}]\n"
+)
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+
+
+def verdict(tmp_path: Path, *bodies: Json, intake: Intake | None = None) -> str:
+    """Return why the objects are refused, "" where they are not."""
+    try:
+        expand(load_text(tmp_path, "\n".join(map(json.dumps, bodies))), [node("n")], intake)
+    except ManifestError as error:
+        return str(error)
+    return ""
+
+
+def simulate(tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, text)]
+    result = run.invoke(app, ["simulate", *files, *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize("body", VALID, ids=range(len(VALID)))
+def test_what_is_right_is_taken(tmp_path: Path, body: Json) -> None:
+    assert verdict(tmp_path, body) == ""
+
+
+@pytest.mark.parametrize("case", [*REFUSED, *FORBIDDEN], ids=ids([*REFUSED, *FORBIDDEN]))
+def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, case: Case) -> None:
+    said = verdict(tmp_path, case.body)
+    assert case.said in said
+    assert all(line.startswith(f"{tmp_path / 'm.yaml'}, document 1: ") for line in said.split("\n"))
+
+
+@pytest.mark.parametrize("case", [*REFUSED[::9], *FORBIDDEN[::3]], ids=ids([*REFUSED[::9], *FORBIDDEN[::3]]))
+def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
+    code, said = simulate(tmp_path, json.dumps(case.body))
+    assert (code, case.said in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hostname: h\n  nodeSelector:", ""),
+        ("nodeSelector: {zone: y}", 'spec.nodeSelector["zone"]: must be a string, is a boolean: write it in quotes'),
+        ("nodeSelector: {zone: 1e3}", 'spec.nodeSelector["zone"]: must be a string, is a number: write it in quotes'),
+        ("terminationGracePeriodSeconds: 30.0", ""),
+        ("terminationGracePeriodSeconds: 0o36", ""),
+    ],
+)
+def test_what_is_written_is_read_as_kubectl_reads_it(tmp_path: Path, text: str, said: str) -> None:
+    """Scalars without quotes are what Kubernetes' YAML makes of them."""
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i}]\n  "
+    code, told = simulate(tmp_path, f"{pod}{text}\n")
+    assert said in told
+    assert (code == 2) == bool(said)
+
+
+def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
+    twice = changed(changed(POD, "spec.nodeSelectr", {}), "spec.containers.0.image", 1)
+    negative, unknown = changed(JOB, "spec.parallelism", -1), changed(DEPLOYMENT, "spec.replica", 1)
+    said = verdict(tmp_path, twice, negative, unknown).split("\n")
+    assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
+    many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
+    assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "noted"), [("", False), ("default-scheduler", False), ("ours", False), ("other", True)]
+)
+@pytest.mark.parametrize("gpu", [True, False])
+def test_another_scheduler_is_believed_to_decide_alike(tmp_path: Path, scheduler: str, noted: bool, gpu: bool) -> None:
+    body = changed(POD, "spec.schedulerName", scheduler)
+    body = body if gpu else changed(body, "spec.containers.0.resources", {})
+    manifests = load_text(tmp_path, json.dumps(body))
+    notes = expand(manifests, [], Intake(Admission(Configuration(scheduler_name="ours")))).notes
+    said = "spec.schedulerName: other is believed to decide as kube-scheduler does"
+    said += ", and to ask gputile which GPU the pod gets" if gpu else ""
+    assert [note.text for note in notes] == [said] * noted
+
+
+def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
+    """The percentage beside memory is left to the decision then; a pod on a node of its own choice is never judged."""
+    off = Intake(Admission(enforced=False))
+    decided = [case for case in FORBIDDEN if "nodeName" not in case.body["spec"]]
+    assert [verdict(tmp_path, case.body, intake=off) for case in decided] == [""] * len(decided)
+    assert len(decided) == len(FORBIDDEN) - 1
+    visible = json.dumps(FORBIDDEN[0].body)
+    assert simulate(tmp_path, visible)[0] == 2
+    assert simulate(tmp_path, visible, "--admission=off")[0] == 3, "nothing tolerates the taint of GPU nodes then"
+
+
+@pytest.mark.requirement("G7", "M13", "U5")
+def test_admission_completes_pods_as_the_webhook_does(tmp_path: Path) -> None:
+    kind = "pod-group.scheduling.sigs.k8s.io"
+    body = changed(POD, "metadata.labels", {f"{kind}/name": "g", f"{kind}/min-available": "2"})
+    configuration = Configuration(gpu_memory_unit="128MiB", admission=AdmissionConfiguration(gangs=True))
+    (pod,) = expand(load_text(tmp_path, json.dumps(body)), [], Intake(Admission(configuration))).pods
+    assert pod.metadata.annotations == {"gputile.io/memory-unit-mib": "128"}
+    assert [gate.name for gate in pod.spec.scheduling_gates] == ["gputile.io/gang"]
+    assert [(each.key, each.operator, each.effect) for each in pod.spec.tolerations] == [
+        ("nvidia.com/gpu", "Exists", "NoSchedule")
+    ]
+
+
+def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
+    """As the namespace's label in the same files says."""
+    allowed = changed(NAMESPACE, "metadata.labels", {"gputile.io/unsafe-gpu-access": "allowed"})
+    visible = FORBIDDEN[0].body
+    assert "[environment]" in verdict(tmp_path, NAMESPACE, visible)
+    assert verdict(tmp_path, allowed, visible) == ""
+    known = Intake(Admission(unsafe=frozenset({"default"})))
+    assert verdict(tmp_path, visible, intake=known) == ""
+    assert "[environment]" in verdict(tmp_path, NAMESPACE, visible, intake=known)
+    foreign = changed(allowed, "apiVersion", "example.com/v1")
+    kinds = PodKinds({("example.com/v1", "Namespace"): PodKind(api_version="example.com/v1", kind="Namespace")})
+    assert "[environment]" in verdict(tmp_path, foreign, visible, intake=Intake(kinds=kinds))
+
+
+@pytest.mark.parametrize(("key", "noted"), [("team", True), ("kubernetes.io/metadata.name", False)])
+def test_a_selector_of_namespaces_knows_their_names(tmp_path: Path, key: str, noted: bool) -> None:
+    selector = {"matchLabels": {key: "default"}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = [changed(changed(POD, "spec.affinity", rule), "metadata.name", name) for name in "ab"]
+    code, said = simulate(tmp_path, "\n".join(map(json.dumps, pods)))
+    assert code == (0 if noted else 3), said
+    assert ("as if namespaces had no label but their name" in said) == noted
+
+
+def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> None:
+    body = changed(POD, "spec.nodeSelectr", {})
+    manifests = load_text(tmp_path, json.dumps(body))
+    assert "unknown field" in expand(manifests, [], Intake(unknown_fields=UnknownFields.NOTED)).notes[0].text
+    assert expand(manifests, [], Intake(unknown_fields=UnknownFields.IGNORED)).notes == []
+    assert simulate(tmp_path, json.dumps(body), "--validate=warn")[0] == 0
+    assert simulate(tmp_path, json.dumps(body), "--validate", "strict")[0] == 2
+    wrong = changed(body, "spec.containers.0.image", 1)
+    assert "must be a string" in verdict(tmp_path, wrong, intake=Intake(unknown_fields=UnknownFields.IGNORED))
+
+
+def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> None:
+    """A cluster may be newer than what is known here, and what gputile wrote is no forgery."""
+    stored = changed(FORBIDDEN[3].body, "metadata.uid", "a-b")
+    stored = changed(changed(stored, "spec.nodeName", "n"), "status", {"phase": "Running", "new": 1})
+    manifests = load_text(tmp_path, json.dumps(stored))
+    (pod,) = (expansion := expand(manifests, [])).pods
+    assert (pod.spec.node_name, "gputile.io/allocation" in pod.metadata.annotations) == ("n", True)
+    assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [True, False]
+
+
+@pytest.mark.parametrize(("system", "code"), [("linux", 0), ("windows", 3)])
+def test_a_kubelet_rejects_pods_of_another_operating_system(tmp_path: Path, system: str, code: int) -> None:
+    """kube-scheduler does not look at it; described nodes are Linux."""
+    found = simulate(tmp_path, json.dumps(changed(POD, "spec.os", {"name": system})), "-o", "wide")
+    assert found[0] == code
+
+
+def running(name: str, uid: str, cpu: str, **status: Any) -> Json:
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]}
+    metadata = {"name": name, "namespace": "default", "uid": uid}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+
+
+def test_a_running_pod_takes_what_it_is_resized_from(tmp_path: Path) -> None:
+    """The node has 128 CPU, of which the pod that shrinks to one still has 124."""
+    new = changed(POD, "spec.containers.0.resources", {"requests": {"cpu": "5"}})
+    new = changed(new, "spec.tolerations", [{"operator": "Exists"}])
+    has = {"name": "c", "ready": True, "restartCount": 0, "image": "i", "imageID": "i"}
+    for cpu, code in (("124", 3), ("123", 0)):
+        status = {"containerStatuses": [{**has, "resources": {"requests": {"cpu": cpu}}}]}
+        objects = "\n".join(map(json.dumps, (running("old", "u", "1", **status), new)))
+        assert simulate(tmp_path, objects)[0] == code
+
+
+def test_two_pods_are_not_one(tmp_path: Path) -> None:
+    """What a pod takes is kept by its UID."""
+    said = verdict(tmp_path, running("p", "u", "1"), running("q", "u", "2"))
+    assert said == f"{tmp_path / 'm.yaml'}, document 2: Pod/q: metadata.uid: the pod default/p has this UID already"
+
+
+@pytest.mark.parametrize("amount", [{MEM: 1}, {}], ids=["GPU", "none"])
+@pytest.mark.parametrize("port", [{"hostPort": 80}, {}], ids=["port", "network"])
+def test_two_pods_of_a_node_do_not_have_one_port_of_it(tmp_path: Path, port: Json, amount: Json) -> None:
+    body = changed(DEPLOYMENT, "spec.template.spec.containers.0.ports", [{"containerPort": 80, **port}])
+    body = changed(body, "spec.template.spec.hostNetwork", not port)
+    body = changed(body, "spec.template.spec.containers.0.resources.limits", amount)
+    body = changed(body, "spec.template.spec.tolerations", [{"operator": "Exists"}])
+    assert simulate(tmp_path, json.dumps(changed(body, "spec.replicas", 1)), "-o", "wide") == (0, "")
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, json.dumps(body))]
+    result = run.invoke(app, ["simulate", *files, "-o", "json"])
+    placed, refused = json.loads(result.stdout)["decisions"]
+    assert (result.exit_code, placed["node"], refused["node"]) == (3, "n", None)
+    assert "1 node(s) didn't have free ports for the requested pod ports (n)" in refused["reason"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing",
+        "null",
+        "---",
+        "---\n---",
+        "items: null\nkind: List\napiVersion: v1",
+        "[]",
+        '{"kind": "PodList", "apiVersion": "v1", "items": []}',
+    ],
+)
+def test_nothing_is_no_success(tmp_path: Path, text: str) -> None:
+    assert simulate(tmp_path, text)[0] == 2
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", "-"], input=text)
+    assert result.exit_code == 2
+
+
+def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
+    code, said = simulate(tmp_path, json.dumps(NAMESPACE))
+    assert (code, "the files ask for no pod, so there is nothing to place" in said) == (0, True)
+
+
+def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
+    odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
+    pods = write(tmp_path, json.dumps(NAMESPACE), "pods.yaml")
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml"), "-f", pods])
+    assert result.exit_code == 0
+    said = result.stderr.replace("\n", "")
+    assert "label ack.node.gpu.placement is 'foo' and is ignored; valid are binpack, spread, packing" in said
+
+
+Steps = tuple[Any, ...]
+
+
+def mappings(value: Any, path: Steps = ()) -> list[Steps]:
+    """Return where mappings with fields stand, but not maps of labels and the like."""
+    found = [path] if isinstance(value, dict) and not (path and path[-1] in MAPS) else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [*found, *(each for key, item in items for each in mappings(item, (*path, key)) if key not in MAPS)]
+
+
+MAPS = {"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"}
+SEEDS = [body for body in VALID if body["kind"] != "ReplicationController"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(st.data())
+def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataObject) -> None:
+    """Wherever it stands: a letter more or fewer makes a field that there is not."""
+    body = copy.deepcopy(data.draw(st.sampled_from(SEEDS)))
+    target: Any = body
+    for step in data.draw(st.sampled_from([path for path in mappings(body) if path])):
+        target = target[step]
+    name = data.draw(st.sampled_from(sorted(target))) if target else "x"
+    at = data.draw(st.integers(0, len(name) - 1))
+    letter = data.draw(st.sampled_from("aeiost"))
+    wrong = data.draw(st.sampled_from([name[:at] + name[at + 1 :], name[:at] + letter + name[at:], name.swapcase()]))
+    if wrong in target or not wrong:
+        return
+    target[wrong] = target.pop(name, "x")
+    assert "unknown field" in verdict(tmp_path, body)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(st.data())
+def test_whatever_is_written_the_answer_is_a_verdict(tmp_path: Path, data: st.DataObject) -> None:
+    """No traceback; and what is taken has the fields that there are."""
+    body = copy.deepcopy(data.draw(st.sampled_from([RICH, *VALID])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        target: Any = body
+        while isinstance(target, dict | list) and target:
+            key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else list(range(len(target)))))
+            inner = target[key]
+            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+                target[key] = data.draw(VALUES)
+                break
+            target = inner
+    type_name = {"Pod": "core.v1.Pod", "Job": "batch.v1.Job", "Deployment": "apps.v1.Deployment"}.get(
+        str(body.get("kind"))
+    )
+    said = verdict(tmp_path, body)
+    if not said and type_name:
+        assert broken_fields(type_name, body) == []
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def configuration(size: int, **annotations: str) -> Json:
+    metadata = {"name": "c", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "x" * size}}
+
+
+INDEXED = changed(CRON_JOB, "spec.jobTemplate.spec.completionMode", "Indexed")
+
+
+NEWER: Json = {f"u{i}": 1 for i in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value", "said"),
+    [
+        (POD, "spec", 5, "spec: must be a mapping"),
+        (POD, "spec.containers.0.ports", "x", "spec.containers[0].ports: must be a list"),
+        (POD, "spec.containers.0.resources.limits", {"cpu": "lots"}, '["cpu"]'),
+        (POD, "spec.dnsPolicy", "Bogus", 'spec.dnsPolicy: Unsupported value: "Bogus"'),
+        (DEPLOYMENT, "spec.template", 5, "spec.template: must be a mapping"),
+        (CRON_JOB, "spec.schedule", 5, "spec.schedule: must be a string"),
+        (DAEMON_SET, "spec.minReadySeconds", "x", "spec.minReadySeconds: must be a whole number"),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) and "kind" in value else "",
+)
+@pytest.mark.parametrize("option", ["--validate=warn", "--validate=ignore", "uid"])
+def test_unknown_fields_hide_no_other_mistake(
+    tmp_path: Path, body: Json, path: str, value: object, said: str, option: str
+) -> None:
+    """However many there are before it."""
+    newer = {**NEWER, **changed(body, path, value)}
+    options = [option]
+    if option == "uid":
+        newer, options = changed(newer, "metadata.uid", EXPORTED), []
+    code, told = simulate(tmp_path, json.dumps(newer), *options)
+    assert (code, said in told) == (2, True), told
+
+
+def test_a_mistyped_resource_is_told_beside_the_reason(tmp_path: Path) -> None:
+    body = changed(POD, "spec.containers.0.resources", {"limits": {"aliyun.com/gpu-memm": 1}})
+    code, told = simulate(tmp_path, json.dumps(body))
+    said = 'spec.containers[0].resources.limits: no node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?'
+    assert (code, said in told) == (3, True), told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("k.yaml", "{apiVersion: kustomize.config.k8s.io/v1beta1, kind: Kustomization}", "kustomize build DIR |"),
+        ("kustomization.yaml", "resources: [p.yaml]", "kustomize build DIR |"),
+        ("Chart.yaml", "{apiVersion: v2, name: x}", "helm template CHART |"),
+    ],
+)
+def test_what_is_built_first_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, text, name)]
+    result = run.invoke(app, ["simulate", *files])
+    assert (result.exit_code, f"{said} gputile simulate -f -" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_cluster_alone_is_no_question(tmp_path: Path) -> None:
+    """As with a variable of file names that is empty, in a pipeline that would go on."""
+    found = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml")])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith("error: no workloads are named, so there is nothing to place: name files by -f;")
+
+
+EXPORTED = "5f1d8a7e-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Running"}, {"phase": "Succeeded"}], ids=str)
+def test_a_pod_that_counts_as_running_is_told(tmp_path: Path, status: Json) -> None:
+    """Only a cluster knows whether it is true; one that describes a cluster says nothing else."""
+    pod = running("w", EXPORTED, "1", **status)
+    code, told = simulate(tmp_path, json.dumps(pod))
+    assert (code, "counts as running there, and is not judged" in told) == (0, True), told
+    described = write(tmp_path, CLUSTER + "---\n" + json.dumps(pod), "described.yaml")
+    found = run.invoke(app, ["simulate", "--cluster", described])
+    assert (found.exit_code, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_a_printed_pod_without_a_node_is_still_to_be_placed(tmp_path: Path, phase: str) -> None:
+    """As a dry run prints one that is new: nobody but a kubelet writes a status."""
+    printed = {**changed(POD, "metadata.uid", EXPORTED), "status": {"phase": phase}}
+    assert simulate(tmp_path, json.dumps(printed))[0] == 0
+    large = changed(printed, "spec.containers.0.resources", {"requests": {"cpu": 1_000}})
+    assert simulate(tmp_path, json.dumps(large))[0] == 3
+    code, told = simulate(tmp_path, json.dumps(changed(printed, "spec.containers.0.image", 1)))
+    assert (code, "spec.containers[0].image" in told) == (2, True), told
+
+
+@pytest.mark.parametrize("kind", ["Node", "Cluster"])
+def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kind: str) -> None:
+    large = changed(POD, "spec.containers.0.resources", {"requests": {"cpu": 1_000}})
+    node: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"}}
+    node["status"] = {"allocatable": {"cpu": 2_000, "pods": 10}}
+    cluster = {"apiVersion": "gputile.io/v1alpha1", "kind": "Cluster", "nodes": [{"name": "b", "cpu": 2_000}]}
+    text = "\n".join(map(json.dumps, (large, node if kind == "Node" else cluster)))
+    code, told = simulate(tmp_path, text)
+    assert code == (3 if kind == "Node" else 2)
+    assert ("it makes no room" if kind == "Node" else "name its file by --cluster") in told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{apiVersion: v2, kind: List, items: []}", 'no matches for kind "List" in version "v2"'),
+        ("{apiVersion: x.y/v1, kind: List, items: []}", 'no matches for kind "List" in version "x.y/v1"'),
+        ("{apiVersion: v1, kind: DeploymentList, items: []}", 'no matches for kind "DeploymentList" in version "v1"'),
+    ],
+)
+def test_lists_and_kinds_that_are_none(tmp_path: Path, text: str, said: str) -> None:
+    code, told = simulate(tmp_path, text)
+    assert (code, said in told) == (2, True), told
+    for right in ("{apiVersion: v1, kind: List", "{apiVersion: apps/v1, kind: DeploymentList"):
+        assert simulate(tmp_path, f"{right}, items: [{json.dumps(DEPLOYMENT)}]}}")[0] == 0

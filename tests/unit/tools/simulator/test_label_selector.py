@@ -1,0 +1,69 @@
+"""Selectors as kubectl's -l takes them."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
+
+pytestmark = pytest.mark.requirement("B4", "V3")
+LABELS = {"a": "b", "zone": "z1", "empty": "", "gpus": "8", "example.com/pool": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "selected"),
+    [
+        ("", True),
+        ("  ", True),
+        ("a", True),
+        ("!a", False),
+        ("! other", True),
+        ("a=b", True),
+        ("a == b", True),
+        ("a=c", False),
+        ("a!=c", True),
+        ("other!=c", True),
+        ("empty=", True),
+        ("a=,zone", False),
+        ("zone in (z1, z2)", True),
+        ("zone in (z2)", False),
+        ("zone notin (z1,z2)", False),
+        ("other notin (z1)", True),
+        ("empty in (,x)", True),
+        ("gpus>4,gpus<9", True),
+        ("gpus > 8", False),
+        ("a=b,zone in (z1,z2),!other,example.com/pool", True),
+        ("in=b", False),
+    ],
+)
+def test_what_is_selected(text: str, selected: bool) -> None:
+    assert matches(parse_selector(text), LABELS) == selected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (",", "a name must be"),
+        ("a,", "a key is missing after the last comma"),
+        ("a b", "'b' after a is no operator"),
+        ("a in b", "'(' is missing before 'b'"),
+        ("a in (b", "')' is missing"),
+        ("a=b=c", "',' is missing before '='"),
+        ("gpus>x", "no whole number"),
+        ("-a", "Invalid value"),
+        ("a=" + "v" * 64, "Invalid value"),
+        ("a=(b)", "a label's value must be"),
+    ],
+)
+def test_what_is_none(text: str, said: str) -> None:
+    with pytest.raises(SelectorError) as caught:
+        parse_selector(text)
+    assert said in str(caught.value)
+
+
+@given(st.text(max_size=40) | st.text("ab=!,() <>in", max_size=20))
+def test_any_text_is_a_selector_or_an_error(text: str) -> None:
+    with contextlib.suppress(SelectorError):
+        matches(parse_selector(text), LABELS)

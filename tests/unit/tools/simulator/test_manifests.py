@@ -1,0 +1,181 @@
+"""Files are read as kubectl reads them, and mistakes name their place."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from gputile.tools.simulator import manifests
+from gputile.tools.simulator.manifests import MOST_OBJECTS, ManifestError, Note, Origin, load_manifests, told_together
+from tests.unit.tools.simulator.builders import expand_text, load_text, write
+
+
+def test_nulls_are_absent(tmp_path: Path) -> None:
+    meta, spec = "{name: a, labels: {x: }, annotations: }", "{containers: , volumes: []}"
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {meta}\nspec: {spec}\n"
+    (manifest,) = load_text(tmp_path, text)
+    assert manifest.body["metadata"] == {"name": "a", "labels": {}}
+    assert manifest.body["spec"] == {"volumes": []}
+
+
+def test_lists_expand(tmp_path: Path) -> None:
+    text = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}}
+- {apiVersion: v1, kind: Service, metadata: {name: b}}
+---
+apiVersion: v1
+kind: NodeList
+items:
+- {metadata: {name: c}}
+---
+{apiVersion: apps/v1, kind: DeploymentList, items: [{metadata: {name: d}}]}
+"""
+    found = [(m.api_version, m.kind, str(m.origin).rpartition("m.yaml")[2]) for m in load_text(tmp_path, text)]
+    assert found == [
+        ("v1", "Pod", ", document 1, item 1: Pod/a"),
+        ("v1", "Service", ", document 1, item 2: Service/b"),
+        ("v1", "Node", ", document 2, item 1: Node/c"),
+        ("apps/v1", "Deployment", ", document 3, item 1: Deployment/d"),
+    ]
+
+
+def test_directories_and_standard_input(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
+        write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
+    (tmp_path / "below.yaml").mkdir()
+    for twice, why in ((["-", "-"], "named twice"), ([""], "a file's name is empty")):
+        with pytest.raises(ManifestError, match=why):
+            load_manifests(twice, io.BytesIO(b""))
+    with pytest.raises(ManifestError, match="standard input: it holds no object"):
+        load_manifests(["-"], io.BytesIO(b""))
+    loaded = load_manifests([str(tmp_path), "-"], io.BytesIO(b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"))
+    assert [m.body["metadata"]["name"] for m in loaded] == ["a.yaml", "b.yml", "c.json", "z"]
+    assert loaded[-1].origin.file == "standard input"
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("nowhere", "No such file or directory"),
+        ("a.yaml", "Too many levels of symbolic links"),
+        (".", "Is a directory"),
+    ],
+)
+def test_no_link_in_a_directory_is_left_out(tmp_path: Path, target: str, why: str) -> None:
+    """A checkout without what its links lead to would pass otherwise."""
+    write(tmp_path, '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "b"}}', "b.yaml")
+    link = tmp_path / "a.yaml"
+    link.symlink_to(target)
+    with pytest.raises(ManifestError, match=f"^{link}: {why}$"):
+        load_manifests([str(tmp_path)])
+
+
+def test_a_file_that_is_called_like_its_suffix_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "{apiVersion: v1, kind: Pod, metadata: {name: hidden}}", ".yaml")
+    (found,) = load_manifests([str(tmp_path)])
+    assert found.body["metadata"]["name"] == "hidden"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
+        ("apiVersion: v1", "document 1: kind: must be there"),
+        ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
+        ("a: 1\n---\n}", "document 1: kind"),
+        ("apiVersion: v1\nkind: List\nitems: {}", "items: must be a list, is a mapping"),
+        ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: it holds no object, so there is nothing to judge"),
+        ("apiVersion: v1\nkind: List\nitems:", "m.yaml: it holds no object"),
+        ("", "m.yaml: it holds no object"),
+        ("# nothing\n", "m.yaml: it holds no object"),
+        ("null", "m.yaml: it holds no object"),
+        ("---", "m.yaml: it holds no object"),
+        ("---\n---\n# a\n", "m.yaml: it holds no object"),
+        ("apiVersion: v1\nkind: List\nitems: 5", "items: must be a list, is a number"),
+        ("apiVersion: v1\nkind: List\nitems: [5]", "item 1: an object is a mapping"),
+        ("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List, items: []}]", "not another list"),
+        ("a: 1\na: 2", "document 1: line 2, column 1: the key 'a' is written twice"),
+        (b"\xff", "it is not UTF-8 text: "),
+        (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
+        (b"\xff\xfea", "it is not UTF-16 text: "),
+        ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
+    ],
+)
+def test_messages(tmp_path: Path, text: bytes | str, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        load_text(tmp_path, text)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ManifestError, match="No such file"):
+        load_manifests([str(tmp_path / "none.yaml")])
+    with pytest.raises(ManifestError, match="the directory holds no"):
+        load_manifests([str(tmp_path)])
+    with pytest.raises(ManifestError, match="null"):
+        load_manifests(["a\0b"])
+    monkeypatch.setattr(manifests, "MOST_BYTES", 1024)
+    with pytest.raises(ManifestError, match="larger than"):
+        load_text(tmp_path, b"#" * 2000)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, encoding: str) -> None:
+    text = "apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Service\n"
+    assert [each.kind for each in load_text(tmp_path, text.encode(encoding))] == ["Pod", "Service"]
+
+
+def test_objects_of_json_stand_one_behind_the_other(tmp_path: Path) -> None:
+    each = '{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{}"}}}}'
+    found = load_text(tmp_path, each.format("a") + "\n" + each.format("b"))
+    assert [str(manifest.origin).rpartition("m.yaml")[2] for manifest in found] == [
+        ", document 1: Pod/a",
+        ", document 2: Pod/b",
+    ]
+
+
+def test_a_text_that_only_looks_like_a_number_is_a_text(tmp_path: Path) -> None:
+    head = "apiVersion: v1\nkind: Pod\nmetadata: {annotations: {checksum/config: %s}}\n"
+    (manifest,) = load_text(tmp_path, head % "12e45678")
+    assert manifest.body["metadata"]["annotations"] == {"checksum/config": "12e45678"}
+    for number in ("12e45", "12345678", "0x12e45678", "1_2"):
+        with pytest.raises(ManifestError, match=r'config"\]: must be a string, is a number: write it in quotes'):
+            expand_text(tmp_path, head % number)
+
+
+def test_documents_are_counted_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MOST_OBJECTS", 2)
+    with pytest.raises(ManifestError, match="it holds more than 2 documents"):
+        load_text(tmp_path, '{"apiVersion": "v1", "kind": "Pod"}' * 3)
+
+
+def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    text = '{"apiVersion": "v1", "kind": "List", "items": [' + ",".join(["0"] * (MOST_OBJECTS + 1)) + "]}"
+    with pytest.raises(ManifestError, match="250,001 objects are more than the 250,000 that a list may hold"):
+        load_text(tmp_path, text)
+
+
+def test_an_address_is_no_file() -> None:
+    """kubectl reads them, so people try."""
+    with pytest.raises(ManifestError, match=r"^https://example.com/a.yaml: an address is not read: .* pipe it in"):
+        load_manifests(["https://example.com/a.yaml"])
+
+
+def origin(name: str, file: str = "a.yaml", document: int = 1) -> Origin:
+    return Origin(file, document, 0, "Pod", name)
+
+
+def test_what_is_said_of_several_objects_is_said_once() -> None:
+    notes = [Note("old", origin("p")), Note("odd", origin("p")), Note("old", origin("q", document=2)), Note("free")]
+    assert told_together(notes) == ["a.yaml: Pod/p, Pod/q: old", "a.yaml, document 1: Pod/p: odd", "free"]
+
+
+def test_files_are_told_apart_and_many_objects_are_counted() -> None:
+    notes = [Note("old", origin(f"p{number}")) for number in range(7)] + [Note("old", origin("p", "b.yaml"))]
+    assert told_together(notes) == [
+        "a.yaml: Pod/p0, Pod/p1, Pod/p2, Pod/p3, Pod/p4 and 2 more: old",
+        "b.yaml, document 1: Pod/p: old",
+    ]
+    assert told_together([Note("same"), Note("same")]) == ["same"]

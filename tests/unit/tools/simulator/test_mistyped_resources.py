@@ -1,0 +1,47 @@
+"""Resources that no node offers, and whose names are nearly right."""
+
+import pytest
+
+from gputile.api.core import Node, NodeStatus
+from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
+from gputile.tools.simulator.resources import MistypedResources
+
+
+def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:
+    containers = [{"resources": {"limits": {name: 1}}} for name in names]
+    node = Node(status=NodeStatus(allocatable=dict.fromkeys(offered, "1")))
+    return list(MistypedResources([node]).in_spec("", {"containers": containers}))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("aliyun.com/gpu-memm", GPU_MEMORY),
+        ("aliyun.com/gpu_mem", GPU_MEMORY),
+        ("aliyun.com/gpu-core", GPU_CORE),
+        ("nvidia.com/gpus", WHOLE_GPU),
+        ("nvidia/gpu", WHOLE_GPU),
+        ("nvidia.com/gpumem", GPU_MEMORY),
+        ("nvidia.com/gpucores", GPU_CORE),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_told(name: str, meant: str) -> None:
+    (said,) = told(name)
+    assert said == f'spec.containers[0].resources.limits: no node offers "{name}"; did you mean {meant}?'
+
+
+@pytest.mark.parametrize("name", [*GPU_RESOURCES, "cpu", "hugepages-2Mi", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])
+def test_a_name_that_is_right_or_of_something_else_is_not(name: str) -> None:
+    assert told(name) == []
+
+
+def test_what_nodes_offer_is_right() -> None:
+    assert told("aliyun.com/gpu-memm", offered=("aliyun.com/gpu-memm",)) == []
+
+
+def test_what_no_pod_asks_for_is_not_meant() -> None:
+    assert f"did you mean {GPU_COUNT}?" not in str(told("aliyun.com/gpu-counts", offered=(GPU_COUNT,)))
+
+
+def test_a_name_is_told_once() -> None:
+    assert len(told("nvidia.com/gpus", "nvidia.com/gpus")) == 1

@@ -1,0 +1,353 @@
+"""``gputile explain`` tells the truth about GPUs, and the changes that it names would really be enough."""
+
+import msgspec
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from gputile.api.affinity import (
+    Affinity,
+    LabelSelector,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodAffinity,
+    PodAffinityTerm,
+)
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, NodeSpec, ObjectMeta, Pod, PodSpec, SchedulingGate, Taint
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    MEMORY_UNIT_ANNOTATION,
+    MODEL_LABEL,
+)
+from gputile.core.admission.completion import tolerate
+from gputile.core.admission.legacy_forms import rewrite
+from gputile.core.admission.verdict import apply_patch
+from gputile.core.devices.request import RequestError
+from gputile.core.placement.fit import gpu_fits, same_unit, serves
+from gputile.core.placement.fit_refusal import gpu_shortages
+from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
+from gputile.tools.simulator.remedies import Remedy, proposals, remedies
+from tests.conftest import examples
+from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
+
+pytestmark = pytest.mark.requirement("B4")
+
+GIB = 1024
+ROOMY = {
+    "aliyun.com/gpu-mem": "1000",
+    "aliyun.com/gpu-core.percentage": "800",
+    "nvidia.com/gpu": "8",
+    "aliyun.com/gpu": "8",
+    "pods": "110",
+}
+
+
+def bound(name: str, node: str, mem: int, gpu: int, *, namespace: str = "default", core: int = 0) -> Pod:
+    """Return a pod that holds ``mem`` GiB, and ``core`` percent, of one GPU."""
+    asked = pod(name, mem=mem, namespace=namespace, asks={"core": core} if core else {})
+    text = allocation_text(share(f"GPU-{node}-{gpu}", mem * GIB, core))
+    annotations = asked.metadata.annotations | {ALLOCATION_ANNOTATION: text}
+    return msgspec.structs.replace(
+        asked,
+        metadata=msgspec.structs.replace(asked.metadata, annotations=annotations),
+        spec=msgspec.structs.replace(asked.spec, node_name=node),
+    )
+
+
+CONFIGURATION = Configuration(max_pods_per_gpu=4)
+
+
+def admitted(asked: Pod) -> Pod:
+    """Return the pod as the webhook stores it: GPU nodes are tainted."""
+    rewriting = rewrite(asked)
+    tolerate(asked, rewriting)
+    return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(asked)), Pod)
+
+
+def explained(asked: Pod, nodes: list[Node], pods: list[Pod]) -> tuple[Subject, list[NodeReport], list[Remedy]]:
+    subject = Subject(admitted(asked), nodes, [*pods, asked], CONFIGURATION, 0)
+    reports = subject.reports()
+    return subject, reports, remedies(subject, reports)
+
+
+def machine(name: str, mode: str = "cgpu", gpus: int = 2) -> Node:
+    return gpu_node(name, mode=mode, sizes=[15 * GIB] * gpus, unit_mib=GIB, allocatable=ROOMY)
+
+
+def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
+    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 1, 0)]
+    _, reports, _ = explained(pod("new", mem=10), [machine("n2", "share", 1), machine("n1")], pods)
+    assert [(report.name, report.fits) for report in reports] == [("n2", True), ("n1", False)]
+    n1 = reports[1]
+    assert n1.gpu == "GPU 0 has 7 of 15 units free; the pod needs 10 on one GPU"
+    assert [(gpu.free_mib, gpu.lacks) for gpu in n1.gpus] == [
+        (7 * GIB, "has 7 of 15 units free; the pod needs 10 on one GPU"),
+        (3 * GIB, "has 3 of 15 units free; the pod needs 10 on one GPU"),
+    ]
+    assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
+
+
+def test_the_pod_itself_is_not_in_its_own_way() -> None:
+    _, reports, changes = explained(bound("new", "n1", 10, 0), [machine("n1")], [bound("a", "n1", 5, 0)])
+    assert reports[0].fits
+    assert changes == []
+
+
+def test_less_would_fit_and_one_unit_more_would_not() -> None:
+    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1)]
+    subject, _, changes = explained(pod("new", mem=10), [machine("n1")], pods)
+    assert changes[0] == Remedy("pod default/new asks for no more than 7 units of 1024 MiB", ["n1"])
+    assert subject.request is not None
+
+
+def test_the_fewest_and_smallest_pods_are_named() -> None:
+    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 4, 0), bound("d", "n2", 6, 0)]
+    _, _, changes = explained(pod("new", mem=10), [machine("n1"), machine("n2", gpus=1)], pods)
+    assert changes[1] == Remedy("pod default/d ends, or moves to another node", ["n2"])
+
+
+def test_several_pods_where_one_is_not_enough() -> None:
+    pods = [bound(f"p{i}", "n1", 5, 0) for i in range(3)]
+    _, _, changes = explained(pod("new", mem=12), [machine("n1", gpus=1)], pods)
+    assert changes[0].change == "pods default/p0, default/p1, default/p2 end, or move to other nodes"
+
+
+def test_what_kube_scheduler_itself_forbids_is_named_where_the_gpus_have_room() -> None:
+    tainted = machine("n1")
+    tainted = msgspec.structs.replace(tainted, spec=msgspec.structs.replace(tainted.spec, unschedulable=True))
+    _, reports, changes = explained(pod("new", mem=10), [tainted], [])
+    assert reports[0].in_tree
+    assert changes[0].nodes == ["n1"]
+    assert "the GPUs there have enough free" in changes[0].change
+
+
+def test_what_no_node_could_ever_take_needs_another_node() -> None:
+    _, reports, changes = explained(pod("new", mem=16), [machine("n1")], [])
+    assert reports[0].unresolvable
+    assert [remedy.change for remedy in changes] == [
+        "pod default/new asks for no more than 15 units of 1024 MiB",
+        "a node with one GPU of 16 units of 1024 MiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
+        "ack.node.gpu.schedule=share or ack.node.gpu.schedule=mps",
+    ]
+
+
+def test_compute_is_the_shortage() -> None:
+    taken = bound("a", "n1", 1, 0, core=60)
+    _, _, changes = explained(pod("new", mem=1, core=50), [machine("n1", "core_mem", 1)], [taken])
+    assert changes[0] == Remedy("pod default/new asks for no more than 40 percent of compute", ["n1"])
+    assert changes[1] == Remedy("pod default/a ends, or moves to another node", ["n1"])
+
+
+def test_whole_gpus() -> None:
+    asked = pod("new", asks={"nvidia.com/gpu": 3})
+    subject, _, changes = explained(asked, [machine("n1", "default")], [])
+    assert asks(subject.request) == "asks for 3 of nvidia.com/gpu"
+    assert [remedy.change for remedy in changes] == [
+        "pod default/new asks for no more than 2 of nvidia.com/gpu",
+        "a node with 3 GPUs comes, labelled ack.node.gpu.schedule=default",
+    ]
+
+
+def test_a_pod_without_gpus_is_none_of_gputiles_business() -> None:
+    subject, reports, changes = explained(pod("new"), [machine("n1")], [])
+    assert "no GPU" in asks(subject.request)
+    assert reports[0].fits
+    assert changes == []
+
+
+def test_gates_are_named_with_the_gang_behind_them() -> None:
+    labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "4"}
+    gated = Pod(
+        metadata=ObjectMeta(name="w", namespace="default", labels=labels),
+        spec=PodSpec(scheduling_gates=(SchedulingGate(name=GANG_GATE),)),
+    )
+    assert "gang default/train" in (waiting_for(gated) or "")
+    other = Pod(spec=PodSpec(scheduling_gates=(SchedulingGate(name="example.com/quota"),)))
+    assert "example.com/quota" in (waiting_for(other) or "")
+    assert waiting_for(Pod()) is None
+
+
+amounts = st.integers(min_value=1, max_value=17)
+held = st.lists(st.tuples(st.integers(0, 1), amounts, st.sampled_from(("a", "b")), st.integers(0, 3)), max_size=8)
+
+
+@given(
+    st.sampled_from(("cgpu", "share", "core_mem", "mps", "default")), held, amounts, st.sampled_from((0, 25, 100)),
+    st.integers(1, 2),
+)  # fmt: skip
+def test_what_is_said_of_a_gpu_is_what_decides_of_it_and_each_change_is_enough(
+    mode: str, taken: list[tuple[int, int, str, int]], mem: int, core: int, count: int
+) -> None:
+    nodes = [machine("n1", mode), machine("n2", mode, 1)]
+    pods = [
+        bound(f"p{i}", "n1", units, gpu, namespace=namespace, core=5 * percent)
+        for i, (gpu, units, namespace, percent) in enumerate(taken)
+    ]
+    more = {"core": core * count} if core else {}
+    subject, reports, changes = explained(pod("new", mem=mem * count, count=count, asks=more), nodes, pods)
+    request = subject.request
+    assert request is not None
+    shape, group = request.shape, subject.ledger.group_number(request.shape.trust_group)
+    for name in ("n1", "n2"):
+        state = subject.engine.state(name)
+        assert state is not None
+        if serves(state.serving_mode, shape) and same_unit(state.info, shape):
+            for gpu in state.gpus:
+                lacking = list(gpu_shortages(gpu, shape, state.info, group))
+                assert (not lacking) == gpu_fits(gpu, shape, state.info, group)
+                assert all(shortage.text(shape, state.info) for shortage in lacking)
+    fitting = [report.name for report in reports if report.fits]
+    assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
+    assert bool(changes) == (not fitting)
+
+
+def demanding(asked: Pod, **spec: object) -> Pod:
+    return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, **spec))
+
+
+def labelled(node: Node, labels: dict[str, str], *, cordoned: bool = False, tainted: bool = False) -> Node:
+    taints = (Taint(key="team", value="a", effect="NoSchedule"),) if tainted else ()
+    meta = msgspec.structs.replace(node.metadata, labels=node.metadata.labels | labels)
+    return msgspec.structs.replace(node, metadata=meta, spec=NodeSpec(unschedulable=cordoned, taints=taints))
+
+
+def model_is(operator: str, *values: str) -> Affinity:
+    term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(MODEL_LABEL, operator, values),))
+    return Affinity(node_affinity=NodeAffinity(required=NodeSelector((term,))))
+
+
+def beside(**labels: str) -> Affinity:
+    term = PodAffinityTerm(LabelSelector(match_labels=labels), "kubernetes.io/hostname")
+    return Affinity(pod_affinity=PodAffinity((term,)))
+
+
+DEMANDS: tuple[dict[str, object], ...] = (
+    {},
+    {"node_selector": {MODEL_LABEL: "V100"}},
+    {"node_selector": {MODEL_LABEL: "V100", "aliyun.accelerator/nvidia_count": "8"}},
+    {"node_selector": {MODEL_LABEL: "V100", "aliyun.accelerator/nvidia_mem": "2048MiB"}},
+    {"affinity": model_is("NotIn", "T4")},
+    {"affinity": model_is("In", "P100", "V100")},
+    {"affinity": model_is("Gt", "5")},
+    {"affinity": beside(app="cache")},
+    {"node_selector": {"zone": "b"}},
+)
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.sampled_from(("cgpu", "share", "core_mem", "mps", "default", "topology")), held, amounts,
+    st.sampled_from(("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu")),
+    st.integers(1, 3), st.integers(1, 3), st.sampled_from(DEMANDS), st.sampled_from((0, 0, 512, 1024)),
+    st.booleans(), st.booleans(), st.sampled_from((True, True, False)),
+)  # fmt: skip
+def test_each_remedy_applied_makes_the_pod_fit(
+    mode: str, taken: list[tuple[int, int, str, int]], mem: int, resource: str, count: int, parts: int,
+    demand: dict[str, object], stamped: int, cordoned: bool, tainted: bool, admit: bool,
+) -> None:  # fmt: skip
+    """In a cluster of its own: another node, fewer pods, a pod that asks for less or that is created anew."""
+    nodes = [
+        labelled(machine("n1", mode), {MODEL_LABEL: "T4", "zone": "a"}, cordoned=cordoned),
+        labelled(machine("n2", mode, 1), {MODEL_LABEL: "V100"}, tainted=tainted),
+    ]
+    pods = [bound(f"p{i}", "n1", units, gpu, namespace=group) for i, (gpu, units, group, _) in enumerate(taken)]
+    shared = resource.startswith("aliyun.com/gpu-")
+    asks = {"aliyun.com/gpu-mem": mem * count} if shared else {resource: mem}
+    asks |= {resource: 25 * count} if "core" in resource else {}
+    asked = pod(
+        "new", *(container(f"c{i}", asks=asks) for i in range(parts)), count=count if shared else None,
+        annotations={MEMORY_UNIT_ANNOTATION: str(stamped)} if stamped else {},
+    )  # fmt: skip
+    asked = demanding(admitted(asked) if admit else asked, **demand)
+    try:
+        subject = Subject(asked, nodes, pods, CONFIGURATION, 0)
+    except RequestError:
+        event("refused for good")
+        return
+    reports = subject.reports()
+    found = proposals(subject, reports)
+    event("fits" if any(report.fits for report in reports) else f"{len(found)} remedies")
+    assert [proposal.remedy for proposal in found] == remedies(subject, reports)
+    for each in found:
+        left = [other for other in pods if other.metadata.uid not in each.leaving]
+        for name in each.remedy.nodes:
+            there, changed = nodes, each.pod
+            if each.resolved:  # what kube-scheduler's rules about nodes have against the pod is done away with
+                there = [msgspec.structs.replace(node, spec=NodeSpec()) for node in nodes]
+                changed = demanding(each.pod, node_selector={}, affinity=None)
+            assert name in fits_on(changed, there, left)
+        for node in each.coming:
+            assert node.metadata.name in fits_on(each.pod, [*nodes, node], left)
+        assert each.remedy.nodes or each.coming
+
+
+def fits_on(asked: Pod, nodes: list[Node], pods: list[Pod]) -> list[str]:
+    return [report.name for report in Subject(asked, nodes, pods, CONFIGURATION, 0).reports() if report.fits]
+
+
+def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
+    job = demanding(pod("job", asks={"nvidia.com/gpu": 1}), node_selector={MODEL_LABEL: "Tesla-V100"})
+    _, _, changes = explained(job, [labelled(machine("n1", "default"), {MODEL_LABEL: "T4"})], [])
+    assert [remedy.change for remedy in changes] == [
+        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is resolved; the GPUs there "
+        "have enough free",
+        "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
+        "aliyun.accelerator/nvidia_name=Tesla-V100",
+    ]
+
+
+def test_all_that_stands_against_a_node_is_named() -> None:
+    closed = labelled(machine("n1"), {}, cordoned=True, tainted=True)
+    _, _, changes = explained(pod("new", mem=10), [closed], [])
+    assert changes[0] == Remedy(
+        'kube-scheduler\'s reasons "node(s) were unschedulable" and "node(s) had untolerated taint {team: a}" are '
+        "resolved; the GPUs there have enough free",
+        ["n1"],
+    )
+
+
+def test_a_pod_of_an_old_unit_is_told_to_be_created_anew_and_of_no_node_that_would_not_take_it() -> None:
+    old = pod("old", mem=16, annotations={MEMORY_UNIT_ANNOTATION: "128"})
+    _, _, changes = explained(old, [machine("n1")], [])
+    assert changes == [
+        Remedy("pod default/old is deleted and created anew, asking for 2 units of 1024 MiB", ["n1"]),
+    ]
+
+
+def test_what_a_pod_needs_beside_being_created_anew_is_said_with_it() -> None:
+    old = pod("old", mem=80, annotations={MEMORY_UNIT_ANNOTATION: "128"})
+    _, _, changes = explained(old, [machine("n1")], [bound("a", "n1", 8, 0), bound("b", "n1", 9, 1)])
+    anew = "pod default/old is deleted and created anew, asking for 10 units of 1024 MiB, and "
+    assert [remedy.change.removeprefix(anew) for remedy in changes][:2] == [
+        "pod default/old asks for no more than 7 units of 1024 MiB",
+        "pod default/a ends, or moves to another node",
+    ]
+
+
+def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:
+    """It does not tolerate the taint of GPU nodes, and nobody adds that to a pod that is there."""
+    tainted = msgspec.structs.replace(
+        machine("n1"), spec=NodeSpec(taints=(Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule"),))
+    )
+    subject = Subject(pod("early", mem=2), [tainted], [], CONFIGURATION, 0)
+    changes = remedies(subject, subject.reports())
+    assert Remedy("pod default/early is deleted and created anew", ["n1"]) in changes
+    assert not any("a node with" in remedy.change for remedy in changes), "that would be tainted too"
+
+
+def test_a_pod_that_another_scheduler_has_is_to_be_created_anew() -> None:
+    ours = msgspec.structs.replace(CONFIGURATION, scheduler_name="gputile-scheduler")
+    early = admitted(pod("early", mem=2))
+    subject = Subject(early, [machine("n1")], [], ours, 0)
+    assert "gputile-scheduler, which knows the GPUs, does not look at it" in (left_to_others(early, ours) or "")
+    assert remedies(subject, subject.reports()) == [
+        Remedy("pod default/early is deleted and created anew", ["n1"]),
+    ]
+    assert left_to_others(demanding(early, scheduler_name="gputile-scheduler"), ours) is None
+    assert left_to_others(pod("plain"), ours) is None
