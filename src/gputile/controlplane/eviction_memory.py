@@ -54,7 +54,6 @@ class RefusedEvictions:
         self._refused[uid] = _RefusedEviction(now, pause)
 
     def among(self, uids: Iterable[str]) -> list[str]:
-        """Return those of the pods that are not to be chosen now."""
         now = self._seconds()
         return [
             uid for uid in uids if (known := self._refused.get(uid)) is not None and 0 <= now - known.at < known.pause

@@ -63,7 +63,6 @@ class NodeArrivals:
         self._joined: dict[str, int] = {}  # the nodes that have joined since the first look, and when (Unix ns)
 
     def forget(self) -> None:
-        """Follow no node any more: nobody needs one."""
         self._arrivals, self._known, self._joined = {}, None, {}
 
     def joined_ns(self, name: str) -> int:
@@ -150,7 +149,6 @@ class NodeArrivals:
         return ledger.node_info(row) if row is not None else None
 
     def _has_pods(self, name: str) -> bool:
-        """Return whether a pod with GPUs is bound to a node: those that GPUs are only reserved for prove nothing."""
         return any(not booking.reserved for booking in self._cluster_state.ledger.on_node(name))
 
     def _is_vacant(self, name: str) -> bool:

@@ -132,6 +132,5 @@ class TypeFailures:
             self._failed.pop(name, None)
 
     def forget_old(self, now_ns: int) -> None:
-        """Forget the failures that are so long ago that they mean nothing."""
         remembered_ns = _REMEMBERED_SECONDS * _SECOND
         self._failed = {name: each for name, each in self._failed.items() if now_ns - each.again_ns < remembered_ns}

@@ -82,7 +82,6 @@ class NodeRequestPlanner:
         return self._refused
 
     def requested(self) -> Counter[str]:
-        """Return how many nodes of each type are asked for."""
         return self._requests.counts()
 
     def steps(self, now_ns: int) -> Steps[NodeRequestRound]:
@@ -144,7 +143,6 @@ class NodeRequestPlanner:
         return not self._stood_on.isdisjoint(self._gangs.starting_on()) or self._requests.being_deleted()
 
     def abandon(self) -> None:
-        """Forget what was decided in a round of which nothing is written."""
         self._requests.abandon()
         self._events.clear()
 
@@ -201,7 +199,6 @@ class NodeRequestPlanner:
         return list(first.values())
 
     def _place(self, uid: str) -> Place | None:
-        """Return where a pod is bound, None for one that is not."""
         booking = self._cluster_state.ledger.booking(uid)
         if booking is None or booking.reserved:
             return None

@@ -76,7 +76,6 @@ class NodeRequester:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def run(self) -> NoReturn:
-        """Run rounds for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_SECONDS):

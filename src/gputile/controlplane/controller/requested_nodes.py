@@ -106,10 +106,8 @@ class RequestedNodes:
 
 
 def job_of(pod: Pod) -> str:
-    """Return the name of a placeholder's Job."""
     return pod.metadata.labels.get(JOB_LABEL, "")
 
 
 def type_of(pod: Pod) -> str:
-    """Return the name of the type that a placeholder asks for."""
     return pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "")

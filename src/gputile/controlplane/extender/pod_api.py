@@ -86,7 +86,6 @@ class ApiServerPodApi:
         await bind_pod(self._connection, binding, within=BIND_SECONDS)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod, as etcd has it."""
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:

@@ -85,7 +85,6 @@ class Preemption:
     # -- rounds
 
     async def run(self, active: Callable[[], bool]) -> NoReturn:
-        """Go through rounds for ever, while this replica is ``active``."""
         while True:
             begun = self._clock.monotonic()
             if active():

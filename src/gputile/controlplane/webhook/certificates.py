@@ -47,7 +47,6 @@ class Pair:
     key: bytes
 
     def parsed(self) -> x509.Certificate:
-        """Return the certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
 
     @property
@@ -102,7 +101,6 @@ def next_material(stored: Material | None, names: Sequence[str], now: datetime) 
 
 
 def encode(material: Material) -> dict[str, bytes]:
-    """Return the data of the Secret."""
     following = material.following
     return {
         "tls.crt": material.current.certificate,

@@ -84,7 +84,6 @@ class Webhook:
         return answer
 
     def policy(self, unsafe_access: bool) -> AdmissionPolicy:
-        """Return what is in force now."""
         current = self.configuration.current
         admission = current.admission
         return AdmissionPolicy(

@@ -44,7 +44,6 @@ class NodeRefusals:
         return NodeRefusals(np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct))
 
     def each(self) -> list[PredicateRefusal | None]:
-        """Return the reason of each node, None for none."""
         reasons = (*self.distinct, None)  # the last one is at -1
         return [reasons[code] for code in self.codes.tolist()]
 

@@ -25,7 +25,6 @@ def static_reason(spec: PodSpec, node: Node) -> PredicateRefusal | None:
 
 
 def static_obstacles(spec: PodSpec, node: Node) -> Iterator[PredicateRefusal]:
-    """Yield every reason why the pod may not run on the node, in the order of kube-scheduler's filters."""
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
         yield UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.metadata.name:
@@ -47,7 +46,6 @@ def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[PredicateRefusa
 
 
 def untolerated_taints(spec: PodSpec, node: Node) -> Iterator[Taint]:
-    """Yield the taints that keep the pod off the node."""
     hard = (taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute"))
     return (taint for taint in hard if not _tolerated(taint, spec.tolerations))
 

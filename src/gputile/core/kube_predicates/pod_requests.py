@@ -174,7 +174,6 @@ def insufficient(
 
 
 def lacks(name: str) -> PredicateRefusal:
-    """Return that a node lacks a resource."""
     return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
 
 

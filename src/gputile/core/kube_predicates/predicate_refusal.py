@@ -35,7 +35,6 @@ class PredicateRefusal(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def text(self) -> str:
-        """The refusal in kube-scheduler's words."""
         return f"{self.rule.value} {self.about}" if self.about else self.rule.value
 
     @property

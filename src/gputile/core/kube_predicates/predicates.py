@@ -203,7 +203,6 @@ class Predicates:
     # -- questions
 
     def pods_on(self, name: str) -> list[Pod]:
-        """Return the pods that are counted on a node."""
         return [guest.pod for guest in self._on_node.get(name, {}).values()]
 
     def prepare(self, pod: Pod) -> Generator[None, None, None]:
@@ -301,7 +300,6 @@ class Predicates:
 
     @property
     def node_names(self) -> Sequence[str]:
-        """The names of the nodes, in order."""
         return list(self._nodes)
 
     def needs(self, pod: Pod) -> Amounts:

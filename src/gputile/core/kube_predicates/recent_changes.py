@@ -19,14 +19,12 @@ class RecentChanges(Generic[Change]):
         return self._base + len(self._changes)
 
     def add(self, change: Change) -> None:
-        """Note a change."""
         self._changes.append(change)
         if len(self._changes) >= 2 * self._keep:
             self._base += self._keep
             del self._changes[: self._keep]
 
     def reaches(self, position: int) -> bool:
-        """Return whether all changes since ``position`` are still there."""
         return position >= self._base
 
     def since(self, position: int) -> list[Change]:

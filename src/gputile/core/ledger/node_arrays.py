@@ -53,16 +53,13 @@ class NodeArrays:
 
     @property
     def rows(self) -> int:
-        """How many rows there is room for."""
         return int(self.total.shape[0])
 
     @property
     def gpus(self) -> int:
-        """How many GPUs of a node there is room for."""
         return int(self.total.shape[1])
 
     def grow(self, rows: int, gpus: int) -> None:
-        """Make room for at least ``rows`` and ``gpus``."""
         new_rows, new_gpus = self.rows, self.gpus
         while new_rows < rows:
             new_rows *= 2
@@ -91,7 +88,6 @@ class NodeArrays:
         return twin
 
     def clear(self, row: int) -> None:
-        """Empty a row."""
         for array in vars(self).values():
             array[row] = 0
 

@@ -145,7 +145,6 @@ class FitRefusal:
 
     @property
     def requested(self) -> int:
-        """How many GPUs the request needs."""
         return self.shape.gpus
 
     @property
@@ -155,7 +154,6 @@ class FitRefusal:
 
     @property
     def text(self) -> str:
-        """The refusal for people, without the node's name."""
         node_info, shape, left = self.node_info, self.shape, self.capacity - self.used
         if node_info is None:
             return "the node is not known to gputile yet"

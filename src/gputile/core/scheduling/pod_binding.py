@@ -31,7 +31,6 @@ class PodReading:
 
     @property
     def key(self) -> str:
-        """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     def apply(self, found: Pod | None, read_at: float) -> None:
@@ -68,7 +67,6 @@ class PodBinding:
 
     @property
     def node(self) -> str:
-        """The node that the pod is bound to."""
         return self.body.target.name
 
     @property
@@ -95,7 +93,6 @@ class PodBinding:
         return found.spec.node_name == self.node and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
 
     def obstacle(self, pod: Pod) -> str | None:
-        """Return why an unbound pod, as it is now, must not be bound so any more; None where it may be."""
         if pod.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(pod) if self.plan else None

@@ -101,7 +101,6 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
 
 
 def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
-    """Return what of a node's cordon, labels or taints keeps the pod off it, None where nothing is known to."""
     info = ledger.info_of(name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 

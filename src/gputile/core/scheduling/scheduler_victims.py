@@ -281,18 +281,15 @@ class _NodeWithoutVictims:
         return any(gpu.used > gpu.total for gpu in self._gpus.values())
 
     def leave_all(self, bookings: Iterable[Booking], uids: Collection[str]) -> None:
-        """Look at the node as if the pods with these UIDs were gone."""
         for booking in bookings:
             if booking.uid in uids:
                 self.leave(booking)
 
     def leave(self, booking: Booking) -> None:
-        """Look at the node as if a pod were gone."""
         self._blocked_by.discard(booking.uid)
         self._change(booking, -1)
 
     def stay(self, booking: Booking) -> None:
-        """Undo ``leave``."""
         if booking.uid in self._blocking:
             self._blocked_by.add(booking.uid)
         self._change(booking, 1)

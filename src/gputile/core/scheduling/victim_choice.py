@@ -73,7 +73,6 @@ class EvictionRules:
     soon_s: float = SOON_S
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return those of the pods whose eviction, when all are evicted in this order, their budgets forbid."""
         return at_once(self.over_budget_in_steps(uids))
 
     def over_budget_in_steps(self, uids: Iterable[str]) -> Steps[list[str]]:

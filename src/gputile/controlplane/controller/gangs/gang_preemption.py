@@ -299,7 +299,6 @@ class GangPreemption:
         return min(ends) - self._cluster_state.now_ns <= margin_ns
 
     def drop(self, gang: Gang) -> None:
-        """Reserve nothing for a gang any more; it waits before it tries again, unless its pods change."""
         self._plans.pop(gang.name, None)
         uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
         self._rests[gang.name] = uids, self._cluster_state.now_ns + _REST_NS
@@ -314,7 +313,6 @@ class GangPreemption:
     # -- what came of evictions
 
     def was_evicted(self, eviction: Eviction) -> None:
-        """Note that the API server has accepted an eviction."""
         self.evictions += 1
         self._half_left.was_evicted(eviction.uid)
         if (preempting := self._plan_for(eviction)) is not None:
