@@ -14,8 +14,7 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.eviction_memory import EVICTED_S, HalfLeftGangs, RefusedEvictions, StayingPod
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import NoLongerActive, PodEvent, PreemptionApi
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import EvictionFacts

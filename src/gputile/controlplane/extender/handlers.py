@@ -26,7 +26,7 @@ from gputile.api.extender import (
 )
 from gputile.api.reasons import EventReason
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus

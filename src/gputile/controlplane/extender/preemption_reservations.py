@@ -22,8 +22,7 @@ from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionAnswer, Evictions, EvictionSources
-from gputile.controlplane.extender.pod_api import PreemptionApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent, PreemptionApi
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of

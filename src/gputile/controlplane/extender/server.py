@@ -25,8 +25,7 @@ from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi, PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning

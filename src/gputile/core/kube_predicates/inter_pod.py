@@ -12,8 +12,13 @@ import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.node_fit import (
+    PredicateRefusal,
+    PredicateRule,
+    matches_node,
+    selects,
+    untolerated_taints,
+)
 
 AFFINITY = PredicateRefusal(PredicateRule.AFFINITY)
 ANTI_AFFINITY = PredicateRefusal(PredicateRule.ANTI_AFFINITY)

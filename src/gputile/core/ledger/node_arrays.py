@@ -7,7 +7,7 @@ columns grow by doubling. A row without a node has no usable GPU.
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.kube_predicates.recent_changes import RecentChanges
+from gputile.core.kube_predicates.node_answers import RecentChanges
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
