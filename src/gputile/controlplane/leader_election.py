@@ -202,13 +202,10 @@ class LeaderGate:
         if self._election.leads():
             return
         if self._leading is None:
-            self._leading = asyncio.create_task(self._lead())
+            self._leading = asyncio.create_task(self._election.lead(self._is_asked))
             self._leading.add_done_callback(lambda _: setattr(self, "_leading", None))
-        await asyncio.shield(self._leading)
-
-    async def _lead(self) -> None:
         try:
-            await self._election.lead(self._is_asked)
+            await asyncio.shield(self._leading)
         except KubeError as error:
             raise NotReady(f"this replica cannot take over: {error}") from error
 
