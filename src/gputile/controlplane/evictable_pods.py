@@ -138,7 +138,6 @@ class Budgets:
         return violated
 
     def _counted(self, uid: str) -> list[_Key]:
-        """Return the budgets of a pod that kube-scheduler counts."""
         pod = self._pods.get(uid)
         return [key for key in self._guarding(uid) if pod and pod.labels and _is_selective(self._budgets[key])]
 

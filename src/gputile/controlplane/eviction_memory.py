@@ -100,7 +100,6 @@ class _LeavingGang:
     refused_at: float | None = None
 
     def is_evicted(self, uid: str, now: float) -> bool:
-        """Return whether the eviction of a pod was accepted lately."""
         at = self.evicted.get(uid)
         return at is not None and 0 <= now - at < EVICTED_S
 
@@ -216,7 +215,6 @@ class HalfLeftGangs:
     # -- what came of evictions
 
     def under_way(self) -> list[str]:
-        """Return the pods whose eviction was accepted lately."""
         now = self._seconds()
         return [uid for gang in self._leaving.values() for uid in gang.evicted if gang.is_evicted(uid, now)]
 

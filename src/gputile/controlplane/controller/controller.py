@@ -130,7 +130,6 @@ class Controller:
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
     def not_ready(self) -> str | None:
-        """Return why this replica is not ready, None where it is; a standby is."""
         return None if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
 
     @asynccontextmanager

@@ -37,7 +37,6 @@ class GangMembers:
         return len(self._gang_of)
 
     def waiting(self) -> list[GangName]:
-        """Return the gangs that have an unbound pod."""
         return list(self._waiting)
 
     def revision(self, gang: GangName) -> int:

@@ -122,12 +122,10 @@ class TypeFailures:
         return failed.refusal if failed is not None and 0 < failed.again_ns - now_ns <= failed.pause_ns else None
 
     def times(self, type_name: str) -> int:
-        """Return how often in a row no node of a type came that is of use."""
         failed = self._failed.get(type_name)
         return failed.times if failed is not None else 0
 
     def forgive(self, type_names: Iterable[str]) -> None:
-        """Forget the failures of types of which a node has been of use."""
         for name in type_names:
             self._failed.pop(name, None)
 

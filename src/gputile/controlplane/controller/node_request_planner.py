@@ -78,7 +78,6 @@ class NodeRequestPlanner:
 
     @property
     def refused(self) -> int:
-        """How many pods without a place no node type could take, in the last round."""
         return self._refused
 
     def requested(self) -> Counter[str]:
@@ -130,7 +129,6 @@ class NodeRequestPlanner:
         return result
 
     def stands_on(self, node: str) -> bool:
-        """Return whether a placeholder stands on a node that is there."""
         return self._stood_on is not None and node in self._stood_on
 
     def in_the_way(self) -> bool:

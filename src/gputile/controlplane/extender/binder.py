@@ -248,7 +248,6 @@ class Binder:
         await several_at_once(overdue(self._engine, self._clock.monotonic(), CONFIRMATION_S), self._read_back)
 
     async def _read_back(self, reading: PodReading) -> bool:
-        """Read a pod that nobody is dealing with; return whether the API server answered."""
         if reading.uid in self._under_way or reading.uid in self._unconfirmed:
             return True
         try:

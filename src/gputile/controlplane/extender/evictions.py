@@ -59,7 +59,6 @@ class Evictions:
         self._half_left = HalfLeftGangs(clock.monotonic, sources.bound_pods.facts, sources.bound_pods.gangs)
 
     def leaving(self) -> Collection[str]:
-        """Return the UIDs of the pods whose eviction was accepted lately."""
         return self._leaving.keys()
 
     def rules(self, unsure: Iterable[str], *, refused_too: bool, soon_s: float) -> EvictionRules:
@@ -86,7 +85,6 @@ class Evictions:
         return at_once(self._half_left.due())
 
     def forget(self) -> None:
-        """Forget the evictions of pods that are gone, and those that have come to nothing."""
         now = self._clock.monotonic()
         self._leaving = {
             uid: at
@@ -129,7 +127,6 @@ class Evictions:
                 return
 
     def told_to_leave(self, uid: str) -> None:
-        """Note that the eviction of a pod was accepted."""
         self._leaving[uid] = self._clock.monotonic()
         self._half_left.was_evicted(uid)
 

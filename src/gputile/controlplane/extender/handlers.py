@@ -85,7 +85,6 @@ class ExtenderHandlers:
         )
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return 0 to 10 for each of the named nodes."""
         names = _names(args)
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
@@ -99,7 +98,6 @@ class ExtenderHandlers:
         return _priorities(names, ranks) if ranks is not None else []
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
-        """Choose the pod's GPUs on the node and bind it there."""
         try:
             pod = await self._pod(args)
             gpus = await self._binder.bind(pod, args.node)

@@ -122,7 +122,6 @@ class ApiServerPodApi:
             await mark_preempted(self._connection, namespace, name, uid, why, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
-        """List the pods without a node, as etcd has them."""
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
 
 

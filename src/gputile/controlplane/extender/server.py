@@ -126,7 +126,6 @@ class Extender:
         return LeaderElection(lease, self._catch_up)
 
     def not_ready(self) -> str | None:
-        """Return why this replica is not ready to be asked, None where it is."""
         missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
         return f"the {' and '.join(missing)} are not listed yet" if missing else None
 

@@ -167,7 +167,6 @@ def _issued(pair: Pair) -> datetime:
 
 
 def _issue(names: Sequence[str], now: datetime) -> tuple[bytes, Pair]:
-    """Make one generation: the authority's certificate, and what it signed."""
     serial = x509.random_serial_number()
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook-ca {serial:040x}"[:64])])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputile-webhook")])

@@ -90,7 +90,6 @@ def untolerated_taints(spec: PodSpec, node: Node) -> Iterator[Taint]:
 
 
 def matches_node(spec: PodSpec, node: Node) -> bool:
-    """Return whether the node has what nodeSelector and the required node affinity ask."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
         return False

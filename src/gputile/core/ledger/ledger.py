@@ -284,7 +284,6 @@ class Ledger:
         return self._table.group_number(name)
 
     def node_info(self, row: int) -> NodeInfo | None:
-        """Return what the node in a row says of itself, None for an empty row."""
         return self._table.node_info(row)
 
     def info_of(self, name: str) -> NodeInfo | None:

@@ -87,7 +87,6 @@ def amount(mib: int, unit: int) -> str:
 
 
 def on_gpus(shape: Shape) -> str:
-    """Return on how many GPUs an amount is needed."""
     return "on one GPU" if shape.gpus == 1 else f"on each of {shape.gpus} GPUs"
 
 

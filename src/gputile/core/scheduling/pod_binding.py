@@ -82,7 +82,6 @@ class PodBinding:
         return msgspec.structs.replace(self.body, metadata=meta)
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
-        """Return whether what was read is the pod, and has no node."""
         return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
 
     def is_executed(self, found: Pod | None) -> bool:

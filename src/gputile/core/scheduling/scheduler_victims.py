@@ -273,7 +273,6 @@ class _NodeWithoutVictims:
         self._blocked_by = set(self._blocking)
 
     def fits(self) -> bool:
-        """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
         return self._served and not self._blocked_by and (self._other_plugin or len(self._ready) >= self._shape.gpus)
 
     def overbooked(self) -> bool:

@@ -165,7 +165,6 @@ class EvictionLosses:
         self._totals: dict[str, tuple[dict[str, int], int]] = {}
 
     def of(self, booking: Booking) -> Loss:
-        """Return what it costs that the pod of a booking leaves."""
         facts = self._facts[booking.uid]
         seconds = max(0, int(self._now_s - facts.started_at)) if facts.started_at else 0
         return Loss(booking.priority, 1, facts.cost, seconds * self._milli_gpus(booking))

@@ -108,7 +108,6 @@ class MissingAmounts(NamedTuple):
         )
 
     def with_back(self, freed: FreedAmounts) -> "MissingAmounts":
-        """Return what is lacking if a group that was to leave stays."""
         return MissingAmounts(
             self.mib + freed.mib,
             self.percent + freed.percent,
@@ -148,11 +147,9 @@ class GpuCovering(NamedTuple):
         return any(freed.group.most or freed.group.evictions for freed in self.amounts)
 
     def with_whole_gangs(self) -> "GpuCovering":
-        """Return the problem without pods that leave their gang alone."""
         return self._replace(amounts=tuple(freed for freed in self.amounts if not freed.group.most))
 
     def missing_after(self, gone: Collection[VictimGroup]) -> MissingAmounts:
-        """Return what is lacking once these groups have gone."""
         missing = self.missing
         for freed in self.amounts if gone else ():
             if freed.group in gone:
@@ -171,7 +168,6 @@ class GpuCovering(NamedTuple):
         )
 
     def is_left_by(self, groups: Collection[VictimGroup]) -> bool:
-        """Return whether a pod of one of these groups is on the GPU."""
         return any(freed.group in groups for freed in self.amounts)
 
 
