@@ -31,6 +31,13 @@ from gputile.core.admission.verdict import encode_patch, message
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
 from gputile.support.metrics import MetricsRegistry
 
+log = logging.getLogger(__name__)
+
+_REVIEW = msgspec.json.Decoder(AdmissionReview)
+# The API server chooses the path by the namespace's label, so the webhook does not have to read namespaces.
+UNSAFE_SUFFIX: Final = "/unsafe-access"
+
+Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
@@ -56,15 +63,6 @@ class WebhookMetrics:
             ["rule"],
             registry=self.registry,
         )
-
-
-log = logging.getLogger(__name__)
-
-_REVIEW = msgspec.json.Decoder(AdmissionReview)
-# The API server chooses the path by the namespace's label, so the webhook does not have to read namespaces.
-UNSAFE_SUFFIX: Final = "/unsafe-access"
-
-Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
