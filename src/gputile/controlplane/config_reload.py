@@ -53,17 +53,14 @@ class ConfigReloader:
         self._stopping = False
 
     def take(self, configuration: Configuration) -> None:
-        """Replace the current instance by one with this configuration."""
         self._configuration = configuration
         self._change.set()
 
     def stop(self) -> None:
-        """Let ``run`` return when what is under way has ended."""
         self._stopping = True
         self._change.set()
 
     async def run(self) -> None:
-        """Run one instance after another until ``stop``."""
         async with background([self._file.run()]):
             while not self._stopping:
                 self._change.clear()

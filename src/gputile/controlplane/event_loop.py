@@ -41,10 +41,6 @@ Answer = TypeVar("Answer")
 AT_ONCE = 16
 
 
-def _always() -> bool:
-    return True
-
-
 async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
     """Do the work for each of ``items``, ``AT_ONCE`` of them at a time; return the answers in any order.
 
@@ -63,7 +59,7 @@ async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[It
 
 
 async def several_at_once(
-    items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = _always
+    items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = lambda: True
 ) -> list[Item]:
     """Do ``work`` for each item, ``AT_ONCE`` of them at a time; return those for which it returned False, or was left.
 

@@ -26,7 +26,6 @@ class BoundPods:
         self.gangs: dict[GangName, set[str]] = {}
 
     def pod_applied(self, pod: Pod) -> None:
-        """Note what is known of a pod, after the ledger has taken it in."""
         uid = pod.metadata.uid
         self.pod_deleted(uid)
         if pod.spec.node_name and self._holds(uid):
@@ -35,7 +34,6 @@ class BoundPods:
                 self.gangs.setdefault(facts.gang, set()).add(uid)
 
     def pod_deleted(self, uid: str) -> None:
-        """Forget a pod."""
         facts = self.facts.pop(uid, None)
         if facts is None or facts.gang is None:
             return
@@ -45,7 +43,6 @@ class BoundPods:
             del self.gangs[facts.gang]
 
     def uids(self) -> KeysView[str]:
-        """Return the UIDs of these pods."""
         return self.facts.keys()
 
 
@@ -77,7 +74,6 @@ class Budgets:
         return len(self._pods)
 
     def pod_applied(self, pod: Pod) -> None:
-        """Note what a pod is called, after the ledger has taken it in."""
         meta = pod.metadata
         if pod.spec.node_name and self._holds(meta.uid):
             guarded = pod.status.phase not in _UNGUARDED and not meta.deletion_timestamp
@@ -86,15 +82,12 @@ class Budgets:
             self._pods.pop(meta.uid, None)
 
     def pod_deleted(self, uid: str) -> None:
-        """Forget a pod."""
         self._pods.pop(uid, None)
 
     def uids(self) -> KeysView[str]:
-        """Return the UIDs of the pods that hold GPUs."""
         return self._pods.keys()
 
     def budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
-        """Take an event of the budgets' watch."""
         match event:
             case Applied(budget):
                 self._budgets[_key(budget)] = budget
@@ -145,7 +138,6 @@ class Budgets:
         return violated
 
     def _counted(self, uid: str) -> list[_Key]:
-        """Return the budgets of a pod that kube-scheduler counts."""
         pod = self._pods.get(uid)
         return [key for key in self._guarding(uid) if pod and pod.labels and _is_selective(self._budgets[key])]
 

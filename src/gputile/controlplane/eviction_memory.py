@@ -46,7 +46,11 @@ class RefusedEvictions:
         if not isinstance(error, ApiError) or error.status in _OF_THE_SERVER:
             return
         now = self._seconds()
-        self._refused = {each: known for each, known in self._refused.items() if self._is_remembered(each, known, now)}
+        self._refused = {
+            each: known
+            for each, known in self._refused.items()
+            if self._is_bound(each) and 0 <= now - known.at < known.pause + LONGEST_PAUSE_S
+        }
         before = self._refused.get(uid)
         pause = FIRST_PAUSE_S
         if before is not None:
@@ -54,7 +58,6 @@ class RefusedEvictions:
         self._refused[uid] = _RefusedEviction(now, pause)
 
     def among(self, uids: Iterable[str]) -> list[str]:
-        """Return those of the pods that are not to be chosen now."""
         now = self._seconds()
         return [
             uid for uid in uids if (known := self._refused.get(uid)) is not None and 0 <= now - known.at < known.pause
@@ -63,9 +66,6 @@ class RefusedEvictions:
     def first(self, uids: Sequence[str]) -> list[str]:
         """Return pods in the order in which to evict them: first those that may be refused, before others have left."""
         return sorted(uids, key=lambda uid: uid not in self._refused)
-
-    def _is_remembered(self, uid: str, known: _RefusedEviction, now: float) -> bool:
-        return self._is_bound(uid) and 0 <= now - known.at < known.pause + LONGEST_PAUSE_S
 
 
 RETRY_S = 5.0  # between two attempts for one gang
@@ -100,7 +100,6 @@ class _LeavingGang:
     refused_at: float | None = None
 
     def is_evicted(self, uid: str, now: float) -> bool:
-        """Return whether the eviction of a pod was accepted lately."""
         at = self.evicted.get(uid)
         return at is not None and 0 <= now - at < EVICTED_S
 
@@ -190,7 +189,10 @@ class HalfLeftGangs:
         """Return, in steps, which pods of a gang to evict now, None where it has left, or need not."""
         for uid in list(gang.uids):
             if not self._stays(uid):
-                self._has_left(gang, uid)
+                gang.uids.pop(uid, None)
+                gang.evicted.pop(uid, None)
+                gang.unsure.discard(uid)
+                self._gang_of.pop(uid, None)
             yield
         runs = 0
         for uid in tuple(self._members.get(gang.name, ())):
@@ -205,12 +207,6 @@ class HalfLeftGangs:
         facts = self._facts.get(uid)
         return facts is not None and not facts.leaves_at
 
-    def _has_left(self, gang: _LeavingGang, uid: str) -> None:
-        gang.uids.pop(uid, None)
-        gang.evicted.pop(uid, None)
-        gang.unsure.discard(uid)
-        self._gang_of.pop(uid, None)
-
     def _forget(self, gang: _LeavingGang) -> None:
         del self._leaving[gang.name]
         for uid in gang.uids:
@@ -219,7 +215,6 @@ class HalfLeftGangs:
     # -- what came of evictions
 
     def under_way(self) -> list[str]:
-        """Return the pods whose eviction was accepted lately."""
         now = self._seconds()
         return [uid for gang in self._leaving.values() for uid in gang.evicted if gang.is_evicted(uid, now)]
 

@@ -43,7 +43,6 @@ class SoleReplica:
         self._stopped = False
 
     def leads(self) -> bool:
-        """Return whether this replica may act now."""
         return self._leads
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:  # noqa: ARG002 - there is no Lease
@@ -63,7 +62,6 @@ class SoleReplica:
         """Do nothing: there is no Lease."""
 
     async def resign(self, *, release: bool) -> None:  # noqa: ARG002 - the next process fences in any case
-        """Act no more."""
         self._stopped = True
         self._leads = False
 
@@ -90,7 +88,6 @@ class LeaderElection:
         self._caught_up: tuple[str, int] | None = None  # the term of the Lease that this replica has caught up in
 
     def leads(self) -> bool:
-        """Return whether this replica may act now."""
         return self._lease.valid() and self._caught_up == self._lease.term
 
     def _leave_note(self) -> None:
@@ -205,13 +202,10 @@ class LeaderGate:
         if self._election.leads():
             return
         if self._leading is None:
-            self._leading = asyncio.create_task(self._lead())
+            self._leading = asyncio.create_task(self._election.lead(self._is_asked))
             self._leading.add_done_callback(lambda _: setattr(self, "_leading", None))
-        await asyncio.shield(self._leading)
-
-    async def _lead(self) -> None:
         try:
-            await self._election.lead(self._is_asked)
+            await asyncio.shield(self._leading)
         except KubeError as error:
             raise NotReady(f"this replica cannot take over: {error}") from error
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
-import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -82,30 +80,3 @@ async def test_what_changes_while_one_follows_another_is_not_lost() -> None:
     await until(lambda: story[-1] == "256MiB begins")
     reloader.stop()
     await work
-
-
-@pytest.mark.anyio
-async def test_what_the_one_before_has_seen_is_not_kept() -> None:
-    """Although a whole list was taken out of garbage collection, and an extender's parts refer to each other."""
-    earlier: list[weakref.ref[Incumbent]] = []
-
-    def build(configuration: Configuration) -> Incumbent:
-        built = Incumbent(configuration, [], asyncio.Event())
-        earlier.append(weakref.ref(built))
-        gc.freeze()
-        return built
-
-    async def scenario() -> None:
-        reloader = ConfigReloader(build, LARGE)
-        work = asyncio.create_task(reloader.run())
-        await until(lambda: len(earlier) == 1)
-        reloader.take(SMALL)
-        await until(lambda: len(earlier) == 2)
-        assert earlier[0]() is None
-        reloader.stop()
-        await work
-
-    try:
-        await scenario()
-    finally:
-        gc.unfreeze()

@@ -49,11 +49,6 @@ async def test_all_are_asked_as_long_as_it_does_not_give_up() -> None:
 
 
 @pytest.mark.anyio
-async def test_no_items_are_no_work() -> None:
-    assert await several_at_once([], Answers(set())) == []
-
-
-@pytest.mark.anyio
 async def test_each_item_has_its_answer() -> None:
     answers = Answers(refused={3})
     assert (await for_each(answers, range(50))).count(True) == 49

@@ -24,23 +24,18 @@ class ApiServerWriter:
         self._namespace = namespace
 
     async def patch_node(self, name: str, patch: JsonPatch) -> None:
-        """Apply a JSON patch to a node."""
         await writes.patch_node(self._connection, name, patch)
 
     async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Apply a strategic merge patch to a node's status."""
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None) -> Pod:
-        """Write the reservation of this very version of the pod, or remove it; return the pod as stored."""
         return await writes.annotate_pod(self._connection, pod, {RESERVATION_ANNOTATION: text})
 
     async def ungate(self, pod: Pod) -> Pod:
-        """Remove the gate of the pod's gang; return the pod as stored."""
         return await writes.remove_scheduling_gate(self._connection, pod, GANG_GATE)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod, None where there is none of this name."""
         return await writes.read_pod(self._connection, namespace, name)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
@@ -50,11 +45,9 @@ class ApiServerWriter:
             await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_EVICT_SECONDS)
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:
-        """Create the Job of a placeholder."""
         await writes.create_job(self._connection, self._namespace, job)
 
     async def delete_placeholder(self, job: str) -> None:
-        """Delete the Job of a placeholder, and its pod."""
         await writes.delete_job(self._connection, self._namespace, job)
 
     async def mark_unschedulable(self, pod: Pod, message: str) -> None:
@@ -62,5 +55,4 @@ class ApiServerWriter:
         await writes.mark_unschedulable(self._connection, pod, message)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
-        """Say something about an object."""
         self._events.record(writes.reference_to(about), reason, message, "Warning" if warning else "Normal")

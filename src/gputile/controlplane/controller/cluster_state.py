@@ -63,11 +63,9 @@ class SettledLabels:
             self._seen[meta.name] = _FirstLabels(meta.uid, seen.first_ns, meta.labels)
 
     def drop(self, name: str) -> None:
-        """Forget a node."""
         self._seen.pop(name, None)
 
     def label(self, name: str, key: str) -> str | None:
-        """Return the value of a label of a node, None where it has none."""
         seen = self._seen.get(name)
         return seen.labels.get(key) if seen is not None else None
 
@@ -114,11 +112,9 @@ class ClusterState:
     # -- what is known
 
     def knows(self, uid: str) -> bool:
-        """Return whether there is a pod of that UID."""
         return uid in self._versions
 
     def reservation(self, pod: Pod) -> Reservation | None:
-        """Return a pod's reservation, None where it has none or it has ended."""
         reservation = reservation_of(pod)
         return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
@@ -142,7 +138,6 @@ class ClusterState:
     # -- what the watches tell
 
     def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
-        """Take an event of the pods' watch, in steps."""
         match event:
             case Applied(pod):
                 self._apply(pod)
@@ -165,7 +160,6 @@ class ClusterState:
         self._changed()
 
     def node_event(self, event: WatchEvent[Node]) -> Steps[None]:
-        """Take an event of the nodes' watch, in steps."""
         match event:
             case Applied(node):
                 self._apply_node(node)
@@ -184,7 +178,6 @@ class ClusterState:
         self._changed()
 
     def group_event(self, event: WatchEvent[PodGroup]) -> Steps[None]:
-        """Take an event of the PodGroups' watch, in steps."""
         yield
         groups = self.groups if self.groups is not None else {}
         match event:
@@ -201,7 +194,6 @@ class ClusterState:
         self._changed()
 
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> Steps[None]:
-        """Take an event of the PodDisruptionBudgets' watch, in steps."""
         yield
         self.budgets.budgets(event)
         self.budgets_read = self.budgets_read or isinstance(event, Replaced)
@@ -238,7 +230,6 @@ class ClusterState:
         return expected
 
     def written(self, pod: Pod) -> None:
-        """Take the API server's answer to a write. A pod that is gone meanwhile stays gone."""
         if pod.metadata.uid in self._versions:
             self._apply(pod)
 

@@ -110,11 +110,16 @@ class Controller:
         self._waiting = WaitingPods(configuration, settings.namespace)
         self._requests = NodeRequestPlanner(self.cluster_state, self._waiting, self._planner, _new_name)
         self._requester = NodeRequester(self._requests, writer, active, time.time_ns, self.updates)
-        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
-        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
+        put = self.updates.put
+        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, lambda event: put(self._node_event(event)))
+        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(self._pod_event(event)))
         # It is no condition of being ready: gangs preempt nobody before it has listed.
-        path = "/apis/policy/v1/poddisruptionbudgets"
-        self._budget_watch = Reflector(connection, path, PodDisruptionBudget, self._take_budgets)
+        self._budget_watch = Reflector(
+            connection,
+            "/apis/policy/v1/poddisruptionbudgets",
+            PodDisruptionBudget,
+            lambda event: put(self.cluster_state.budget_event(event)),
+        )
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
         self._scales = configuration.autoscaling.enabled
@@ -125,7 +130,6 @@ class Controller:
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
     def not_ready(self) -> str | None:
-        """Return why this replica is not ready, None where it is; a standby is."""
         return None if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
 
     @asynccontextmanager
@@ -170,7 +174,7 @@ class Controller:
         registry.counter(
             "gputile_controller_failed_writes",
             "Writes to the API server that failed and were tried again, since the start.",
-            self._failed_writes,
+            lambda: self.nodes.queue.failures + self.gangs.failures + self._requester.failures,
         )
         self._export_gangs(registry)
         self._export_nodes(registry)
@@ -211,7 +215,7 @@ class Controller:
         gauge(
             "gputile_controller_places_kept",
             "Pods of gangs that have GPUs reserved and are not bound yet.",
-            self._reserved,
+            lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 
     def _export_nodes(self, registry: MetricsRegistry) -> None:
@@ -243,21 +247,6 @@ class Controller:
             "unit_mib",
             lambda: [(str(unit), number) for unit, number in units.counts.items()],
         )
-
-    def _failed_writes(self) -> int:
-        return self.nodes.queue.failures + self.gangs.failures + self._requester.failures
-
-    def _reserved(self) -> int:
-        return sum(booking.reserved for booking in self.cluster_state.ledger.bookings())
-
-    def _take_pods(self, event: WatchEvent[Pod]) -> None:
-        self.updates.put(self._pod_event(event))
-
-    def _take_nodes(self, event: WatchEvent[Node]) -> None:
-        self.updates.put(self._node_event(event))
-
-    def _take_budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
-        self.updates.put(self.cluster_state.budget_event(event))
 
     def _pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
         yield from self.cluster_state.pod_event(event)

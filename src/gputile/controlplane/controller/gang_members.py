@@ -37,7 +37,6 @@ class GangMembers:
         return len(self._gang_of)
 
     def waiting(self) -> list[GangName]:
-        """Return the gangs that have an unbound pod."""
         return list(self._waiting)
 
     def revision(self, gang: GangName) -> int:
@@ -45,7 +44,6 @@ class GangMembers:
         return self._gangs[gang].revision
 
     def pods(self, gang: GangName) -> Sequence[Pod]:
-        """Return the pods of a gang."""
         members = self._gangs[gang]
         return [*members.alive.values(), *members.succeeded.values()]
 
@@ -66,7 +64,6 @@ class GangMembers:
         return gone
 
     def drop(self, uid: str) -> list[str]:
-        """Forget a pod; return the UIDs of others that are not kept any more."""
         gang = self._gang_of.pop(uid, None)
         if gang is None:
             return []

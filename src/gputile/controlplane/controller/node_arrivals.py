@@ -63,7 +63,6 @@ class NodeArrivals:
         self._joined: dict[str, int] = {}  # the nodes that have joined since the first look, and when (Unix ns)
 
     def forget(self) -> None:
-        """Follow no node any more: nobody needs one."""
         self._arrivals, self._known, self._joined = {}, None, {}
 
     def joined_ns(self, name: str) -> int:
@@ -115,7 +114,8 @@ class NodeArrivals:
         *,
         is_awaited: bool,
     ) -> None:
-        name, info = node.metadata.name, self._info(node)
+        name, ledger = node.metadata.name, self._cluster_state.ledger
+        info = ledger.info_of(name)
         bare = info is None or not info.inventory.gpus
         usable = info is not None and not bare and _usable(node, kind, info)
         if _is_starting_for_karpenter(node):
@@ -124,7 +124,7 @@ class NodeArrivals:
             nodes.usable.append(name)
             if self._is_vacant(name) and _offers(node, kind):
                 nodes.idle.add(name)
-        if not bare and (not is_awaited or self._has_pods(name)):
+        if not bare and (not is_awaited or any(not booking.reserved for booking in ledger.on_node(name))):
             return
         arrival = _Arrival(kind.name, before.since_ns if before is not None else now_ns, bare)
         late = now_ns - arrival.since_ns >= self._wait_ns
@@ -143,15 +143,6 @@ class NodeArrivals:
             nodes.starting += 1
         if self._is_vacant(name) and (name not in self._given_up or name in nodes.starting_for_karpenter):
             nodes.idle.add(name)
-
-    def _info(self, node: Node) -> NodeInfo | None:
-        ledger = self._cluster_state.ledger
-        row = ledger.row_of.get(node.metadata.name)
-        return ledger.node_info(row) if row is not None else None
-
-    def _has_pods(self, name: str) -> bool:
-        """Return whether a pod with GPUs is bound to a node: those that GPUs are only reserved for prove nothing."""
-        return any(not booking.reserved for booking in self._cluster_state.ledger.on_node(name))
 
     def _is_vacant(self, name: str) -> bool:
         """Return whether no pod is bound to a node that keeps placeholders away (``placeholders``)."""

@@ -110,7 +110,6 @@ class UnitsInForce:
         self._read: dict[str, tuple[str, int | None]] = {}  # node -> its inventory's text, and the unit that it tells
 
     def put(self, node: Node) -> None:
-        """Count a node, in place of the one of its name."""
         name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY_ANNOTATION)
         if name in self._read and self._read[name][0] == text:
             return
@@ -126,7 +125,6 @@ class UnitsInForce:
             self.counts[unit] += 1
 
     def drop(self, name: str) -> None:
-        """Count a node no longer."""
         _, unit = self._read.pop(name, ("", None))
         if unit is not None:
             self.counts[unit] -= 1
@@ -142,7 +140,6 @@ class SilentNodes:
         self._since: dict[str, float] = {}
 
     def node_event(self, event: WatchEvent[Node]) -> None:
-        """Take an event of the nodes' watch."""
         match event:
             case Applied(node):
                 self._put(node)
@@ -155,7 +152,6 @@ class SilentNodes:
                     self._put(node)
 
     def count(self) -> int:
-        """Return how many there are."""
         return len(self._since)
 
     def since(self) -> float:

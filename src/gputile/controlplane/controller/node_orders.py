@@ -122,16 +122,13 @@ class TypeFailures:
         return failed.refusal if failed is not None and 0 < failed.again_ns - now_ns <= failed.pause_ns else None
 
     def times(self, type_name: str) -> int:
-        """Return how often in a row no node of a type came that is of use."""
         failed = self._failed.get(type_name)
         return failed.times if failed is not None else 0
 
     def forgive(self, type_names: Iterable[str]) -> None:
-        """Forget the failures of types of which a node has been of use."""
         for name in type_names:
             self._failed.pop(name, None)
 
     def forget_old(self, now_ns: int) -> None:
-        """Forget the failures that are so long ago that they mean nothing."""
         remembered_ns = _REMEMBERED_SECONDS * _SECOND
         self._failed = {name: each for name, each in self._failed.items() if now_ns - each.again_ns < remembered_ns}

@@ -66,11 +66,9 @@ class NodeRequestEvents:
             self._told.get(uid, {}).pop(reason, None)
 
     def keep(self, uids: Collection[str]) -> None:
-        """Forget all other pods."""
         self._told = {uid: texts for uid, texts in self._told.items() if uid in uids}
 
     def clear(self) -> None:
-        """Forget all pods."""
         self._told.clear()
 
     def _state(self, uid: str, outlook: NodeRequestOutlook) -> tuple[EventReason, str] | None:

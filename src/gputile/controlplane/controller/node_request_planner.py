@@ -78,11 +78,9 @@ class NodeRequestPlanner:
 
     @property
     def refused(self) -> int:
-        """How many pods without a place no node type could take, in the last round."""
         return self._refused
 
     def requested(self) -> Counter[str]:
-        """Return how many nodes of each type are asked for."""
         return self._requests.counts()
 
     def steps(self, now_ns: int) -> Steps[NodeRequestRound]:
@@ -131,7 +129,6 @@ class NodeRequestPlanner:
         return result
 
     def stands_on(self, node: str) -> bool:
-        """Return whether a placeholder stands on a node that is there."""
         return self._stood_on is not None and node in self._stood_on
 
     def in_the_way(self) -> bool:
@@ -144,7 +141,6 @@ class NodeRequestPlanner:
         return not self._stood_on.isdisjoint(self._gangs.starting_on()) or self._requests.being_deleted()
 
     def abandon(self) -> None:
-        """Forget what was decided in a round of which nothing is written."""
         self._requests.abandon()
         self._events.clear()
 
@@ -201,7 +197,6 @@ class NodeRequestPlanner:
         return list(first.values())
 
     def _place(self, uid: str) -> Place | None:
-        """Return where a pod is bound, None for one that is not."""
         booking = self._cluster_state.ledger.booking(uid)
         if booking is None or booking.reserved:
             return None

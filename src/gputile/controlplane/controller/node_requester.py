@@ -76,7 +76,6 @@ class NodeRequester:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def run(self) -> NoReturn:
-        """Run rounds for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_SECONDS):
@@ -107,7 +106,6 @@ class NodeRequester:
         return result
 
     async def _create(self, job: Mapping[str, Any]) -> None:
-        """Create a placeholder; one that is certain not to exist counts no longer."""
         try:
             await self._writer.create_placeholder(job)
         except KubeError as error:
@@ -117,7 +115,6 @@ class NodeRequester:
                 self._planner.not_created(job["metadata"]["name"], refused=refused)
 
     async def _try(self, write: Awaitable[None]) -> bool:
-        """Return whether a write was executed, or had been before."""
         try:
             await write
         except NotFound:

@@ -28,13 +28,11 @@ class UpdateQueue:
         self._empty.set()
 
     def put(self, update: Steps[None]) -> None:
-        """Have an update applied soon."""
         self._waiting.append(update)
         self._empty.clear()
         self._filled.set()
 
     async def run(self) -> NoReturn:
-        """Apply updates until cancelled."""
         while True:
             await self._filled.wait()
             async with self._busy:
@@ -43,7 +41,6 @@ class UpdateQueue:
             self._empty.set()
 
     async def drained(self) -> None:
-        """Wait until all updates that have come are applied."""
         await self._empty.wait()
 
     @asynccontextmanager
@@ -88,7 +85,6 @@ class WorkQueue:
         self._later: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, key: str) -> None:
-        """Have ``key`` worked on."""
         if key in self._busy:
             self._again.add(key)
         elif key not in self._waiting:
@@ -106,7 +102,6 @@ class WorkQueue:
         self._later[key] = loop.call_at(when, self._is_time, key)
 
     async def run(self, workers: int = 4) -> NoReturn:
-        """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):

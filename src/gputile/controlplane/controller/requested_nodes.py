@@ -37,7 +37,6 @@ class RequestedNodes:
         self._deleted: set[str] = set()
 
     def counts(self, *, idle: bool = False) -> Counter[str]:
-        """Return how many nodes of each type are asked for."""
         jobs = {job_of(pod) for pod in self._placeholders.values()}
         found = Counter(type_of(pod) for pod in self.alive(idle=idle))
         new = ((job, created) for job, created in self._created.items() if created.idle is idle)
@@ -60,7 +59,6 @@ class RequestedNodes:
         return new | {job_of(pod) for pod in self.alive()}
 
     def create(self, kind: NodeType, now_ns: int, *, idle: bool = False) -> dict[str, Any]:
-        """Return the Job of a new placeholder, which counts from now on."""
         name = f"gputile-placeholder-{self._new_name()}"
         # Also one whose answer is lost counts: two placeholders for one node would bring two.
         self._created[name] = _Created(kind.name, now_ns + self._wait_seconds * _SECOND, idle)
@@ -106,10 +104,8 @@ class RequestedNodes:
 
 
 def job_of(pod: Pod) -> str:
-    """Return the name of a placeholder's Job."""
     return pod.metadata.labels.get(JOB_LABEL, "")
 
 
 def type_of(pod: Pod) -> str:
-    """Return the name of the type that a placeholder asks for."""
     return pod.metadata.annotations.get(NODE_TYPE_ANNOTATION, "")

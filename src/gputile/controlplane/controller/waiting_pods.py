@@ -32,7 +32,6 @@ class WaitingPods:
         self._specs: dict[bytes, PodSpec] = {}
 
     def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
-        """Take an event of the pods' watch, in steps."""
         match event:
             case Applied(pod):
                 self._put(pod)

@@ -106,7 +106,6 @@ class _VerbEndpoint:
         self._most_items = MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
 
     async def serve(self, request: web.BaseRequest) -> web.Response:
-        """Answer one request; every failure becomes an answer too."""
         begin, verb = time.perf_counter(), self._verb
         try:
             body = await self._bodies.body(request)

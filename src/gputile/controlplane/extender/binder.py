@@ -215,7 +215,8 @@ class Binder:
         except ApiError as error:
             found = await self._read_unwritable(unconfirmed, error)
             # an API server that has a bad time may still execute the Binding, however late
-            may_end = error.refused_for_good and self._long_ago(unconfirmed)
+            lost_for_s = self._clock.monotonic() - unconfirmed.lost_at
+            may_end = error.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
             raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: {error}") from error
         if self._unconfirmed.get(meta.uid) is not unconfirmed:
@@ -237,9 +238,6 @@ class Binder:
         except KubeError as error:
             raise BindError(f"whether pod {pod.key} is bound is not known yet: {refused}; {error}") from error
 
-    def _long_ago(self, unconfirmed: _Unconfirmed) -> bool:
-        return self._clock.monotonic() - unconfirmed.lost_at >= ANSWER_LOST_FOR_GOOD_S
-
     async def resolve_unconfirmed(self) -> None:
         """End reservations that are over, and read back Bindings that no watch has confirmed in time.
 
@@ -250,7 +248,6 @@ class Binder:
         await several_at_once(overdue(self._engine, self._clock.monotonic(), CONFIRMATION_S), self._read_back)
 
     async def _read_back(self, reading: PodReading) -> bool:
-        """Read a pod that nobody is dealing with; return whether the API server answered."""
         if reading.uid in self._under_way or reading.uid in self._unconfirmed:
             return True
         try:

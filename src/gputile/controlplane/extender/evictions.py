@@ -14,8 +14,7 @@ from gputile.api.reasons import EventReason
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
 from gputile.controlplane.eviction_memory import EVICTED_S, HalfLeftGangs, RefusedEvictions, StayingPod
 from gputile.controlplane.extender.binder import BinderClock
-from gputile.controlplane.extender.pod_api import NoLongerActive, PreemptionApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import NoLongerActive, PodEvent, PreemptionApi
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_facts import EvictionFacts
@@ -60,7 +59,6 @@ class Evictions:
         self._half_left = HalfLeftGangs(clock.monotonic, sources.bound_pods.facts, sources.bound_pods.gangs)
 
     def leaving(self) -> Collection[str]:
-        """Return the UIDs of the pods whose eviction was accepted lately."""
         return self._leaving.keys()
 
     def rules(self, unsure: Iterable[str], *, refused_too: bool, soon_s: float) -> EvictionRules:
@@ -87,7 +85,6 @@ class Evictions:
         return at_once(self._half_left.due())
 
     def forget(self) -> None:
-        """Forget the evictions of pods that are gone, and those that have come to nothing."""
         now = self._clock.monotonic()
         self._leaving = {
             uid: at
@@ -130,7 +127,6 @@ class Evictions:
                 return
 
     def told_to_leave(self, uid: str) -> None:
-        """Note that the eviction of a pod was accepted."""
         self._leaving[uid] = self._clock.monotonic()
         self._half_left.was_evicted(uid)
 

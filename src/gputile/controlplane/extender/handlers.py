@@ -26,7 +26,7 @@ from gputile.api.extender import (
 )
 from gputile.api.reasons import EventReason
 from gputile.controlplane.extender.binder import Binder, BindError
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
@@ -85,7 +85,6 @@ class ExtenderHandlers:
         )
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return 0 to 10 for each of the named nodes."""
         names = _names(args)
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
@@ -99,7 +98,6 @@ class ExtenderHandlers:
         return _priorities(names, ranks) if ranks is not None else []
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
-        """Choose the pod's GPUs on the node and bind it there."""
         try:
             pod = await self._pod(args)
             gpus = await self._binder.bind(pod, args.node)

@@ -67,7 +67,6 @@ class Informer:
             self._freed(name)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
-        """Take an event of the pods' watch."""
         match event:
             case Applied(pod):
                 self._apply(PodApplied(pod))
@@ -83,12 +82,10 @@ class Informer:
                 pass  # logged by the reflector; the last word on the pod stands
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
-        """Take a list of pods as ``pods`` does; others get their turn between its steps."""
         for _ in self._list_of_pods(event):
             await asyncio.sleep(0)
 
     async def listed_nodes(self, event: Replaced[Node]) -> None:
-        """Take a list of nodes as ``nodes`` does; others get their turn between its steps."""
         for _ in self._list_of_nodes(event):
             await asyncio.sleep(0)
 
@@ -135,7 +132,6 @@ class Informer:
             self._freed(next(iter(self._ledger.row_of)))
 
     def nodes(self, event: WatchEvent[Node]) -> None:
-        """Take an event of the nodes' watch."""
         match event:
             case Applied(node):
                 self._apply(NodeApplied(node))

@@ -72,17 +72,14 @@ class CapacityWatch:
         self.latest = FreeMemory()
 
     async def run(self) -> None:
-        """Sum up every so many seconds, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._every)
 
     async def look(self) -> None:
-        """Sum up once; others get their turn between the steps."""
         self.latest = await in_slices(free_memory(self._ledger)) or self.latest
 
     def export(self, registry: MetricsRegistry) -> None:
-        """Export the sums."""
         gauge = registry.gauge
         gauge(
             "gputile_ledger_gpu_memory_bytes",
@@ -146,7 +143,6 @@ class PendingPods:
         self._waits: dict[str, tuple[PendingReason, float]] = {}
 
     def pod_applied(self, pod: Pod) -> None:
-        """Take in a pod."""
         uid = pod.metadata.uid
         if pod.spec.node_name or pod.finished or is_placeholder(pod):
             self._waits.pop(uid, None)
@@ -164,11 +160,9 @@ class PendingPods:
             self._wait(uid, PendingReason.NOT_PLACED if before is PendingReason.GATED else before)
 
     def pod_deleted(self, uid: str) -> None:
-        """Forget a pod."""
         self._waits.pop(uid, None)
 
     def uids(self) -> KeysView[str]:
-        """Return the UIDs of these pods."""
         return self._waits.keys()
 
     def event_recorded(self, uid: str, event: EventReason) -> None:

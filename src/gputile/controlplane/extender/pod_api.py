@@ -3,9 +3,11 @@
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gputile.api.core import Binding, Pod
+from gputile.api.reasons import EventReason
 from gputile.api.well_known import FENCE_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
@@ -86,7 +88,6 @@ class ApiServerPodApi:
         await bind_pod(self._connection, binding, within=BIND_SECONDS)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod, as etcd has it."""
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
@@ -121,5 +122,18 @@ class ApiServerPodApi:
             await mark_preempted(self._connection, namespace, name, uid, why, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
-        """List the pods without a node, as etcd has them."""
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
+    """
+
+    pod: Pod
+    warning: bool
+    reason: EventReason
+    message: str
+    latest: bool = False

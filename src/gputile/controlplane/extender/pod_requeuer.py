@@ -36,7 +36,6 @@ class PodRequeuer:
         self.touched = 0
 
     def refused(self) -> None:
-        """Note that a pod was refused for want of GPUs."""
         self._last_refusal = self._monotonic()
 
     def freed(self, node: str) -> None:

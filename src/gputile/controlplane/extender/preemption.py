@@ -14,8 +14,7 @@ from gputile.api.core import Pod
 from gputile.controlplane.event_loop import in_slices
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
-from gputile.controlplane.extender.pod_api import PreemptionApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent, PreemptionApi
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
 from gputile.controlplane.extender.preemption_reservations import RETRY_S, PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
@@ -85,7 +84,6 @@ class Preemption:
     # -- rounds
 
     async def run(self, active: Callable[[], bool]) -> NoReturn:
-        """Go through rounds for ever, while this replica is ``active``."""
         while True:
             begun = self._clock.monotonic()
             if active():

@@ -79,7 +79,6 @@ class PreemptionQueue:
             self._rests.popitem(last=False)
 
     def take(self, now: float) -> RefusedPod | None:
-        """Take out the pod whose turn it is of those whose time has come, None where there is none."""
         due = [waiting for waiting in self._waiting.values() if waiting.due <= now]
         if not due:
             return None

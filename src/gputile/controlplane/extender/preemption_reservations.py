@@ -22,8 +22,7 @@ from gputile.api.reasons import EventReason
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionAnswer, Evictions, EvictionSources
-from gputile.controlplane.extender.pod_api import PreemptionApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent, PreemptionApi
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
@@ -91,11 +90,9 @@ class PreemptionReservations:
         return self.evictions.rules(unsure, refused_too=refused_too, soon_s=soon_s)
 
     def preemptor(self, pod: Pod, request: Request) -> Preemptor:
-        """Return the pod as the choice of victims sees it."""
         return Preemptor(pod.metadata.uid, request, pod.spec.priority or 0, self._clock.unix_ns() / _SECOND)
 
     def request(self, pod: Pod) -> Request | None:
-        """Return what a pod asks of GPUs, None where it asks nothing, or breaks a rule."""
         try:
             return self._engine.request(pod)
         except RequestError:
@@ -351,7 +348,6 @@ class PreemptionReservations:
             await self._withdraw(pod, _TIME_IS_OVER)
 
     async def give_up(self, uid: str, why: str) -> None:
-        """Keep the place of a pod no longer."""
         booking = self._ledger.booking(uid)
         if booking is None or not booking.reserved:
             return

@@ -25,8 +25,7 @@ from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
-from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi, PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning
@@ -127,7 +126,6 @@ class Extender:
         return LeaderElection(lease, self._catch_up)
 
     def not_ready(self) -> str | None:
-        """Return why this replica is not ready to be asked, None where it is."""
         missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
         return f"the {' and '.join(missing)} are not listed yet" if missing else None
 

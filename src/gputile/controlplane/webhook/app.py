@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Counter, Histogram
 
 from gputile.api.admission import (
     API_VERSION,
@@ -18,7 +19,6 @@ from gputile.api.admission import (
     encode_refused,
 )
 from gputile.api.conversion import decode
-from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import (
     AdmissionPolicy,
     UnreadableReview,
@@ -29,6 +29,7 @@ from gputile.core.admission.review import (
 )
 from gputile.core.admission.verdict import encode_patch, message
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.support.metrics import MetricsRegistry
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,31 @@ _REVIEW = msgspec.json.Decoder(AdmissionReview)
 UNSAFE_SUFFIX: Final = "/unsafe-access"
 
 Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
+_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class WebhookMetrics:
+    """Counters of one replica."""
+
+    def __init__(self) -> None:
+        self.registry = MetricsRegistry()
+        self.reviews = Counter(
+            "gputile_webhook_reviews_total", "Reviews by webhook and outcome.", ["webhook", "outcome"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "gputile_webhook_review_seconds",
+            "Time to answer a review, seconds.",
+            ["webhook"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.refusals = Counter(
+            "gputile_webhook_refusals_total",
+            "Rules that refused pods broke, by name.",
+            ["rule"],
+            registry=self.registry,
+        )
 
 
 @dataclass(frozen=True, slots=True)

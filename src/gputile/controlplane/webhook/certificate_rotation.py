@@ -89,7 +89,6 @@ class CertificateRotation:
         self.sleep = clock.sleep
 
     async def run(self) -> None:
-        """Renew, serve and announce certificates when they are due. Runs for ever."""
         while True:
             try:
                 await self.once()

@@ -47,7 +47,6 @@ class Pair:
     key: bytes
 
     def parsed(self) -> x509.Certificate:
-        """Return the certificate."""
         return x509.load_pem_x509_certificate(self.certificate)
 
     @property
@@ -102,7 +101,6 @@ def next_material(stored: Material | None, names: Sequence[str], now: datetime) 
 
 
 def encode(material: Material) -> dict[str, bytes]:
-    """Return the data of the Secret."""
     following = material.following
     return {
         "tls.crt": material.current.certificate,
@@ -169,7 +167,6 @@ def _issued(pair: Pair) -> datetime:
 
 
 def _issue(names: Sequence[str], now: datetime) -> tuple[bytes, Pair]:
-    """Make one generation: the authority's certificate, and what it signed."""
     serial = x509.random_serial_number()
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook-ca {serial:040x}"[:64])])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputile-webhook")])

@@ -14,9 +14,8 @@ from aiohttp import web
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.quantity import MIB
-from gputile.controlplane.webhook.app import review_app
+from gputile.controlplane.webhook.app import WebhookMetrics, review_app
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
-from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
@@ -84,7 +83,6 @@ class Webhook:
         return answer
 
     def policy(self, unsafe_access: bool) -> AdmissionPolicy:
-        """Return what is in force now."""
         current = self.configuration.current
         admission = current.admission
         return AdmissionPolicy(

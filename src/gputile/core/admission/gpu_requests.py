@@ -41,7 +41,6 @@ def is_decided(pod: Pod) -> bool:
 
 
 def asks_for(pod: Pod, resource: str) -> bool:
-    """Return whether a container of the pod asks for this GPU resource."""
     return any(resource == asked for container in containers(pod) for asked in asked_by(container))
 
 

@@ -98,7 +98,6 @@ class PodView(_Part):
         return any(gate.name == GANG_GATE for gate in self.spec.scheduling_gates)
 
     def containers(self) -> Iterator[tuple[str, ContainerView]]:
-        """Yield every container with the path of its fields."""
         spec = self.spec
         for kind, containers in (
             ("initContainers", spec.init_containers),

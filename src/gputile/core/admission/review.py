@@ -142,7 +142,6 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
 
 
 def _broken_binding(binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
-    """Return every rule that a Binding breaks by the annotations and labels that the API server merges into the pod."""
     user, meta = request.user_info.username, binding.metadata
     refusals = forged_on_binding(meta.annotations, user, policy.trusted)
     if user not in policy.trusted:
@@ -212,5 +211,4 @@ def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
 
 
 def unreadable(error: UnreadableReview) -> AdmissionRefusal:
-    """Return the refusal of an object that cannot be read."""
     return AdmissionRefusal(AdmissionRule.POD, f"the pod cannot be read: {error}; correct the field")

@@ -63,7 +63,6 @@ class Operation:
 
 
 def encode_patch(operations: Iterable[Operation]) -> bytes:
-    """Return the JSON of a patch."""
     changes: list[dict[str, Any]] = []
     for operation in operations:
         steps = (str(step).replace("~", "~0").replace("/", "~1") for step in operation.path)

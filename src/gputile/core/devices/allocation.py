@@ -64,7 +64,6 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     assumed_ns: int = 0
 
     def decided_at(self, now_ns: int) -> "Allocation":
-        """Return the same allocation, decided at ``now_ns``."""
         return msgspec.structs.replace(self, assumed_ns=now_ns)
 
 
@@ -76,7 +75,6 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: int) -> Allocation:
-    """Return the allocation of ``request`` on the ``chosen`` GPUs, each container's part included."""
     if request.shape.kind is RequestKind.SHARED:
         shape, count = request.shape, len(chosen)
         gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, shape.mib, shape.percent) for c in chosen)

@@ -55,5 +55,4 @@ def labelled_size(pod: Pod) -> int:
 
 
 def gated(pod: Pod) -> bool:
-    """Return whether the pod waits behind the gate of its gang."""
     return any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)

@@ -70,7 +70,6 @@ class Health:
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
     def healthy(self, uuid: str) -> bool:
-        """Return whether new pods may use ``uuid``."""
         return self.conditions.get(uuid, WELL).healthy
 
     @property

@@ -71,7 +71,6 @@ class NodeTypeRefusal:
 
     @property
     def text(self) -> str:
-        """The refusal in words."""
         return self.rule.value.format(offered=self.offered, requested=self.requested)
 
     @property
@@ -116,12 +115,10 @@ class NodeType:
 
     @property
     def resources(self) -> dict[str, int]:
-        """What a node of the type advertises, of which there is any."""
         found = resources_for_mode(self.mode, self.gpus, self.unit_mib)
         return {name: count for name, count in found.items() if count}
 
     def has(self, node: Node) -> bool:
-        """Return whether a node is of this type."""
         return node.metadata.labels.get(self.key) == self.value
 
     def refusal(self, request: Request) -> NodeTypeRefusal | None:

@@ -106,7 +106,6 @@ class Request:
 
 
 def by_namespace(pod: Pod) -> str:
-    """Return the trust group of a pod where nothing else is configured: its namespace."""
     return pod.metadata.namespace
 
 

@@ -12,8 +12,13 @@ import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.node_fit import (
+    PredicateRefusal,
+    PredicateRule,
+    matches_node,
+    selects,
+    untolerated_taints,
+)
 
 AFFINITY = PredicateRefusal(PredicateRule.AFFINITY)
 ANTI_AFFINITY = PredicateRefusal(PredicateRule.ANTI_AFFINITY)
@@ -59,7 +64,6 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
 
 
 def hard_spread(pod: Pod) -> list[TopologySpreadConstraint]:
-    """Return the spread constraints that must hold."""
     return [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
 
 
@@ -72,13 +76,11 @@ def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the affinity terms that must hold."""
     affinity = pod.spec.affinity
     return affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
 
 
 def looks_at_pods(pod: Pod) -> bool:
-    """Return whether the pod has rules about others."""
     return bool(pod.spec.topology_spread_constraints and hard_spread(pod)) or bool(
         anti_affinity_terms(pod) or affinity_terms(pod)
     )

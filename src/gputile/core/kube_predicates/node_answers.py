@@ -7,16 +7,21 @@ and ``KnownAnswers`` keeps what nodes answer by labels, names and taints; specs 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gputile.api.core import Node, PodSpec
-from gputile.core.kube_predicates.node_fit import avoided_taints, preferred_weight, static_reason, static_reasons
+from gputile.core.kube_predicates.node_fit import (
+    PredicateRefusal,
+    avoided_taints,
+    preferred_weight,
+    static_reason,
+    static_reasons,
+)
 from gputile.core.kube_predicates.pod_requests import Amounts
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
-from gputile.core.kube_predicates.recent_changes import RecentChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,6 @@ class NodeRefusals:
         return NodeRefusals(np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct))
 
     def each(self) -> list[PredicateRefusal | None]:
-        """Return the reason of each node, None for none."""
         reasons = (*self.distinct, None)  # the last one is at -1
         return [reasons[code] for code in self.codes.tolist()]
 
@@ -172,3 +176,33 @@ def answers_key(spec: PodSpec) -> bytes:
     """Return what is equal for specs that all nodes answer alike."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode((spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity))
+
+
+Change = TypeVar("Change")
+
+
+class RecentChanges(Generic[Change]):
+    """A log of changes, bounded: who fell behind further than the log reaches begins anew."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._changes: list[Change] = []
+        self._base = 0
+
+    @property
+    def position(self) -> int:
+        """The number of changes so far: what to pass to ``since`` the next time."""
+        return self._base + len(self._changes)
+
+    def add(self, change: Change) -> None:
+        self._changes.append(change)
+        if len(self._changes) >= 2 * self._keep:
+            self._base += self._keep
+            del self._changes[: self._keep]
+
+    def reaches(self, position: int) -> bool:
+        return position >= self._base
+
+    def since(self, position: int) -> list[Change]:
+        """Return the changes since ``position``, to which the log has to reach."""
+        return self._changes[position - self._base :]

@@ -5,11 +5,50 @@ kubelet rejects a pod of another one than the node's (pkg/kubelet/lifecycle of K
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
 
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
-from gputile.core.kube_predicates.api_rules import is_integer
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.api.well_known import GPU_RESOURCES
+
+
+class PredicateRule(StrEnum):
+    """kube-scheduler's words for a rule that a node breaks."""
+
+    UNKNOWN_NODE = "node(s) are not known"
+    UNSCHEDULABLE = "node(s) were unschedulable"
+    WRONG_NAME = "node(s) didn't match the requested node name"
+    UNTOLERATED_TAINT = "node(s) had untolerated taint"
+    WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
+    WRONG_OS = "node(s) had another operating system than the pod's spec.os.name"
+    HOST_PORTS = "node(s) didn't have free ports for the requested pod ports"
+    TOO_MANY_PODS = "Too many pods"
+    INSUFFICIENT = "Insufficient"
+    DISK_TAKEN = "node(s) had no available disk"
+    AFFINITY = "node(s) didn't match pod affinity rules"
+    ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+    EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+    SPREAD = "node(s) didn't match pod topology spread constraints"
+    SPREAD_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
+
+
+class PredicateRefusal(msgspec.Struct, frozen=True, gc=False):
+    """The ``rule`` that a node breaks for a pod, and the resource or taint that it is ``about``, "" for neither."""
+
+    rule: PredicateRule
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.rule.value} {self.about}" if self.about else self.rule.value
+
+    @property
+    def lacks_gpus(self) -> bool:
+        """Whether the node lacks a GPU resource, of which gputile says more."""
+        return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
+
 
 UNSCHEDULABLE = PredicateRefusal(PredicateRule.UNSCHEDULABLE)
 WRONG_NAME = PredicateRefusal(PredicateRule.WRONG_NAME)
@@ -25,7 +64,6 @@ def static_reason(spec: PodSpec, node: Node) -> PredicateRefusal | None:
 
 
 def static_obstacles(spec: PodSpec, node: Node) -> Iterator[PredicateRefusal]:
-    """Yield every reason why the pod may not run on the node, in the order of kube-scheduler's filters."""
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
         yield UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.metadata.name:
@@ -47,13 +85,11 @@ def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[PredicateRefusa
 
 
 def untolerated_taints(spec: PodSpec, node: Node) -> Iterator[Taint]:
-    """Yield the taints that keep the pod off the node."""
     hard = (taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute"))
     return (taint for taint in hard if not _tolerated(taint, spec.tolerations))
 
 
 def matches_node(spec: PodSpec, node: Node) -> bool:
-    """Return whether the node has what nodeSelector and the required node affinity ask."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
         return False
@@ -134,3 +170,9 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
                 return False
             return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
     return False
+
+
+def is_integer(text: str) -> bool:
+    """Return whether ``text`` is a 64-bit integer, as Gt and Lt compare."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) <= 19 and -(2**63) <= int(text) < 2**63

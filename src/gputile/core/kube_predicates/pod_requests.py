@@ -22,7 +22,7 @@ from gputile.api.core import (
 )
 from gputile.api.quantity import LONGEST_QUANTITY, MIB, QuantityError, parse_quantity
 from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -174,7 +174,6 @@ def insufficient(
 
 
 def lacks(name: str) -> PredicateRefusal:
-    """Return that a node lacks a resource."""
     return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
 
 

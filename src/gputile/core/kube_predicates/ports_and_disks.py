@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from gputile.api.core import PodSpec
 from gputile.api.disks import DiskVolume
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
 
 HOST_PORTS: Final = PredicateRefusal(PredicateRule.HOST_PORTS)
 _ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - compared, and never listened on

@@ -18,12 +18,13 @@ from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_
 from gputile.core.kube_predicates.node_answers import (
     KnownAnswers,
     NodeRefusals,
+    RecentChanges,
     SpareAmounts,
     SpecAnswers,
     answers_key,
     node_refusals,
 )
-from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
+from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule, static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
     NEW_POD,
     PODS,
@@ -44,8 +45,6 @@ from gputile.core.kube_predicates.ports_and_disks import (
     disks,
     host_ports,
 )
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
-from gputile.core.kube_predicates.recent_changes import RecentChanges
 
 UNKNOWN_NODE = PredicateRefusal(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
@@ -203,7 +202,6 @@ class Predicates:
     # -- questions
 
     def pods_on(self, name: str) -> list[Pod]:
-        """Return the pods that are counted on a node."""
         return [guest.pod for guest in self._on_node.get(name, {}).values()]
 
     def prepare(self, pod: Pod) -> Generator[None, None, None]:
@@ -301,7 +299,6 @@ class Predicates:
 
     @property
     def node_names(self) -> Sequence[str]:
-        """The names of the nodes, in order."""
         return list(self._nodes)
 
     def needs(self, pod: Pod) -> Amounts:

@@ -63,7 +63,6 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def gpus(self) -> tuple[GpuShare, ...]:
-        """The pod's share of each GPU; empty where it is not known."""
         return self.allocation.gpus if self.allocation else ()
 
     @property
@@ -77,7 +76,6 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return f"{self.namespace}/{self.name}"
 
     def on_gpu(self, uuid: str) -> bool:
-        """Return whether the pod is on a GPU."""
         return any(share.uuid == uuid for share in self.gpus)
 
     def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:

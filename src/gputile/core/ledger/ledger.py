@@ -201,7 +201,6 @@ class Ledger:
         return reservation
 
     def bring_back(self, reservation: Booking) -> None:
-        """Undo ``set_aside``."""
         self._reservations.put(reservation.uid, reservation)
         self._restore_reservation(reservation.uid)
 
@@ -212,7 +211,6 @@ class Ledger:
         return held
 
     def put_back(self, booking: Booking) -> None:
-        """Undo ``take_out``."""
         self._book(booking)
 
     # -- nodes
@@ -286,28 +284,22 @@ class Ledger:
         return self._table.group_number(name)
 
     def node_info(self, row: int) -> NodeInfo | None:
-        """Return what the node in a row says of itself, None for an empty row."""
         return self._table.node_info(row)
 
     def info_of(self, name: str) -> NodeInfo | None:
-        """Return what a node says of itself, None for one that is not known."""
         row = self.row_of.get(name)
         return self._table.node_info(row) if row is not None else None
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
-        """Yield the rows in use, by the nodes' names."""
         return self._table.nodes()
 
     def booking(self, uid: str) -> Booking | None:
-        """Return what a pod holds."""
         return self._bookings.get(uid)
 
     def bookings(self) -> Iterator[Booking]:
-        """Yield all bookings."""
         yield from self._bookings.values()
 
     def on_node(self, name: str) -> Iterator[Booking]:
-        """Yield the bookings on a node, whether the node is known or not."""
         yield from self._on_node.get(name, {}).values()
 
     def by_plan(self, plan: str) -> list[Booking]:
@@ -315,7 +307,6 @@ class Ledger:
         return [self._bookings[uid] for uid in self._plans.get(plan, ())]
 
     def on_gpu(self, node: str, uuid: str) -> Iterator[Booking]:
-        """Yield the bookings on one GPU."""
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:

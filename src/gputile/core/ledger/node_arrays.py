@@ -7,7 +7,7 @@ columns grow by doubling. A row without a node has no usable GPU.
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.kube_predicates.recent_changes import RecentChanges
+from gputile.core.kube_predicates.node_answers import RecentChanges
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -53,16 +53,13 @@ class NodeArrays:
 
     @property
     def rows(self) -> int:
-        """How many rows there is room for."""
         return int(self.total.shape[0])
 
     @property
     def gpus(self) -> int:
-        """How many GPUs of a node there is room for."""
         return int(self.total.shape[1])
 
     def grow(self, rows: int, gpus: int) -> None:
-        """Make room for at least ``rows`` and ``gpus``."""
         new_rows, new_gpus = self.rows, self.gpus
         while new_rows < rows:
             new_rows *= 2
@@ -91,7 +88,6 @@ class NodeArrays:
         return twin
 
     def clear(self, row: int) -> None:
-        """Empty a row."""
         for array in vars(self).values():
             array[row] = 0
 

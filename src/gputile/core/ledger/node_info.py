@@ -109,7 +109,6 @@ class NodeInfo:
 
     @property
     def sliced(self) -> bool:
-        """Whether each whole GPU is for several pods, in turns."""
         return self.replicas > 0
 
 
@@ -237,7 +236,6 @@ class Closure:
 
     @property
     def text(self) -> str:
-        """The reason for people."""
         return f"{self.rule.value} {self.about}".rstrip()
 
 

@@ -54,7 +54,6 @@ class NodeTable:
         return row
 
     def drop(self, name: str) -> int | None:
-        """Forget a node; return the row that it was in."""
         row = self.row_of.pop(name, None)
         if row is not None:
             self.node_arrays.clear(row)
@@ -146,11 +145,9 @@ class NodeTable:
 
     @property
     def groups(self) -> int:
-        """How many trust groups have a number."""
         return len(self._groups)
 
     def group_names(self) -> dict[int, str]:
-        """Return the trust group that each number stands for."""
         return {number: name for name, number in self._groups.items()}
 
     def keep_groups(self, names: Collection[str]) -> None:
@@ -160,11 +157,9 @@ class NodeTable:
     # -- questions
 
     def node_info(self, row: int) -> NodeInfo | None:
-        """Return what the node in a row says of itself, None for an empty row."""
         return self._node_info[row]
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
-        """Yield the rows in use, by the nodes' names."""
         for name in sorted(self.row_of):
             row = self.row_of[name]
             node_info = self._node_info[row]
@@ -210,7 +205,6 @@ class NonGpuPods:
         return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
 
     def uids(self) -> frozenset[str]:
-        """Return the UIDs of all of them."""
         return frozenset(self._held)
 
     def _add(self, node: str, host: HostResources) -> tuple[str, HostResources]:

@@ -76,7 +76,6 @@ class Reservations:
             self._by_uid.pop(uid, None)
 
     def get(self, uid: str) -> Booking | None:
-        """Return a pod's reservation, None where it has none or it has ended."""
         reservation = self._by_uid.get(uid)
         return reservation if reservation is not None and reservation.expires_ns > self._now_ns else None
 

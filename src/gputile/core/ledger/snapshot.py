@@ -34,7 +34,6 @@ class GpuState:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is booked on the GPU."""
         return self.pods == 0
 
 
@@ -53,7 +52,6 @@ class NodeState:
 
     @property
     def spread(self) -> bool:
-        """Whether pods go to the less used GPU."""
         return self.info.placement == "spread"
 
 

@@ -5,8 +5,6 @@ the next; ``spread`` uses the GPU that is less used, so that one failing GPU hur
 gets the GPU whose remnant loses the least of what later pods will want.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -39,7 +37,7 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
             by_worth = [(packing_key(node, gpu, shape, value), gpu) for _, gpu in ready]
             chosen = [gpu for _, gpu in sorted(by_worth, key=lambda pair: pair[0])[: shape.gpus]]
         else:
-            chosen = sorted((gpu for _, gpu in ready), key=_gpu_key(node))[: shape.gpus]
+            chosen = sorted((gpu for _, gpu in ready), key=spread_key if node.spread else binpack_key)[: shape.gpus]
         return tuple(sorted(chosen, key=lambda gpu: gpu.gpu.index))
     if shape.kind is RequestKind.TOPOLOGY:
         positions = best_set(node.info.inventory.bandwidth, tuple(i for i, _ in ready), shape.gpus)
@@ -48,10 +46,6 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
         least = sorted((gpu for _, gpu in ready), key=lambda gpu: (gpu.pods, gpu.gpu.index))[: shape.gpus]
         return tuple(sorted(least, key=lambda gpu: gpu.gpu.index))
     return tuple(gpu for _, gpu in ready[: shape.gpus])
-
-
-def _gpu_key(node: NodeState) -> Callable[[GpuState], tuple[int, int, int]]:
-    return spread_key if node.spread else binpack_key
 
 
 def binpack_key(gpu: GpuState) -> tuple[int, int, int]:

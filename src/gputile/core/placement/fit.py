@@ -39,7 +39,6 @@ def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bo
 
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
-    """Return whether the request fits the node."""
     if not serves(node.serving_mode, shape) or not same_unit(node.info, shape):
         return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
@@ -48,7 +47,6 @@ def fits(node: NodeState, shape: Shape, group: int) -> bool:
 
 
 def refusal(node: NodeState, request: Request, group: int) -> FitRefusal | None:
-    """Return why the request does not fit the node, or None where it does."""
     shape, node_info = request.shape, node.info
     if fits(node, shape, group):
         return None

@@ -87,7 +87,6 @@ def amount(mib: int, unit: int) -> str:
 
 
 def on_gpus(shape: Shape) -> str:
-    """Return on how many GPUs an amount is needed."""
     return "on one GPU" if shape.gpus == 1 else f"on each of {shape.gpus} GPUs"
 
 
@@ -145,7 +144,6 @@ class FitRefusal:
 
     @property
     def requested(self) -> int:
-        """How many GPUs the request needs."""
         return self.shape.gpus
 
     @property
@@ -155,7 +153,6 @@ class FitRefusal:
 
     @property
     def text(self) -> str:
-        """The refusal for people, without the node's name."""
         node_info, shape, left = self.node_info, self.shape, self.capacity - self.used
         if node_info is None:
             return "the node is not known to gputile yet"

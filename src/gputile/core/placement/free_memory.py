@@ -42,7 +42,6 @@ class FreeMemory:
 
     @property
     def free(self) -> int:
-        """What is not booked."""
         return sum(self.holes)
 
     @property

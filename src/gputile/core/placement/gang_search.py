@@ -55,7 +55,6 @@ class Search(Generic[Place]):
 
     @property
     def placed(self) -> int:
-        """How many pods have a place."""
         return sum(place is not None for place in self.places)
 
 

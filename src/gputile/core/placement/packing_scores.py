@@ -97,7 +97,6 @@ def scoring_context(
 
 
 def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
-    """Return which nodes have one of the models; any will do when ``wanted`` is empty. Shape [nodes]."""
     return np.array([not wanted or model in wanted for model in models], np.bool_)
 
 

@@ -12,7 +12,6 @@ Steps = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Go through all steps and return what they come to."""
     while True:
         try:
             next(steps)

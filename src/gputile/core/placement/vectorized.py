@@ -49,7 +49,6 @@ class Fullness:
     node: Int64
 
     def put(self, where: Rows | slice | Bool, others: "Fullness") -> None:
-        """Replace what is said of the nodes at ``where``."""
         self.plain[where], self.gpu[where], self.node[where] = others.plain, others.gpu, others.node
 
 
@@ -172,7 +171,6 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> 
 
 
 def serving(arrays: NodeArrays, shape: Shape) -> Bool:
-    """Return which rows serve requests of such a kind: shape [rows]."""
     result: Bool = arrays.serving_mode == _wanted(shape)
     return result
 

@@ -34,7 +34,6 @@ class BindRefusal:
 
     @property
     def text(self) -> str:
-        """The refusal for people."""
         match self.why:
             case RequestError():
                 return str(self.why)

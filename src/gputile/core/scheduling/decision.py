@@ -25,7 +25,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     version: str = ""
 
     def annotations(self, pod: Pod) -> dict[str, str]:
-        """Return what the Binding writes into ``pod``."""
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def binding(self, pod: Pod, version: str = "") -> Binding:

@@ -66,7 +66,6 @@ class DemandEstimator:
             self._unit = 1.0
 
     def demand(self) -> Demand:
-        """Return the demand as it stands."""
         kinds = list(self._weights)
         gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).reshape(-1, 3).T
         weight = np.array(list(self._weights.values())) / self._unit
@@ -121,7 +120,6 @@ class DemandTracker:
         return True
 
     def demand(self) -> Demand:
-        """Return the demand as it stands: before any pod came, a sensible prior."""
         self._middle_mib = _middle_gpu(self._ledger.node_arrays)
         return self._learning().demand()
 

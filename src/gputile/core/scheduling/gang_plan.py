@@ -126,7 +126,6 @@ class _SetAside:
         self._taken.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
 
     def bring_back(self) -> None:
-        """Undo the latest ``take``."""
         pod, reservation, node = self._taken.pop()
         if reservation is not None:
             self._ledger.bring_back(reservation)

@@ -70,7 +70,6 @@ def in_line(pod: Pod) -> tuple[int, str, str]:
 
 
 def too_few_text(gang: GangName, size: int, there: int) -> str:
-    """Return what is said of a gang of which ``there`` pods exist, fewer than start together."""
     return f"gang {gang.name}: {there} of the {size} pods that start together exist"
 
 

@@ -200,7 +200,6 @@ class _Attempt:
     # -- the place of one pod
 
     def _free(self, asking: GangCandidate) -> Decision | None:
-        """Return the best place that nobody has to leave."""
         reasons, closed = self._predicates.reasons(asking.pod), self._cluster.closed
         names = [name for name, reason in reasons.items() if reason is None and name not in closed]
         if asking.request is None:

@@ -111,7 +111,6 @@ def _hardness(each: GangCandidate) -> tuple[bool, int, int, int, tuple[str, str]
 
 
 def by_age(each: GangCandidate) -> tuple[str, str]:
-    """Return a key by which the pods that have waited longest come first."""
     return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
 
 

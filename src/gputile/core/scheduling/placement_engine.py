@@ -223,14 +223,12 @@ class PlacementEngine:
         return Decision(info.name, chosen, allocate(request, chosen, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> FitRefusal | None:
-        """Return why the request does not fit node ``name``, None where it does."""
         node = self.state(name)
         if node is None:
             return FitRefusal(FitRule.NO_GPUS, request.shape)
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
-        """Return the state of a node, None where it is not known."""
         row = self.ledger.row_of.get(name)
         node_info = self.ledger.node_info(row) if row is not None else None
         if row is None or node_info is None:

@@ -31,7 +31,6 @@ class PodReading:
 
     @property
     def key(self) -> str:
-        """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     def apply(self, found: Pod | None, read_at: float) -> None:
@@ -68,7 +67,6 @@ class PodBinding:
 
     @property
     def node(self) -> str:
-        """The node that the pod is bound to."""
         return self.body.target.name
 
     @property
@@ -84,7 +82,6 @@ class PodBinding:
         return msgspec.structs.replace(self.body, metadata=meta)
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
-        """Return whether what was read is the pod, and has no node."""
         return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
 
     def is_executed(self, found: Pod | None) -> bool:
@@ -95,7 +92,6 @@ class PodBinding:
         return found.spec.node_name == self.node and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
 
     def obstacle(self, pod: Pod) -> str | None:
-        """Return why an unbound pod, as it is now, must not be bound so any more; None where it may be."""
         if pod.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(pod) if self.plan else None

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.core.devices.request import RequestError
-from gputile.core.kube_predicates.node_fit import static_reason
+from gputile.core.kube_predicates.node_fit import PredicateRefusal, static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
@@ -101,7 +100,6 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
 
 
 def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
-    """Return what of a node's cordon, labels or taints keeps the pod off it, None where nothing is known to."""
     info = ledger.info_of(name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 

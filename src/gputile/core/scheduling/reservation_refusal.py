@@ -48,7 +48,6 @@ class ReservationRefusal:
 
     @property
     def text(self) -> str:
-        """The refusal for people."""
         gpu = "" if self.index is None else f"GPU {self.index} of "
         place = f"{gpu}node {self.node}, where {self.pod} has its place,"
         why = self.rule.value.format(kept=self.kept, size=self.size, node=self.node, pod=self.pod, place=place)

@@ -273,7 +273,6 @@ class _NodeWithoutVictims:
         self._blocked_by = set(self._blocking)
 
     def fits(self) -> bool:
-        """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
         return self._served and not self._blocked_by and (self._other_plugin or len(self._ready) >= self._shape.gpus)
 
     def overbooked(self) -> bool:
@@ -281,18 +280,15 @@ class _NodeWithoutVictims:
         return any(gpu.used > gpu.total for gpu in self._gpus.values())
 
     def leave_all(self, bookings: Iterable[Booking], uids: Collection[str]) -> None:
-        """Look at the node as if the pods with these UIDs were gone."""
         for booking in bookings:
             if booking.uid in uids:
                 self.leave(booking)
 
     def leave(self, booking: Booking) -> None:
-        """Look at the node as if a pod were gone."""
         self._blocked_by.discard(booking.uid)
         self._change(booking, -1)
 
     def stay(self, booking: Booking) -> None:
-        """Undo ``leave``."""
         if booking.uid in self._blocking:
             self._blocked_by.add(booking.uid)
         self._change(booking, 1)

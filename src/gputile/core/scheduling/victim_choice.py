@@ -73,7 +73,6 @@ class EvictionRules:
     soon_s: float = SOON_S
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return those of the pods whose eviction, when all are evicted in this order, their budgets forbid."""
         return at_once(self.over_budget_in_steps(uids))
 
     def over_budget_in_steps(self, uids: Iterable[str]) -> Steps[list[str]]:
@@ -166,7 +165,6 @@ class EvictionLosses:
         self._totals: dict[str, tuple[dict[str, int], int]] = {}
 
     def of(self, booking: Booking) -> Loss:
-        """Return what it costs that the pod of a booking leaves."""
         facts = self._facts[booking.uid]
         seconds = max(0, int(self._now_s - facts.started_at)) if facts.started_at else 0
         return Loss(booking.priority, 1, facts.cost, seconds * self._milli_gpus(booking))

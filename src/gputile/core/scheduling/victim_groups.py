@@ -23,7 +23,6 @@ class Loss(NamedTuple):
     gpu_milliseconds: int = 0
 
     def plus(self, other: "Loss") -> "Loss":
-        """Return the loss of both."""
         return Loss(
             max(self.priority, other.priority),
             self.pods + other.pods,
@@ -69,7 +68,6 @@ class VictimGroup:
         )
 
     def takes_of(self, budget: EvictionBudget) -> int:
-        """Return how many evictions of the pods that a budget guards the group needs."""
         return next((count for each, count in self.evictions if each.name == budget.name), 0)
 
 
@@ -99,11 +97,9 @@ class MissingAmounts(NamedTuple):
 
     @property
     def nothing(self) -> bool:
-        """Whether the request fits the GPU."""
         return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
 
     def without(self, freed: FreedAmounts) -> "MissingAmounts":
-        """Return what is lacking once a group has left."""
         return MissingAmounts(
             self.mib - freed.mib,
             self.percent - freed.percent,
@@ -112,7 +108,6 @@ class MissingAmounts(NamedTuple):
         )
 
     def with_back(self, freed: FreedAmounts) -> "MissingAmounts":
-        """Return what is lacking if a group that was to leave stays."""
         return MissingAmounts(
             self.mib + freed.mib,
             self.percent + freed.percent,
@@ -152,11 +147,9 @@ class GpuCovering(NamedTuple):
         return any(freed.group.most or freed.group.evictions for freed in self.amounts)
 
     def with_whole_gangs(self) -> "GpuCovering":
-        """Return the problem without pods that leave their gang alone."""
         return self._replace(amounts=tuple(freed for freed in self.amounts if not freed.group.most))
 
     def missing_after(self, gone: Collection[VictimGroup]) -> MissingAmounts:
-        """Return what is lacking once these groups have gone."""
         missing = self.missing
         for freed in self.amounts if gone else ():
             if freed.group in gone:
@@ -175,7 +168,6 @@ class GpuCovering(NamedTuple):
         )
 
     def is_left_by(self, groups: Collection[VictimGroup]) -> bool:
-        """Return whether a pod of one of these groups is on the GPU."""
         return any(freed.group in groups for freed in self.amounts)
 
 
@@ -188,7 +180,6 @@ class Cover:
 
     @property
     def loss(self) -> Loss:
-        """What it costs that all of them leave."""
         return total_loss(self.groups)
 
     def uids(self, *, reserved: bool) -> tuple[str, ...]:
@@ -197,5 +188,4 @@ class Cover:
 
 
 def total_loss(groups: Iterable[VictimGroup]) -> Loss:
-    """Return what it costs that all groups leave."""
     return reduce(Loss.plus, (group.loss for group in groups), NOTHING)

@@ -39,7 +39,6 @@ class WithoutPods:
         self._reservations.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
 
     def take(self, uid: str) -> None:
-        """Look at a bound pod as if it were gone."""
         pod, booking = self._pods.get(uid), self._ledger.booking(uid)
         if pod is None or booking is None or booking.reserved or uid in self._gone:
             return
@@ -47,7 +46,6 @@ class WithoutPods:
         self._gone[uid] = (pod, booking, self._predicates.remove(uid))
 
     def leave(self, uid: str) -> None:
-        """Look at a bound pod as it is again."""
         taken = self._gone.pop(uid, None)
         if taken is not None:
             pod, booking, node = taken
@@ -56,7 +54,6 @@ class WithoutPods:
                 self._predicates.place(pod, node)
 
     def bring_back_in_steps(self) -> Steps[None]:
-        """Undo all, in steps."""
         for uid in list(self._gone):
             self.leave(uid)
             yield
@@ -69,7 +66,6 @@ class WithoutPods:
             yield
 
     def bring_back(self) -> None:
-        """Undo all."""
         at_once(self.bring_back_in_steps())
 
 

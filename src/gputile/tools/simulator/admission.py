@@ -21,7 +21,7 @@ from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
 from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, apply_patch
-from gputile.core.kube_predicates.api_rules import broken_rule
+from gputile.tools.simulator.api_rules import broken_rule
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
 

@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 from gputile.api.wording import described
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed

@@ -10,7 +10,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
 from gputile.api.wording import described, first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.ledger.booking import Booking
 from gputile.tools.simulator.node_reports import NodeReport, Subject, units_text
 from gputile.tools.simulator.proposals import (

@@ -14,7 +14,7 @@ from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied

@@ -14,7 +14,7 @@ from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITE
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pod_event import PodEvent
+from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.controlplane.webhook import app as app_module
-from gputile.controlplane.webhook.app import review_app
-from gputile.controlplane.webhook.metrics import WebhookMetrics
+from gputile.controlplane.webhook.app import WebhookMetrics, review_app
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed

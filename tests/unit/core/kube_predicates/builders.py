@@ -7,7 +7,7 @@ import msgspec
 import yaml
 
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.node_fit import PredicateRefusal
 
 
 def node(

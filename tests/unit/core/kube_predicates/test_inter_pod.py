@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.inter_pod import AFFINITY, ANTI_AFFINITY, EXISTING_ANTI_AFFINITY
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal
+from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.core.kube_predicates.predicates import Predicates
+from gputile.tools.simulator.api_rules import broken_rule
 from tests.unit.core.kube_predicates.builders import all_said, node, pod, said
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation, GpuShare, decode_allocation, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.events import Assumed, NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
@@ -147,26 +147,6 @@ def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
     assert ALLOCATION_ANNOTATION in booking.problem
     assert state_of(ledger).serving_mode is ServingMode.BLOCKED
     assert not fill(ledger)
-
-
-def test_the_truth_is_booked_as_it_is() -> None:
-    for asks in ASKS:
-        request = request_of(pod(asks=asks))
-        decision = PlacementEngine(ledger_of_two(_mode_for(request.shape))).decide(request, "n", 1)
-        assert isinstance(decision, Decision)
-        assert decision.allocation is not None
-        ledger = ledger_of_two(_mode_for(request.shape))
-        ledger.apply(PodApplied(bound(asks, encode_allocation(decision.allocation))))
-        booking = ledger.booking("liar")
-        assert booking is not None
-        assert booking.allocation == decision.allocation
-        assert decode_allocation(encode_allocation(decision.allocation)) == decision.allocation
-
-
-def _mode_for(shape: Shape) -> str:
-    if shape.kind is not RequestKind.SHARED:
-        return "" if shape.kind is RequestKind.WHOLE else "topology"
-    return "core_mem" if shape.percent else "cgpu"
 
 
 @given(

@@ -224,16 +224,6 @@ def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enou
     assert cluster.choose(*gang(3, 12, cpu="4")) is None
 
 
-def test_two_pods_on_one_gpu_cost_no_more_than_they_need() -> None:
-    """The first pod makes the small one leave; the second the large one, and the small one may stay after all."""
-    cluster = Cluster(node("a", gpus=1))
-    cluster.add("small", "a", [0], 3)
-    cluster.add("large", "a", [0], 10, 1)
-    found = cluster.choose(*gang(2, 4))
-    assert found is not None
-    assert found.evicted == ("large",)
-
-
 def test_a_step_ends_soon_and_a_search_that_is_given_up_leaves_no_trace() -> None:
     cluster = Cluster(*(node(f"n{i:02}") for i in range(20)))
     for each in cluster.nodes:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION as ALLOCATION
 from gputile.core.kube_predicates.node_answers import node_refusals
-from gputile.core.kube_predicates.predicate_refusal import PredicateRefusal, PredicateRule
+from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
 from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule
 from gputile.core.scheduling.placement_engine import PlacementEngine

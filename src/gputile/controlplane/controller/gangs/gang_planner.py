@@ -272,7 +272,6 @@ class GangPlanner:
         return True
 
     def _give_up(self, gang: Gang, why: str, result: GangRound) -> None:
-        """Reserve no longer what others were to leave for a gang."""
         if self.preemption.plan_of(gang.name) is not None:
             self.preemption.drop(gang)
             text = f"gang {gang.name.name}: no places are kept any more that others leave: {why}"

@@ -287,7 +287,6 @@ class GangPreemption:
         return False
 
     def _is_due(self, uid: str, preempting: PreemptionPlan) -> bool:
-        """Return whether the eviction of a pod is to be asked for now."""
         now_ns, known = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts.get(uid)
         if 0 < preempting.retry_ns - now_ns <= _RETRY_NS or known is None or known.leaves_at:
             return False
@@ -299,13 +298,11 @@ class GangPreemption:
         return min(ends) - self._cluster_state.now_ns <= margin_ns
 
     def drop(self, gang: Gang) -> None:
-        """Reserve nothing for a gang any more; it waits before it tries again, unless its pods change."""
         self._plans.pop(gang.name, None)
         uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
         self._rests[gang.name] = uids, self._cluster_state.now_ns + _REST_NS
 
     def named(self, uids: Sequence[str], most: int = 5) -> str:
-        """Return the names of pods, the first ones of many."""
         facts = self._cluster_state.bound_pods.facts
         known: list[EvictionFacts] = [facts[uid] for uid in uids if uid in facts]
         more = f" and {len(known) - most} more" if len(known) > most else ""
@@ -314,7 +311,6 @@ class GangPreemption:
     # -- what came of evictions
 
     def was_evicted(self, eviction: Eviction) -> None:
-        """Note that the API server has accepted an eviction."""
         self.evictions += 1
         self._half_left.was_evicted(eviction.uid)
         if (preempting := self._plan_for(eviction)) is not None:
@@ -325,7 +321,6 @@ class GangPreemption:
         self._half_left.was_evicted(eviction.uid)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
-        """Note that the API server refuses an eviction, or may have accepted it."""
         self.evictions_refused += 1
         self.evictions += error.may_have_been_executed
         self._refused.refused(eviction.uid, error)

@@ -74,14 +74,12 @@ class GangReports:
         self._told_now: list[GangName] = []  # in this round
 
     def begin(self, names: Collection[GangName]) -> None:
-        """Begin a round: forget all gangs but those ``names``."""
         self._told_now = []
         for remembered in (self._reported, self._lacking_since):
             for name in remembered.keys() - names:
                 del remembered[name]
 
     def states(self) -> Counter[EventReason]:
-        """Return how many gangs there are by the reason of the event that was last told of them."""
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:

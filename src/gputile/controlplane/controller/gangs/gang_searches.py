@@ -127,7 +127,6 @@ class GangSearches:
         self._steps_left = 0
 
     def begin(self, names: Collection[GangName]) -> None:
-        """Begin a round; ``names`` are the gangs that have unbound pods."""
         self._steps_left = STEPS_A_ROUND
         for remembered in (self._tried, self._alone):
             for name in remembered.keys() - names:
@@ -143,7 +142,6 @@ class GangSearches:
         return alone is not None and not alone.plan.fits and alone.plan.certain
 
     def starts_some_day(self, gang: Gang) -> bool:
-        """Return whether the empty cluster is known to have places for the gang."""
         alone = self._alone.get(gang.name)
         return alone is not None and alone.plan.fits
 
@@ -202,7 +200,6 @@ class GangSearches:
         return found
 
     def nodes_with_room(self, name: GangName) -> set[str]:
-        """Return the nodes on which a gang without room for all its pods has room for some of them."""
         tried = self._tried.get(name)
         return {place.node for place in tried.room.places.values()} if tried is not None else set()
 

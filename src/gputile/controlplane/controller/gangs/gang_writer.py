@@ -97,11 +97,9 @@ class GangWriter:
         return self._waiting if self._active() else 0
 
     def changed(self) -> None:
-        """Run another round soon."""
         self._changed.set()
 
     async def run(self) -> NoReturn:
-        """Run rounds for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_PAUSE_SECONDS):
@@ -145,7 +143,6 @@ class GangWriter:
         return result
 
     async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
-        """Ask for the evictions for one gang, one after the other, until one is refused."""
         preemption = self._planner.preemption
         for each in evictions:
             if not self._active():
@@ -168,7 +165,6 @@ class GangWriter:
             self._writer.record(victim, EventReason.PREEMPTED, each.why, warning=False)
 
     async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
-        """Write the reservations of one gang."""
         stages = groupby(sorted(writes, key=_stage), key=_stage)
         executed = True
         for _, stage in stages:

@@ -157,7 +157,6 @@ class StarvationTimeout:
         return (now_ns / _SECOND - since) * _SECOND > self._patience_ns * factor
 
     def reserves(self, gang: GangName) -> bool:
-        """Return whether a gang reserved GPUs in vain when the last round ended."""
         return gang in self._gangs
 
     def starve(self, gang: GangName, *, certain: bool) -> None:

@@ -15,6 +15,7 @@ from gputile.api.affinity import (
     TopologySpreadConstraint,
 )
 from gputile.api.core import PodSpec, Toleration
+from gputile.core.kube_predicates.node_fit import is_integer
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ARITY = {"In": (1, 2**31), "NotIn": (1, 2**31), "Exists": (0, 0), "DoesNotExist": (0, 0), "Gt": (1, 1), "Lt": (1, 1)}
@@ -26,12 +27,6 @@ Broken = tuple[str, str]  # the field's path within the spec, and the rule
 def broken_rule(spec: PodSpec) -> Broken | None:
     """Return the first rule that ``spec`` breaks, with the field's path; None where it breaks none."""
     return next(_broken_rules(spec), None)
-
-
-def is_integer(text: str) -> bool:
-    """Return whether ``text`` is a 64-bit integer, as Gt and Lt compare."""
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= 19 and -(2**63) <= int(text) < 2**63
 
 
 def _broken_rules(spec: PodSpec) -> Iterator[Broken]:
