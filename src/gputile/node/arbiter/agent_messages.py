@@ -130,7 +130,6 @@ class Totals:
         self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
 
     def spent(self) -> dict[tuple[str, str], Spent]:
-        """Return what each container has spent on each GPU, by directory and UUID."""
         return {
             key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
             for key in self._earlier.keys() | self._now.keys()

@@ -102,7 +102,6 @@ def _offered(listed: ListedPod, resource: str, free: Set[str], devices: Containe
 
 
 def _is_init_with(resource: str, ids: Set[str], devices: ContainerDevices) -> bool:
-    """Return whether the devices are an init container's, and one of them is among ``ids``."""
     return devices.phase is Phase.INIT and has_any(resource, ids, devices)
 
 
@@ -273,7 +272,6 @@ def _formers_of(device_table: DeviceTable, pod_devices: PodDevices) -> list[PodD
 
 
 def _gives(former: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the container was answered with just these devices under the UID of ``former``."""
     answered = former.container_devices(devices.container, devices.resource)
     return answered is not None and set(answered.ids) == set(devices.ids)
 

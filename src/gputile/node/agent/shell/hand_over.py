@@ -83,7 +83,6 @@ class HandOver:
         await self._admitted(pods)
 
     async def open(self) -> None:
-        """Wait until the kubelet has the successor's devices; the annotation may go then."""
         if not self.under_way:
             return
         await self._until(lambda: self._kubelet.state.listening, LISTENING_WITHIN_S)

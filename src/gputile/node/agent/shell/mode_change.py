@@ -17,10 +17,11 @@ from gputile.node.agent.decisions.advertising.advertise import (
     renew,
 )
 from gputile.node.agent.decisions.advertising.other_plugin import SOCKET_PATTERNS
-from gputile.node.agent.decisions.events import MachineSeen, PodAnswered, SurroundingsSeen, take_in
+from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.known_pods import answered_pod
 from gputile.node.agent.state.listing import Listing
 from gputile.node.gateway.sockets import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
@@ -53,7 +54,6 @@ class Surroundings:
         return SurroundingsSeen(tuple(path.name for path in found if answers(path)), self.mps_problem(mode))
 
     def mps_problem(self, mode: Mode) -> str | None:
-        """Return why mode ``mps`` cannot be served; None where it can, or another mode is in force."""
         return self._mps.problem if mode is Mode.MPS else None
 
 
@@ -127,4 +127,4 @@ class ModeChange:
             KubeError: the API server does not say it.
         """
         for pod in await self._cluster.bound_pods():
-            take_in(self._state, PodAnswered(pod))
+            answered_pod(self._state.pods, pod, self._state.configuration)

@@ -12,7 +12,7 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.events import PodAnswered, PodsListed, take_in
+from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.reconciliation.differences import (
     Annotations,
     Complain,
@@ -28,7 +28,7 @@ from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.agent.state.known_pods import KnownPod
+from gputile.node.agent.state.known_pods import KnownPod, answered_pod
 from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.status.call_metrics import AgentMetrics
 
@@ -87,7 +87,7 @@ class CorrectionWriter:
             except KubeError as error:
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 raise
-        take_in(self._allocation_state, PodAnswered(changed))
+        answered_pod(self._allocation_state.pods, changed, self._allocation_state.configuration)
 
 
 def _reference(pod: KnownPod) -> ObjectReference:

@@ -31,7 +31,6 @@ class ListedPod:
                 yield container, resource, ids
 
     def has(self, resource: str, ids: Iterable[str]) -> bool:
-        """Return whether one container has all of ``ids``."""
         wanted = frozenset(ids)
         return any(found >= wanted for _, each, found in self.parts() if each == resource)
 

@@ -110,7 +110,6 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
 
 
 def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
-    """Return whether the kubelet lists devices of a pod that the API server has not told of."""
     unknown = (listed for key, listed in listing.items() if key not in state.pods)
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 

@@ -62,7 +62,6 @@ def published(node_config: NodeConfig, other_plugin: str | None) -> Inventory | 
 
 
 def closed(node_config: NodeConfig) -> Inventory:
-    """Return the inventory of a node that takes no pods: one without GPUs."""
     return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
 
 
@@ -87,7 +86,6 @@ def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> Node
 
 
 def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
-    """Return whether the MPS control daemons run where they are needed (M7)."""
     if effective_mode.mode is Mode.MPS and problem is not None:
         return node_condition(MPS_PROBLEM, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
     return node_condition(

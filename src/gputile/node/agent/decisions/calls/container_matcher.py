@@ -157,7 +157,6 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether a container without devices does not fit what is known of the pod."""
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:
         return bool(bare)

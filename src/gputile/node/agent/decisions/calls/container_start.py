@@ -104,7 +104,6 @@ def _is_for(state: AllocationState, start: Start, owner: DeviceOwner) -> bool:
 
 
 def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:
-    """Return the keys of the pods that the kubelet lists with these IDs of a container."""
     return {
         key
         for key, listed in listing.items()

@@ -43,7 +43,6 @@ _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_L
 
 
 def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels of a node with ``gpus``, healthy or not; none where there are none."""
     counts = Counter(model_label_value(gpu.model) for gpu in gpus)
     return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
 
