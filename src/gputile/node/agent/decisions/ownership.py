@@ -18,11 +18,10 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.state.device_ids import DeviceIdError, ListedPod, Listing, by_gpu
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import is_served
 from gputile.node.agent.state.pod_devices import (
     ContainerDevices,

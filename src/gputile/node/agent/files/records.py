@@ -10,8 +10,7 @@ from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.decisions.advertising.node_resources import node_config_of
-from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.advertising.node_resources import MachineSeen, node_config_of
 from gputile.node.agent.decisions.ownership import sync_with_checkpoint
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.checkpoint import Checkpoint

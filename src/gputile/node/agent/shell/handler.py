@@ -17,7 +17,7 @@ from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.lookup import NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.pod_devices import PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb

@@ -17,8 +17,8 @@ from gputile.node.agent.decisions.ownership import settle
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.known_pods import answered_pod
-from gputile.node.agent.state.listing import Listing
 
 log = logging.getLogger(__name__)
 

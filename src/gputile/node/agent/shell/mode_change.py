@@ -16,13 +16,12 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.advertising.other_plugin import SOCKET_PATTERNS
-from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.advertising.node_resources import SOCKET_PATTERNS, MachineSeen, SurroundingsSeen
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.known_pods import answered_pod
-from gputile.node.agent.state.listing import Listing
 from gputile.node.gateway.sockets import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 

@@ -12,10 +12,10 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, PodCache, read_again
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import PodDevices, directory_name, gpus_of
 

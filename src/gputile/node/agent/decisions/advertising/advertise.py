@@ -8,11 +8,16 @@ from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
-from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
-from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_evidence
+from gputile.node.agent.decisions.advertising.node_resources import (
+    MachineSeen,
+    SurroundingsSeen,
+    closed,
+    node_config_of,
+    other_plugin_evidence,
+    published,
+)
 from gputile.node.agent.decisions.answers.allocate import GpuUuids
 from gputile.node.agent.decisions.devices.device_lists import devices, expected_memory
-from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -21,7 +26,7 @@ from gputile.node.agent.decisions.instructions import (
     WriteCdi,
 )
 from gputile.node.agent.state.allocation_state import AllocationState, ExpectedMemory, ModeDecision
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
 from gputile.node.nvml.probe import inventory_of
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.state.allocation_state import ContainerCandidate
+from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import ListedPod, Listing
 
 
 def candidates(

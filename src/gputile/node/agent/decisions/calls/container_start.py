@@ -11,8 +11,8 @@ from gputile.node.agent.decisions.answers.allocate import Limits, shares_of
 from gputile.node.agent.decisions.calls.validation import AllocationRules, Occupied, rules_of
 from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices, stand_in
 
 

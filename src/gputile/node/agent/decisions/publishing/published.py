@@ -32,9 +32,12 @@ from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
 from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition
-from gputile.node.agent.decisions.advertising.node_resources import mig_condition, mps_condition
-from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_condition
-from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.advertising.node_resources import (
+    MachineSeen,
+    mig_condition,
+    mps_condition,
+    other_plugin_condition,
+)
 from gputile.node.agent.decisions.publishing.time_shares import time_condition
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.nvml.probe import ProbedMachine

@@ -18,9 +18,9 @@ from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
 

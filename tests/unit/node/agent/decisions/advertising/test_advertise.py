@@ -17,8 +17,7 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.advertising.node_resources import closed
-from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.advertising.node_resources import MachineSeen, SurroundingsSeen, closed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
