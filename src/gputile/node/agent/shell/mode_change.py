@@ -16,7 +16,7 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.advertising.node_resources import SOCKET_PATTERNS, MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.advertising.node_resources import SOCKET_PATTERNS, MachineSeen
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
@@ -48,9 +48,10 @@ class Surroundings:
         health = Health({**seen.health.conditions, **idle}) if idle else seen.health
         return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
 
-    def around(self, mode: Mode) -> SurroundingsSeen:
+    def other_plugins(self) -> list[str]:
+        """Return the names of the sockets at which other device plugins answer."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return SurroundingsSeen(tuple(path.name for path in found if answers(path)), self.mps_problem(mode))
+        return [path.name for path in found if answers(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self._mps.problem if mode is Mode.MPS else None
@@ -102,8 +103,8 @@ class ModeChange:
 
     def _renew(self, seen: MachineSeen) -> None:
         put_in_force(self._state, seen)
-        around = self._surroundings.around(self._state.advertised.decided.effective_mode.mode)
-        self._executor.execute(renew(self._state, seen, around))
+        problem = self._surroundings.mps_problem(self._state.advertised.decided.effective_mode.mode)
+        self._executor.execute(renew(self._state, seen, self._surroundings.other_plugins(), problem))
 
     async def _emptied(self, listing: Listing | None) -> bool:
         """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""

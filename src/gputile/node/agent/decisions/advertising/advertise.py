@@ -1,5 +1,6 @@
 """Decides what the node advertises: what is in force, and what the kubelet is told of it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,6 @@ from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
 from gputile.node.agent.decisions.advertising.node_resources import (
     MachineSeen,
-    SurroundingsSeen,
     closed,
     node_config_of,
     other_plugin_evidence,
@@ -41,17 +41,20 @@ def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
         told.effective_mode = told.decided.effective_mode
 
 
-def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -> list[Instruction]:
+def renew(
+    state: AllocationState, seen: MachineSeen, sockets: Iterable[str] = (), mps_problem: str | None = None
+) -> list[Instruction]:
     """Work out anew what the node advertises with what is in force.
+
+    ``sockets`` are those of other device plugins that answer, by their names. ``mps_problem`` says why mode ``mps``
+    cannot be served; None where it can, or another mode is in force.
 
     Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them away
     at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
     """
     told, node, before = state.advertised, state.node, state.node_config
-    told.other_plugin = _find_other_plugin(state, around)
-    config = node_config_of(
-        seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, around.mps_problem
-    )
+    told.other_plugin = _find_other_plugin(state, sockets)
+    config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
     instructions: list[Instruction] = [RunDaemons(_daemons(state, config))]
     if node is None and told.effective_mode is None:
         config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
@@ -155,10 +158,10 @@ def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 
-def _find_other_plugin(state: AllocationState, around: SurroundingsSeen) -> str | None:
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
     told, node = state.advertised, state.node
     served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
     if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
         served = True
     pods = (known.pod for known in state.pods.values())
-    return other_plugin_evidence(around.sockets, pods, node, served_before=served)
+    return other_plugin_evidence(sockets, pods, node, served_before=served)

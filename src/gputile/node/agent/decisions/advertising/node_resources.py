@@ -40,17 +40,6 @@ class MachineSeen:
     keep_unit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SurroundingsSeen:
-    """What else there is on the node: ``sockets`` of other device plugins that answer, by their names.
-
-    ``mps_problem`` says why mode ``mps`` cannot be served; None where it can, or another mode is in force.
-    """
-
-    sockets: tuple[str, ...] = ()
-    mps_problem: str | None = None
-
-
 MIG_PROBLEM: Final = ConditionType.MIG_PROBLEM
 MPS_PROBLEM: Final = ConditionType.MPS_PROBLEM
 
