@@ -96,7 +96,6 @@ class Layout:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where each field begins, in bytes."""
         found, at = {}, 0
         for field in self.fields:
             found[field.name] = at

@@ -18,8 +18,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
 from gputile.node.agent.decisions.advertising.mode_and_unit import MODE_PENDING
-from gputile.node.agent.decisions.advertising.node_resources import MIG_PROBLEM
-from gputile.node.agent.decisions.advertising.other_plugin import OTHER_PLUGIN
+from gputile.node.agent.decisions.advertising.node_resources import MIG_PROBLEM, OTHER_PLUGIN
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene

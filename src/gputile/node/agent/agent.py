@@ -151,7 +151,6 @@ class Agent:
             await self.host.mps.stop()
 
     async def _begin(self) -> None:
-        """Look around, and take the node over from the agent before."""
         await self._look_at_machine(0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_WITHIN_S):
@@ -166,7 +165,6 @@ class Agent:
         await self.mode.renew()
 
     async def _open(self) -> None:
-        """Let the node take pods again, if it has been closed for this agent to take over."""
         await self.hand_over.open()
         self.wakeups.publish.wish()
 

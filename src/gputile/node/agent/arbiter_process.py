@@ -46,7 +46,6 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process ID of the arbiter, None while none runs."""
         return self._process.pid if self._process is not None else None
 
     def starting(self, directory: str) -> None:
@@ -136,6 +135,5 @@ class ArbiterProcess:
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:
-    """Ask the arbiter to end."""
     if process.stdin is not None:
         process.stdin.close()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.devices.device_lists import Device
-from gputile.node.agent.state.listing import ListedPod, Listing
+from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.gateway.messages import (
     Advertise,
     Call,
@@ -192,7 +192,6 @@ class KubeletLink:
         await self._in_charge.wait()
 
     def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
-        """Have just these resources registered, each with its device IDs and whether each is healthy."""
         changed = {name: devices_message(found) for name, found in devices.items() if self._told.get(name) != found}
         if changed or devices.keys() != self._told.keys():
             self._told = dict(devices)

@@ -78,7 +78,6 @@ class DaemonProcess:
         return self._start != _STOPPED and _start_of(self.pid) == self._start
 
     async def wait(self) -> str:
-        """Return when it has ended, and how."""
         if self._child is not None:
             code = await self._child.wait()
             self._file.unlink(missing_ok=True)
@@ -168,18 +167,15 @@ class MpsDaemons:
 
     @property
     def without_daemon(self) -> dict[str, str]:
-        """Why the daemon that served a GPU alone has ended, by the GPU's UUID."""
         return {gpus[0]: why for gpus, why in self._down.items() if len(gpus) == 1}
 
     def pipes(self, gpus: GpuUuids) -> Path:
         return self._directory / daemon_name(gpus) / "pipe"
 
     async def until_up(self, gpus: GpuUuids) -> None:
-        """Return when the daemon that serves ``gpus`` runs."""
         await self._up[gpus].wait()
 
     def want(self, sets: Iterable[GpuUuids]) -> None:
-        """Run the daemons of just these sets of GPUs."""
         able = shutil.which(self._program) is not None and not self._unsafe()
         wanted = set(sets) if able else set()
         for gpus in self._tasks.keys() - wanted:

@@ -29,7 +29,6 @@ class HostPaths(msgspec.Struct, frozen=True):
 
     @property
     def claim(self) -> Path:
-        """The file that says which gateway serves the node."""
         return self.state / "owner"
 
 

@@ -26,7 +26,6 @@ class Bucket:
     at: int = 0
 
     def refill(self, now: int) -> None:
-        """Add what has come in until ``now``."""
         if self.level != self.most:  # of many containers that wait most have all that they may save up
             level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
@@ -69,7 +68,6 @@ class Account:
 
     @property
     def wants(self) -> bool:
-        """Whether the container wants this GPU, for itself or together with others."""
         return bool(self.waiting) or self.asks
 
     @property
@@ -98,7 +96,6 @@ class Account:
         self.guarantee.level -= contended
 
     def refill(self, now: int, enough: int) -> None:
-        """Bring the buckets up to date; a ceiling that holds ``enough`` lets the container have a turn."""
         ceiling = self.ceiling
         if ceiling.level < enough:
             self.enough_since = None
@@ -115,13 +112,11 @@ def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: i
 
 
 def change_share(account: Account, share: Share) -> None:
-    """Give an account another share; what it has had stays."""
     account.share = share
     account.ceiling.rate, account.guarantee.rate = share.ceiling, share.guarantee
 
 
 def change_quantum(account: Account, quantum: int) -> None:
-    """Fit what an account may save up to another quantum."""
     account.ceiling.most = account.guarantee.most = 2 * quantum
 
 

@@ -23,7 +23,7 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     uuid: str
     weight: int = 1
-    guarantee: int = msgspec.field(default=0, name="floor")
+    guarantee: int = 0
     ceiling: int = WHOLE
     priority: int = 0
 
@@ -31,7 +31,7 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 1 <= self.weight <= MOST_WEIGHT:
             raise AssignmentError(f"weight {self.weight}")
         if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
-            raise AssignmentError(f"floor {self.guarantee}, ceiling {self.ceiling}")
+            raise AssignmentError(f"guarantee {self.guarantee}, ceiling {self.ceiling}")
 
     @property
     def share(self) -> Share:
@@ -42,7 +42,7 @@ class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """One container: the directory with its socket, and its GPUs."""
 
     directory: str
-    gpus: tuple[GpuClaim, ...] = msgspec.field(name="cards")
+    gpus: tuple[GpuClaim, ...]
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,7 +130,6 @@ class Totals:
         self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
 
     def spent(self) -> dict[tuple[str, str], Spent]:
-        """Return what each container has spent on each GPU, by directory and UUID."""
         return {
             key: self._earlier.get(key, _NOTHING) + self._now.get(key, _NOTHING)
             for key in self._earlier.keys() | self._now.keys()

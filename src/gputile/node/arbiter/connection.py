@@ -60,11 +60,9 @@ class ContainerConnection(asyncio.BufferedProtocol):
             self._send(Message(MessageKind.LIMIT, number, instruction.turn, instruction.remaining))
 
     def acknowledge(self, number: int) -> None:
-        """Tell the process that it is not forgotten; ``number`` is its own of the GPU."""
         self._send(Message(MessageKind.WAIT, number))
 
     def close(self) -> None:
-        """End the connection, without waiting for what was not sent yet."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -59,7 +59,6 @@ class JointGpus:
                 del self._wanted[key]
 
     def forget(self, key: Hashable, gpu: str) -> None:
-        """Forget that a container used a GPU, and its processes wanted it."""
         seen = self._seen.get(key, {})
         seen.pop(gpu, None)
         if not seen:

@@ -88,7 +88,6 @@ class NodeTimeSlices:
         return self._after(uuid, self._gpus[uuid].leave(member, now), now)
 
     def want(self, uuid: str, key: Hashable, member: int, now: int) -> Said:
-        """Take note that a process of the container ``key`` waits to submit work to a GPU."""
         gpu = self._gpus[uuid]
         said = gpu.want(key, member, now)
         if gpu.is_of(member, key):
@@ -124,7 +123,6 @@ class NodeTimeSlices:
         return {uuid: self.wake_at(uuid, now) for uuid in touched}
 
     def wake_at(self, uuid: str, now: int) -> int | None:
-        """Return when ``tick`` is due on a GPU if nothing happens before, None if never."""
         due = (self._gpus[uuid].wake_at(now), self._look_again.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
@@ -233,7 +231,6 @@ class NodeTimeSlices:
         return [(uuid, self._gpus[uuid], self._gpus[uuid].accounts[key]) for uuid in self._tied[key]]
 
     def _has(self, key: Hashable) -> list[str]:
-        """Return the GPUs of a container's set on which it has the turn."""
         return [uuid for uuid, gpu, account in self._mine(key) if gpu.owner is account]
 
     def _among(self, near: set[str]) -> list[Hashable]:

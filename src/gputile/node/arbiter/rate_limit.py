@@ -48,7 +48,6 @@ class TokenBucket:
         return max(0, int(self._level))
 
     def spend(self, number: int) -> None:
-        """Take so many away, even where they are not there: as many as there can be are owed at most."""
         self._level = max(self._level - number, -float(self.most))
 
 
@@ -108,7 +107,6 @@ class PoolShare:
         return min(own, self._pool.spare(self, certain, now)) if own else 0
 
     def spend(self, number: int) -> None:
-        """Take so many away; what others left is not owed."""
         self._own.spend(number)
         self._certain.spend(min(number, self._certain.rest))
         self._pool.spend(number)

@@ -107,7 +107,6 @@ class Arbiter:
         return complete
 
     def used(self) -> Used:
-        """Return how long each container has had each of its GPUs, and waited for it."""
         now = time.monotonic_ns()
         return {
             name: {
@@ -118,7 +117,6 @@ class Arbiter:
         }
 
     def close(self) -> None:
-        """Stop serving; clients go on by themselves."""
         for name in list(self._containers):
             self._drop(name)
 

@@ -83,7 +83,6 @@ class TimeSliceScheduler:
         return self.tick(now)
 
     def remove(self, key: Hashable, now: int) -> list[TimesliceMessage]:
-        """Take a container off the GPU, with all its members."""
         account = self.accounts.pop(key, None)
         for member in [m for m, owner in self._members.items() if owner is account]:
             self._left(member, now)
@@ -96,7 +95,6 @@ class TimeSliceScheduler:
     # -- what members say
 
     def want(self, key: Hashable, member: int, now: int) -> list[TimesliceMessage]:
-        """Take note that a process of the container ``key`` waits to submit work."""
         self._bring_up_to(now)
         account = self.accounts.get(key)
         if account is None or self._members.get(member, account) is not account:
@@ -162,7 +160,6 @@ class TimeSliceScheduler:
         return said
 
     def wake_at(self, now: int) -> int | None:
-        """Return when ``tick`` is due if nothing happens before, None if never."""
         due: list[int] = []
         turn = self._turn
         if turn is not None and not turn.holders:

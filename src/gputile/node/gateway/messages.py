@@ -99,7 +99,6 @@ class MessageChannel(Generic[Received]):
         self._decoder = decoder
 
     def send(self, message: FromAgent | FromGateway) -> None:
-        """Send a message, unless the other end has gone."""
         if not self._writer.is_closing():
             body = _ENCODER.encode(message)
             self._writer.write(_LENGTH.pack(len(body)) + body)

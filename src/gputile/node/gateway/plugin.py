@@ -74,7 +74,6 @@ class Plugin:
         await _whole(self._server.start())
 
     async def stop(self) -> None:
-        """Stop serving: the kubelet is told at once, and what it is asking gets its answer."""
         server, self._server, self._socket = self._server, None, None
         if server is not None:
             self._stopping = True

@@ -42,8 +42,10 @@ class PodResources:
             async with asyncio.timeout(within):
                 while True:
                     async with self._one_at_a_time:
+                        if self._channel is None:
+                            self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
                         try:
-                            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
+                            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(LIST)
                             return await call(b"")
                         except grpc.aio.AioRpcError as error:
                             last = error.details() or error.code().name
@@ -58,8 +60,3 @@ class PodResources:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-
-    def _open(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
-        return self._channel

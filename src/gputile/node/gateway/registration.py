@@ -137,7 +137,6 @@ class Registrar:
             self._changed()
 
     def _listen(self, plugin: Plugin, now: float) -> None:
-        """Have a plugin registered again that the kubelet does not listen to."""
         if plugin.streams:
             self._listened_to.add(plugin.resource)
         elif plugin.resource in self._listened_to or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:

@@ -44,7 +44,6 @@ class Relay:
         self._last = 0
 
     def connect(self, agent: MessageChannel[FromAgent]) -> None:
-        """Carry calls to this agent from now on, first those that wait."""
         if agent is self._agent:
             return
         self._agent, self.lost = agent, None
@@ -52,7 +51,6 @@ class Relay:
             self._send(pending)
 
     def disconnect(self) -> None:
-        """Let calls wait for the next agent."""
         if self._agent is not None:
             self._agent, self.lost = None, asyncio.get_running_loop().time()
 

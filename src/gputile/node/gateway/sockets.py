@@ -45,7 +45,6 @@ class DirectoryWatch:
         self._watching = False
 
     async def changed(self, within: float) -> None:
-        """Wait until something has changed since the last time, for at most ``within`` seconds."""
         if not self._watching:
             self._watch()
         with contextlib.suppress(TimeoutError):

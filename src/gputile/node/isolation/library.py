@@ -112,7 +112,6 @@ def must_be_loadable(installed: Installed) -> None:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return what is in a regular file, None where there is none."""
     try:
         return read_whole(path, _MOST_BYTES) if stat.S_ISREG(path.lstat().st_mode) else None
     except (FileNotFoundError, UnusableFileError):

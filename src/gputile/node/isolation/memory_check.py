@@ -101,7 +101,6 @@ def start_program(
 
 
 def _tell(probe: subprocess.Popen[str]) -> None:
-    """Let a probe go on, unless it has ended."""
     if probe.stdin is not None and probe.poll() is None:
         probe.stdin.write("\n")
         probe.stdin.flush()

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from gputile.node.native_layouts import (
     MOST_GPUS,
     USAGE,
-    USAGE_COUNTS,
     USAGE_LOCK_SLOTS,
     USAGE_MAGIC,
     USAGE_SLOTS,
@@ -36,7 +35,7 @@ class GpuUsage(NamedTuple):
     """What a container holds of one of its GPUs, and the most that it ever held, in bytes.
 
     ``refused`` is how many requests for memory its limit has refused. ``peak`` and ``refused`` are None where the
-    container runs a library that does not count them.
+    container has no library, and only NVML tells of its processes.
     """
 
     used: int
@@ -89,23 +88,17 @@ def slots_listed(path: Path) -> bool:
 
 
 def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
-    magic, version, top, counts = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
+    magic, version, top, _ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
     if not magic:  # no process has used a GPU yet
         return (GpuUsage(0, 0, 0),) * gpus
     if (magic, version) != (USAGE_MAGIC, USAGE_VERSION):
         return None
     top = min(top, USAGE_SLOTS)
-    counted = counts >= USAGE_COUNTS
     counters = _words(file, _PEAK, 2 * MOST_GPUS)  # peak, and refused behind it
     held = [_words(file, _USED + gpu * USAGE_SLOTS * _WORD, top) for gpu in range(gpus)]
     live = _locked(file, top) if any(map(any, held)) else bytes(top)
     return tuple(
-        GpuUsage(
-            sum(compress(held[gpu], live)),
-            counters[gpu] if counted else None,
-            counters[MOST_GPUS + gpu] if counted else None,
-        )
-        for gpu in range(gpus)
+        GpuUsage(sum(compress(held[gpu], live)), counters[gpu], counters[MOST_GPUS + gpu]) for gpu in range(gpus)
     )
 
 

@@ -9,10 +9,17 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 import pynvml  # type: ignore[import-untyped]
 
 from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
-from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
 from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
 from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
-from gputile.node.nvml.gpus import UnusableGpuError, read_all, read_gpu, read_wiring, trouble_of
+from gputile.node.nvml.gpus import (
+    UnusableGpuError,
+    Wiring,
+    bandwidth_matrix,
+    read_all,
+    read_gpu,
+    read_wiring,
+    trouble_of,
+)
 from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine
 
 _XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError

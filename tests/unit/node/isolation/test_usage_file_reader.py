@@ -15,10 +15,10 @@ from gputile.node.native_layouts import MOST_GPUS, USAGE, USAGE_BYTES, USAGE_LOC
 pytestmark = pytest.mark.requirement("B7")
 
 
-def usage_file(path: Path, *, top: int = 2, counts: int = 1, magic: int = USAGE_MAGIC, version: int = 1) -> Path:
+def usage_file(path: Path, *, top: int = 2, magic: int = USAGE_MAGIC, version: int = 1) -> Path:
     """A file in which slot 1 holds 5 bytes of GPU 0 and 7 of GPU 1, slot 0 much more."""
     content = bytearray(USAGE_BYTES)
-    struct.pack_into("<IIII", content, 0, magic, version, top, counts)
+    struct.pack_into("<IIII", content, 0, magic, version, top, 1)
     for gpu, held in enumerate((5, 7)):
         struct.pack_into("<QQ", content, USAGE.offsets["used"] + gpu * USAGE_SLOTS * 8, 1 << 63, held)
         struct.pack_into("<Q", content, USAGE.offsets["peak"] + gpu * 8, 100 + gpu)
@@ -36,10 +36,6 @@ def test_a_file_that_no_process_has_used_says_that_nothing_is_held(tmp_path: Pat
 def test_slots_of_the_dead_count_for_nothing(tmp_path: Path) -> None:
     """Nobody has locked one; tests/native has living processes."""
     assert read_usage(usage_file(tmp_path / "usage"), 2) == (GpuUsage(0, 100, 10), GpuUsage(0, 101, 11))
-
-
-def test_a_library_from_before_peak_and_refusals_were_counted_shows_none(tmp_path: Path) -> None:
-    assert read_usage(usage_file(tmp_path / "usage", counts=0), 1) == (GpuUsage(0, None, None),)
 
 
 @pytest.mark.parametrize("what", ["missing", "directory", "pipe", "link", "short", "magic", "version"])

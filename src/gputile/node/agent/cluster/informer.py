@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.decisions.events import Configured, NodeWatched, PodGone, PodsRelisted, PodWatched, take_in
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.known_pods import apply_pod, remove_pod, replace_pods
 
 
 class Wakeup:
@@ -18,7 +18,6 @@ class Wakeup:
         self._wished = asyncio.Event()
 
     def wish(self) -> None:
-        """Have the next wait end at once, or the present one."""
         self._wished.set()
 
     async def wait(self, within: float) -> None:
@@ -52,12 +51,12 @@ class NodeInformer:
     def on_pods(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
-                if not take_in(self._state, PodWatched(pod)):
+                if not apply_pod(self._state.pods, pod, self._state.configuration):
                     return
             case Deleted(pod):
-                take_in(self._state, PodGone(pod))
+                remove_pod(self._state.pods, pod)
             case Replaced(pods):
-                take_in(self._state, PodsRelisted(pods))
+                replace_pods(self._state.pods, pods, self._state.configuration)
                 self.pods_listed.set()
             case _:
                 return
@@ -66,11 +65,11 @@ class NodeInformer:
     def on_node(self, event: WatchEvent[Node]) -> None:
         match event:
             case Applied(node):
-                if not take_in(self._state, NodeWatched(node)):
+                if not self._state.apply_node(node):
                     return
             case Replaced(nodes):
                 found = next((node for node in nodes if node.metadata.name == self._node_name), None)
-                take_in(self._state, NodeWatched(found))
+                self._state.apply_node(found)
             case _:
                 return
         if self._state.node is not None:
@@ -79,5 +78,5 @@ class NodeInformer:
         self._wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
-        take_in(self._state, Configured(configuration))
+        self._state.configure(configuration)
         self._wakeups.compare.wish()

@@ -18,11 +18,10 @@ import msgspec
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.state.device_ids import DeviceIdError, ListedPod, Listing, by_gpu
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import is_served
 from gputile.node.agent.state.pod_devices import (
     ContainerDevices,
@@ -102,7 +101,6 @@ def _offered(listed: ListedPod, resource: str, free: Set[str], devices: Containe
 
 
 def _is_init_with(resource: str, ids: Set[str], devices: ContainerDevices) -> bool:
-    """Return whether the devices are an init container's, and one of them is among ``ids``."""
     return devices.phase is Phase.INIT and has_any(resource, ids, devices)
 
 
@@ -273,7 +271,6 @@ def _formers_of(device_table: DeviceTable, pod_devices: PodDevices) -> list[PodD
 
 
 def _gives(former: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the container was answered with just these devices under the UID of ``former``."""
     answered = former.container_devices(devices.container, devices.resource)
     return answered is not None and set(answered.ids) == set(devices.ids)
 

@@ -74,7 +74,6 @@ class NodeFiles:
 
     @property
     def mine(self) -> bool:
-        """Whether no younger agent has claimed the node."""
         return self._node_lock.mine
 
     def load(self) -> Checkpoint | None:

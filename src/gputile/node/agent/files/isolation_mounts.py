@@ -111,7 +111,6 @@ class IsolationMounts:
         return usage
 
     def _seen(self, host_path: str) -> Path:
-        """Return how the agent calls a path of the host."""
         path = Path(host_path)
         return self._state / path.relative_to(self._host_state) if path.is_relative_to(self._host_state) else path
 

@@ -39,7 +39,6 @@ class _CheckpointEntry(msgspec.Struct, rename="pascal"):
 
     @property
     def ids(self) -> frozenset[str]:
-        """The IDs, those of all NUMA nodes together."""
         return frozenset(device_id for group in (self.device_ids or {}).values() for device_id in group)
 
 

@@ -65,10 +65,8 @@ def is_nosuid(directory: Path) -> bool:
 
 
 def is_ours(directory: Path) -> bool:
-    """Return whether what is mounted at ``directory`` is a file system that gputile has mounted."""
     return str(directory) in mount_points()
 
 
 def mount_points() -> frozenset[str]:
-    """Return the directories at which a file system is mounted that gputile has mounted."""
     return frozenset(place for place, kind in {each.place: each.kind for each in mounts()}.items() if kind == _OURS)

@@ -10,8 +10,7 @@ from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.decisions.advertising.node_resources import node_config_of
-from gputile.node.agent.decisions.events import CheckpointSaved, MachineSeen, TakenOver, take_in
+from gputile.node.agent.decisions.advertising.node_resources import MachineSeen, node_config_of
 from gputile.node.agent.decisions.ownership import sync_with_checkpoint
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.checkpoint import Checkpoint
@@ -41,7 +40,6 @@ class Records:
 
     @property
     def effective_mode(self) -> EffectiveMode | None:
-        """What was in force when the checkpoint was written; None where nothing was yet."""
         saved = self.saved
         return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
 
@@ -51,7 +49,7 @@ class Records:
         mode = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         offered = node_config_of(seen.machine, seen.health, mode, "", "")
         state = AllocationState(configuration, offered, DeviceTable())
-        take_in(state, TakenOver(self.saved.pods, self.store.started(), before, self.saved.registered))
+        state.take_over(self.saved.pods, self.store.started(), before, self.saved.registered)
         return state
 
     def save(self, state: AllocationState) -> None:
@@ -72,7 +70,7 @@ class Records:
                 registered=tuple(sorted({*told.resources, *told.registered})),
             )
         )
-        take_in(state, CheckpointSaved(written=True))
+        state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.
@@ -85,7 +83,7 @@ class Records:
         mode = self.effective_mode
         if self.lost and mode is None and state.node is not None:
             mode = published_before(state.node, state.configuration.unit_mib)
-        take_in(state, TakenOver(pods, self.store.started(), mode, self.saved.registered))
+        state.take_over(pods, self.store.started(), mode, self.saved.registered)
 
     def recover(self, allocation_state: AllocationState) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.

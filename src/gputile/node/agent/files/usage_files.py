@@ -55,7 +55,6 @@ class UsageFiles:
         self.directory = directory
 
     def path(self, name: str) -> Path:
-        """Return where the file of an allocation is, or a link to it."""
         return self.directory / name
 
     def file(self, name: str) -> Path:

@@ -128,7 +128,6 @@ class ContainerPreparation:
             raise AgentNotReady(f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}") from error
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
-        """Wait until the processes of pods that are gone have let go of the container's GPUs."""
         gpus = frozenset(share.uuid for share in limits.gpus)
         for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
             if not self._lingering.on(gpus, state.directories()):

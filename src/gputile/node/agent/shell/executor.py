@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable
 
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.decisions.events import CheckpointSaved, MarksRead, take_in
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -49,28 +48,22 @@ class Executor:
             OSError: a file cannot be written.
         """
         for instruction in instructions:
-            self._do(instruction)
-
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
-            case RunDaemons(sets):
-                self._mps.want(sets)
-            case WriteCdi(machine):
-                if self._cdi is not None:
-                    self._cdi.refresh(machine)
-            case AdvertiseDevices(devices):
-                self._kubelet.advertise(devices)
-            case SaveCheckpoint():
-                self._save()
-            case ShareTime():
-                self._arbiter.refresh()
-            case RemoveOthers(directories, pods):
-                self._records.store.keep_only(directories, pods)
-                take_in(self._state, MarksRead(self._records.store.started()))
-
-    def _save(self) -> None:
-        try:
-            self._records.save(self._state)
-        except OSError as error:
-            take_in(self._state, CheckpointSaved(written=False))
-            log.error("the checkpoint cannot be written, and is tried again: %s", error)
+            match instruction:
+                case RunDaemons(sets):
+                    self._mps.want(sets)
+                case WriteCdi(machine):
+                    if self._cdi is not None:
+                        self._cdi.refresh(machine)
+                case AdvertiseDevices(devices):
+                    self._kubelet.advertise(devices)
+                case SaveCheckpoint():
+                    try:
+                        self._records.save(self._state)
+                    except OSError as error:
+                        self._state.advertised.unsaved = True
+                        log.error("the checkpoint cannot be written, and is tried again: %s", error)
+                case ShareTime():
+                    self._arbiter.refresh()
+                case RemoveOthers(directories, pods):
+                    self._records.store.keep_only(directories, pods)
+                    self._state.device_table.see_started(self._records.store.started())

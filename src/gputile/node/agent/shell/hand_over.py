@@ -22,8 +22,8 @@ from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import is_served
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,6 @@ class HandOver:
         await self._admitted(pods)
 
     async def open(self) -> None:
-        """Wait until the kubelet has the successor's devices; the annotation may go then."""
         if not self.under_way:
             return
         await self._until(lambda: self._kubelet.state.listening, LISTENING_WITHIN_S)

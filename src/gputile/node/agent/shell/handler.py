@@ -17,7 +17,7 @@ from gputile.node.agent.shell.container_preparation import ContainerPreparation
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.lookup import NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.pod_devices import PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -70,7 +70,11 @@ class AllocationHandler:
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
             response = self._files.response(self._state.node_config.mode, answer)
             answered(self._state, pod_devices.uid, resource, answer.directory, mounts_of(response.mounts))
-            self._write(answer)
+            try:
+                self._files.prepare(answer)
+                self._lookup.records.save(self._state)
+            except OSError as error:  # made good before the container starts, or recovered
+                log.error("the agent's state cannot be written, and is written again later: %s", error)
             self._executor.execute(allocated(self._state))
             self._compare.wish()
             return response
@@ -94,14 +98,6 @@ class AllocationHandler:
             decided = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return decided
-
-    def _write(self, answer: AllocateAnswer) -> None:
-        """Write down the answer; what fails here is made good before the container starts, or recovered."""
-        try:
-            self._files.prepare(answer)
-            self._lookup.records.save(self._state)
-        except OSError as error:
-            log.error("the agent's state cannot be written, and is written again later: %s", error)
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.

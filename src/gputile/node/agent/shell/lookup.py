@@ -13,12 +13,12 @@ import time
 from gputile.kube.errors import KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.decisions.calls.allocation import unclear, unnamed
-from gputile.node.agent.decisions.events import PodAnswered, take_in
 from gputile.node.agent.decisions.ownership import settle
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
+from gputile.node.agent.state.known_pods import answered_pod
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,6 @@ class Lookup:
         self._answers = True
 
     async def list(self, within: float = FETCH_WITHIN_S) -> Listing | None:
-        """Return what the kubelet lists; None where it does not say so within so many seconds."""
         listing = await self._kubelet.list(within)
         self._answers = listing is not None
         if listing is not None:
@@ -82,5 +81,5 @@ class Lookup:
             log.warning("cannot read pod %s: %s", key, error)
             return False
         if pod is not None and pod.spec.node_name == self._node:
-            take_in(self._state, PodAnswered(pod))
+            answered_pod(self._state.pods, pod, self._state.configuration)
         return True

@@ -16,12 +16,12 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.advertising.other_plugin import SOCKET_PATTERNS
-from gputile.node.agent.decisions.events import MachineSeen, PodAnswered, SurroundingsSeen, take_in
+from gputile.node.agent.decisions.advertising.node_resources import SOCKET_PATTERNS, MachineSeen
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
+from gputile.node.agent.state.known_pods import answered_pod
 from gputile.node.gateway.sockets import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 
@@ -48,12 +48,12 @@ class Surroundings:
         health = Health({**seen.health.conditions, **idle}) if idle else seen.health
         return MachineSeen(seen.machine, health, free=free, keep_unit=keep_unit)
 
-    def around(self, mode: Mode) -> SurroundingsSeen:
+    def other_plugins(self) -> list[str]:
+        """Return the names of the sockets at which other device plugins answer."""
         found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
-        return SurroundingsSeen(tuple(path.name for path in found if answers(path)), self.mps_problem(mode))
+        return [path.name for path in found if answers(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
-        """Return why mode ``mps`` cannot be served; None where it can, or another mode is in force."""
         return self._mps.problem if mode is Mode.MPS else None
 
 
@@ -103,8 +103,8 @@ class ModeChange:
 
     def _renew(self, seen: MachineSeen) -> None:
         put_in_force(self._state, seen)
-        around = self._surroundings.around(self._state.advertised.decided.effective_mode.mode)
-        self._executor.execute(renew(self._state, seen, around))
+        problem = self._surroundings.mps_problem(self._state.advertised.decided.effective_mode.mode)
+        self._executor.execute(renew(self._state, seen, self._surroundings.other_plugins(), problem))
 
     async def _emptied(self, listing: Listing | None) -> bool:
         """Return whether no pod can be on its way to a node that is closing, and none that nobody knows is there."""
@@ -127,4 +127,4 @@ class ModeChange:
             KubeError: the API server does not say it.
         """
         for pod in await self._cluster.bound_pods():
-            take_in(self._state, PodAnswered(pod))
+            answered_pod(self._state.pods, pod, self._state.configuration)

@@ -12,7 +12,6 @@ from gputile.api.core import ObjectReference
 from gputile.api.reasons import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.events import PodAnswered, PodsListed, take_in
 from gputile.node.agent.decisions.reconciliation.differences import (
     Annotations,
     Complain,
@@ -21,15 +20,15 @@ from gputile.node.agent.decisions.reconciliation.differences import (
     Correction,
     Release,
 )
-from gputile.node.agent.decisions.reconciliation.rounds import Reconciliation
+from gputile.node.agent.decisions.reconciliation.rounds import PodsListed, Reconciliation
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.shell.mode_change import ModeChange
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.known_pods import KnownPod, answered_pod
 from gputile.node.agent.status.call_metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ class CorrectionWriter:
             except KubeError as error:
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 raise
-        take_in(self._allocation_state, PodAnswered(changed))
+        answered_pod(self._allocation_state.pods, changed, self._allocation_state.configuration)
 
 
 def _reference(pod: KnownPod) -> ObjectReference:

@@ -4,18 +4,18 @@ It is plain data: pods, devices, what is advertised, and what the kubelet is exp
 given the state and what happened, wait for nothing, read nothing, and return what is to be done.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod
+from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import KnownPod, PodCache
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.known_pods import KnownPod, PodCache, read_again
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import PodDevices, directory_name, gpus_of
 
@@ -146,7 +146,28 @@ class AllocationState:
     def __post_init__(self) -> None:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
-    def regroup(self) -> None:
+    def apply_node(self, node: Node | None) -> bool:
+        """Take in what the watch says of the node, None where it is not there; return whether that matters here."""
+        before, self.node = self.node, node
+        return before is None or node is None or unversioned(before) != unversioned(node)
+
+    def configure(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        read_again(self.pods, configuration)
+        self._regroup()
+
+    def take_over(
+        self,
+        held: Iterable[PodDevices],
+        started: Set[str],
+        effective_mode: EffectiveMode | None,
+        registered: tuple[str, ...],
+    ) -> None:
+        self.device_table = DeviceTable(held, started)
+        self._regroup()
+        self.advertised.effective_mode, self.advertised.registered = effective_mode, registered
+
+    def _regroup(self) -> None:
         """Have each pod in the trust group of the configuration: it had another one when the pod got its devices."""
         for held in self.device_table:
             group = self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=held.namespace)))
@@ -163,7 +184,6 @@ class AllocationState:
         return not self.kubelet.settled and key not in self.kubelet.listed
 
     def is_uncertain(self, key: str) -> bool:
-        """Return whether the kubelet does not say whether the pod has its devices."""
         return self.kubelet.silent or self.still_to_come(key)
 
     def has_left(self, key: str, listing: Listing) -> bool:

@@ -3,10 +3,14 @@
 Whoever holds an ID is on its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs
 readable. The slot is only a name, what an ID is worth is said elsewhere (``slots``). Slots have five digits, so that
 IDs sort by GPU and slot, and more where a GPU has more slots.
+
+The kubelet's PodResources ``List`` tells the device IDs of each container of each pod. It shows the pod that is being
+admitted, whose containers have no devices yet, and leaves out init containers that are not sidecars.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 _MOST_KEPT = 8192
@@ -50,3 +54,35 @@ def by_gpu(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
         index, slot = decode(device_id)
         found.setdefault(index, set()).add(slot)
     return {index: frozenset(found[index]) for index in sorted(found)}
+
+
+Resources = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPod:
+    """One pod: its containers in the order of its spec, with the IDs of each resource."""
+
+    namespace: str
+    name: str
+    containers: Mapping[str, Resources] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def ids(self, container: str, resource: str) -> frozenset[str]:
+        return self.containers.get(container, {}).get(resource, frozenset())
+
+    def parts(self) -> Iterator[tuple[str, str, frozenset[str]]]:
+        for container, resources in self.containers.items():
+            for resource, ids in resources.items():
+                yield container, resource, ids
+
+    def has(self, resource: str, ids: Iterable[str]) -> bool:
+        wanted = frozenset(ids)
+        return any(found >= wanted for _, each, found in self.parts() if each == resource)
+
+
+Listing = Mapping[str, ListedPod]
+"""The listed pods by key."""

@@ -33,7 +33,6 @@ class DeviceStage(StrEnum):
 
     @property
     def has_devices(self) -> bool:
-        """Whether devices are kept for the container."""
         return self in (DeviceStage.ANSWERED, DeviceStage.STARTED)
 
     @property

@@ -70,7 +70,6 @@ class DeviceTable:
         return self._stages.get(directory, DeviceStage.RELEASED)
 
     def stage_of(self, uid: str, container: str) -> DeviceStage:
-        """Return the stage of a container of a pod, whether the table has devices of it or not."""
         found = self.get(uid)
         mounted = {each.directory for each in found.devices if each.container == container} if found else set()
         usual = {directory_name(uid, container)} - self.directories()
@@ -81,7 +80,6 @@ class DeviceTable:
         return {directory for directory, stage in self._stages.items() if stage.has_devices}
 
     def started(self) -> set[str]:
-        """Return the allocation directories with which a container was let start since the machine did."""
         return {directory for directory, stage in self._stages.items() if stage.may_run}
 
     def directory_for(self, uid: str, container: str, usual: str = "") -> str:

@@ -36,7 +36,6 @@ class KnownPod:
 
     @property
     def uid(self) -> str:
-        """The pod's UID: two pods of one name differ in it."""
         return self.pod.metadata.uid
 
     @property
@@ -78,7 +77,6 @@ class KnownPod:
         return container.gpus if resource == kind.value else 0
 
     def container_request(self, name: str) -> ContainerRequest | None:
-        """Return what a container asks for, None where it asks for no GPU."""
         containers = self.request.containers if self.request else ()
         return next((container for container in containers if container.name == name), None)
 

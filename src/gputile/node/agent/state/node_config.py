@@ -98,7 +98,6 @@ class NodeConfig:
 
     @property
     def replicated(self) -> bool:
-        """Whether a GPU is offered several times over."""
         return self.effective_mode.sharing is Sharing.TIME_SLICING
 
     def gpu(self, index: int) -> Gpu | None:
@@ -108,7 +107,6 @@ class NodeConfig:
         return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
 
     def advertises(self, resource: str) -> bool:
-        """Return whether pods can get any of ``resource`` here."""
         if self.withheld is not None:
             return False
         if resource.startswith(MIG_PREFIX):

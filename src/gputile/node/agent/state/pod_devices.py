@@ -126,7 +126,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def container_indices(self) -> dict[str, frozenset[int]]:
-        """The indices of the GPUs that each container has IDs of, those of all resources together."""
         found: dict[str, frozenset[int]] = {}
         for devices in self.devices:
             found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
@@ -137,7 +136,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
 
     def percent(self, index: int) -> int:
-        """Return the percent of a GPU's compute that the pod holds; 0 for whole GPUs."""
         return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
 
     def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
@@ -157,7 +155,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
 
 def has_any(resource: str, ids: Collection[str], devices: ContainerDevices) -> bool:
-    """Return whether one of a container's devices of a resource is among ``ids``."""
     return devices.resource == resource and not set(ids).isdisjoint(devices.ids)
 
 
@@ -174,7 +171,6 @@ def pod_devices_for(
 
 
 def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:
-    """Return ``pod_devices`` with ``devices``, and the UUIDs of the GPUs that it is on."""
     pod_devices = pod_devices.replaced(devices)
     gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
     return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)

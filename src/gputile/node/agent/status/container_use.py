@@ -67,7 +67,6 @@ class ContainerUse:
             yield container, self._counted(container, by_process)
 
     def _counted(self, container: MonitoredContainer, by_process: _BY_PROCESS) -> list[GpuUsage | None]:
-        """Return what is known of the container's use of each of its GPUs."""
         if container.directory:
             found = read_usage(self._usage.file(container.directory), len(container.gpus))
             return [None] * len(container.gpus) if found is None else list(found)

@@ -176,7 +176,6 @@ def _instances(machine: ProbedMachine, bookings: GpuHoldings) -> Iterator[Metric
 
 
 def _indices(machine: ProbedMachine) -> dict[str, str]:
-    """Return the index of the GPU by its UUID, and by those of its MIG instances."""
     found = {gpu.uuid: str(gpu.index) for gpu in machine.gpus}
     return found | {each.uuid: str(gpu.index) for gpu in machine.gpus for each in gpu.instances}
 

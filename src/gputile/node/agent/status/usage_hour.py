@@ -64,7 +64,6 @@ class UsageHour:
         self._lines, self._taken_s = lines, now_s
 
     def of_pod(self, uid: str) -> PodHour:
-        """Return what the pod of that UID has used; it may be any text."""
         return PodHour(
             [HourLine(line.container, line.gpu, _samples(line.samples)) for line in self._lines.get(uid, {}).values()]
         )

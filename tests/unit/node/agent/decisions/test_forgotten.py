@@ -19,10 +19,9 @@ from gputile.node.agent.decisions.reconciliation.differences import Release, dif
 from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_ids import ListedPod, encode
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
-from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices
 from gputile.node.gateway.node_lock import NodeLock

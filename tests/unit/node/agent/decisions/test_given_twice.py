@@ -17,11 +17,10 @@ from gputile.node.agent.decisions.devices.device_lists import devices
 from gputile.node.agent.decisions.ownership import settle, sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Release, differences
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_ids import ListedPod, Listing, encode
 from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod, remove_pod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, MigDevice, NodeConfig
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

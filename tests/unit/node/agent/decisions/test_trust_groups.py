@@ -10,13 +10,13 @@ from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
+from gputile.node.agent.decisions.advertising.node_resources import MachineSeen
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.decisions.calls.container_start import NotYet, prestart
-from gputile.node.agent.decisions.events import MachineSeen
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import ListedPod
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.nvml.probe import ProbedMachine
 from tests.fakes.agentcluster import NODE, simple_pod

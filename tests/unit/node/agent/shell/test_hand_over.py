@@ -13,9 +13,9 @@ from gputile.kube.objects import Applied, WatchEvent
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import remove_pod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.messages import State
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod

@@ -12,10 +12,9 @@ from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.shell.lookup import FETCH_WITHIN_S, NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_ids import ListedPod, Listing, encode
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.messages import State
 from tests.fakes.agentcluster import FakeCluster, simple_pod

@@ -7,7 +7,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.well_known import Mode
 from gputile.core.devices.inventory import Inventory
-from gputile.node.agent.decisions.events import NodeWatched, take_in
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import (
@@ -125,7 +124,7 @@ def test_a_node_is_news_once() -> None:
         Node(metadata=ObjectMeta(name="n", resource_version="1")),
     )
     later = Node(metadata=ObjectMeta(name="n", resource_version="2"))
-    assert take_in(here, NodeWatched(node))
-    assert not take_in(here, NodeWatched(later))
+    assert here.apply_node(node)
+    assert not here.apply_node(later)
     assert here.node is later
-    assert take_in(here, NodeWatched(None))
+    assert here.apply_node(None)

@@ -1,5 +1,6 @@
 """Decides what the node advertises: what is in force, and what the kubelet is told of it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -8,11 +9,15 @@ from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.decisions.advertising.mode_and_unit import decide_mode
-from gputile.node.agent.decisions.advertising.node_resources import closed, node_config_of, published
-from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_evidence
+from gputile.node.agent.decisions.advertising.node_resources import (
+    MachineSeen,
+    closed,
+    node_config_of,
+    other_plugin_evidence,
+    published,
+)
 from gputile.node.agent.decisions.answers.allocate import GpuUuids
 from gputile.node.agent.decisions.devices.device_lists import devices, expected_memory
-from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -21,7 +26,7 @@ from gputile.node.agent.decisions.instructions import (
     WriteCdi,
 )
 from gputile.node.agent.state.allocation_state import AllocationState, ExpectedMemory, ModeDecision
-from gputile.node.agent.state.listing import Listing
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
 from gputile.node.nvml.probe import inventory_of
 
@@ -36,17 +41,20 @@ def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
         told.effective_mode = told.decided.effective_mode
 
 
-def renew(state: AllocationState, seen: MachineSeen, around: SurroundingsSeen) -> list[Instruction]:
+def renew(
+    state: AllocationState, seen: MachineSeen, sockets: Iterable[str] = (), mps_problem: str | None = None
+) -> list[Instruction]:
     """Work out anew what the node advertises with what is in force.
+
+    ``sockets`` are those of other device plugins that answer, by their names. ``mps_problem`` says why mode ``mps``
+    cannot be served; None where it can, or another mode is in force.
 
     Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them away
     at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
     """
     told, node, before = state.advertised, state.node, state.node_config
-    told.other_plugin = _find_other_plugin(state, around)
-    config = node_config_of(
-        seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, around.mps_problem
-    )
+    told.other_plugin = _find_other_plugin(state, sockets)
+    config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
     instructions: list[Instruction] = [RunDaemons(_daemons(state, config))]
     if node is None and told.effective_mode is None:
         config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
@@ -110,7 +118,6 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
 
 
 def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
-    """Return whether the kubelet lists devices of a pod that the API server has not told of."""
     unknown = (listed for key, listed in listing.items() if key not in state.pods)
     return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
 
@@ -151,10 +158,10 @@ def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
     return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
 
 
-def _find_other_plugin(state: AllocationState, around: SurroundingsSeen) -> str | None:
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
     told, node = state.advertised, state.node
     served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
     if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
         served = True
     pods = (known.pod for known in state.pods.values())
-    return other_plugin_evidence(around.sockets, pods, node, served_before=served)
+    return other_plugin_evidence(sockets, pods, node, served_before=served)

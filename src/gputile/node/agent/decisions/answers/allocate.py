@@ -32,7 +32,6 @@ GpuUuids = tuple[str, ...]
 
 
 def daemon_name(gpus: GpuUuids) -> str:
-    """Return the name of a daemon's directory: the GPU's UUID, or a digest of several."""
     return gpus[0] if len(gpus) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
 
 

@@ -26,14 +26,12 @@ from gputile.node.agent.decisions.calls.container_matcher import (
     unlisted_candidates,
     worth_asking,
 )
-from gputile.node.agent.decisions.calls.preferred_allocation import DeviceQuestion, PreferredAllocation
+from gputile.node.agent.decisions.calls.preferred_allocation import DeviceQuestion, PreferredAllocation, readable
 from gputile.node.agent.decisions.calls.validation import AllocationConflict, Occupied, rules_of
-from gputile.node.agent.decisions.devices.id_sets import readable
 from gputile.node.agent.decisions.ownership import absorb, release, release_inits
 from gputile.node.agent.state.allocation_state import AllocationState, ContainerCandidate, ExpectedAllocation
-from gputile.node.agent.state.device_ids import DeviceIdError
+from gputile.node.agent.state.device_ids import DeviceIdError, Listing
 from gputile.node.agent.state.device_stage import DeviceEvent, DeviceStage
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import (
     ContainerDevices,
     DeviceOwner,

@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from gputile.core.devices.request import Phase
 from gputile.node.agent.state.allocation_state import ContainerCandidate
+from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import ListedPod, Listing
 
 
 def candidates(
@@ -157,7 +157,6 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether a container without devices does not fit what is known of the pod."""
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:
         return bool(bare)

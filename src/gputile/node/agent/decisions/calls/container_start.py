@@ -11,8 +11,8 @@ from gputile.node.agent.decisions.answers.allocate import Limits, shares_of
 from gputile.node.agent.decisions.calls.validation import AllocationRules, Occupied, rules_of
 from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices, stand_in
 
 
@@ -104,7 +104,6 @@ def _is_for(state: AllocationState, start: Start, owner: DeviceOwner) -> bool:
 
 
 def shown_for(listing: Listing, resource: str, ids: frozenset[str]) -> set[str]:
-    """Return the keys of the pods that the kubelet lists with these IDs of a container."""
     return {
         key
         for key, listed in listing.items()

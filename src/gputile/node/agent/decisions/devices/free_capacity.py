@@ -36,7 +36,6 @@ class _Taken:
 
 
 def node_info(inventory: Inventory, mode: Mode, labels: Mapping[str, str], configuration: Configuration) -> NodeInfo:
-    """Return the facts of this node, ``inventory`` being what is published of it."""
     meta = ObjectMeta(
         name="self",
         labels={**labels, MODE_LABEL: mode.value},

@@ -32,9 +32,12 @@ from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
 from gputile.node.agent.decisions.advertising.advertise import inventory_for_scheduler
 from gputile.node.agent.decisions.advertising.mode_and_unit import placement_condition
-from gputile.node.agent.decisions.advertising.node_resources import mig_condition, mps_condition
-from gputile.node.agent.decisions.advertising.other_plugin import other_plugin_condition
-from gputile.node.agent.decisions.events import MachineSeen
+from gputile.node.agent.decisions.advertising.node_resources import (
+    MachineSeen,
+    mig_condition,
+    mps_condition,
+    other_plugin_condition,
+)
 from gputile.node.agent.decisions.publishing.time_shares import time_condition
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.nvml.probe import ProbedMachine
@@ -43,7 +46,6 @@ _SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_L
 
 
 def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels of a node with ``gpus``, healthy or not; none where there are none."""
     counts = Counter(model_label_value(gpu.model) for gpu in gpus)
     return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
 

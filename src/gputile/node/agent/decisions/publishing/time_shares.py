@@ -96,7 +96,6 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
 
 
 def time_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Return whether the node's label names a policy of GPU time."""
     try:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:

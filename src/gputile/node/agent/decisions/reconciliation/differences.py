@@ -18,9 +18,9 @@ from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.listing import Listing
 from gputile.node.agent.state.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.state.pod_devices import PodDevices, gpus_of
 
@@ -148,8 +148,13 @@ def differences(state: AllocationState, listing: Listing, now_ns: int, *, synced
             and _gone(pod_devices, known.get(pod_devices.uid), listing)
         ]
     for pod in known.values():
-        if pod.alive and pod.request is not None:
-            found += _judge(state, pod, listing, now_ns)
+        if not pod.alive or pod.request is None:
+            continue
+        forgotten, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
+        if pod_devices is not None and _complete(pod, pod_devices):
+            found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
+        else:
+            found += forgotten or _missing(pod, listing)
     return found
 
 
@@ -165,13 +170,6 @@ def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bo
         return False
     # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
     return pod is not None or (pod_devices.identified and bool(shown))
-
-
-def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
-    found, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
-    if pod_devices is not None and _complete(pod, pod_devices):
-        return _corrected(pod, pod_devices, state.node_config, now_ns) + found
-    return found or _missing(pod, listing)
 
 
 def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:

@@ -7,11 +7,11 @@ changed, and ``tidied`` which files are nobody's.
 What has not changed since it was found right is not gone through again: mostly nothing happens on a node.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from gputile.api.core import unversioned
 from gputile.node.agent.decisions.advertising.advertise import advertise
-from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
     Instruction,
     RemoveOthers,
@@ -21,8 +21,27 @@ from gputile.node.agent.decisions.instructions import (
 from gputile.node.agent.decisions.ownership import sync_with_listing
 from gputile.node.agent.decisions.reconciliation.differences import Complain, Correction, differences
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 
 LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
+
+
+@dataclass(frozen=True, slots=True)
+class PodsListed:
+    """The kubelet has listed who has which devices.
+
+    ``epoch`` is when this kubelet was first seen, and ``settled`` says that it has had time to list its own pods again.
+    ``started`` are the allocation directories that tell that their container was let start. ``synced`` says that the
+    API server's pods are complete. ``now`` is on the monotonic clock, in seconds, ``now_ns`` is Unix time.
+    """
+
+    listing: Listing
+    epoch: float
+    settled: bool
+    started: Set[str]
+    synced: bool
+    now: float
+    now_ns: int
 
 
 class Reconciliation:

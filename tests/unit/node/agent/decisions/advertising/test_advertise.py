@@ -17,8 +17,7 @@ from gputile.node.agent.decisions.advertising.advertise import (
     put_in_force,
     renew,
 )
-from gputile.node.agent.decisions.advertising.node_resources import closed
-from gputile.node.agent.decisions.events import MachineSeen, SurroundingsSeen
+from gputile.node.agent.decisions.advertising.node_resources import MachineSeen, closed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -48,10 +47,10 @@ def state_of(mode: Mode | None) -> AllocationState:
     return state
 
 
-def renewed(state: AllocationState, around: SurroundingsSeen | None = None) -> list[Instruction]:
+def renewed(state: AllocationState, *sockets: str) -> list[Instruction]:
     """Return what is done once it is settled what is in force."""
     put_in_force(state, SEEN)
-    return renew(state, SEEN, around or SurroundingsSeen())
+    return renew(state, SEEN, sockets)
 
 
 def offered(instructions: list[Instruction]) -> dict[str, int]:
@@ -96,7 +95,7 @@ def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
 
 def test_another_plugin_takes_everything_over() -> None:
     state = state_of(Mode.CGPU)
-    done = renewed(state, SurroundingsSeen(("nvidia.sock",)))
+    done = renewed(state, "nvidia.sock")
     assert WHOLE_GPU not in offered(done)
     assert set(offered(done).values()) == {0}
     assert inventory_for_scheduler(state) is None

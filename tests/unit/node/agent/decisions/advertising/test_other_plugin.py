@@ -6,7 +6,7 @@ import pytest
 
 from gputile.api.core import Node, NodeStatus, PodStatus
 from gputile.api.well_known import WHOLE_GPU
-from gputile.node.agent.decisions.advertising.other_plugin import (
+from gputile.node.agent.decisions.advertising.node_resources import (
     SOCKET_PATTERNS,
     other_plugin_condition,
     other_plugin_evidence,

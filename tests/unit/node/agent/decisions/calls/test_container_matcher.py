@@ -8,9 +8,9 @@ from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.calls.container_matcher import candidates, unlisted_candidates, worth_asking
+from gputile.node.agent.state.device_ids import ListedPod
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
-from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

@@ -11,10 +11,9 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
 from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import encode
+from gputile.node.agent.state.device_ids import ListedPod, encode
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.listing import ListedPod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod

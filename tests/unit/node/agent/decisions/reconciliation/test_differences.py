@@ -23,9 +23,9 @@ from gputile.node.agent.decisions.reconciliation.differences import (
     differences,
 )
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
-from gputile.node.agent.state.listing import ListedPod, Listing
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices, static_uid
 from tests.fakes.agentcluster import simple_pod

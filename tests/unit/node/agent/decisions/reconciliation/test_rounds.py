@@ -7,7 +7,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.events import PodsListed
 from gputile.node.agent.decisions.instructions import (
     AdvertiseDevices,
     Instruction,
@@ -16,10 +15,10 @@ from gputile.node.agent.decisions.instructions import (
     ShareTime,
 )
 from gputile.node.agent.decisions.reconciliation.differences import Complain, Correct, Correction
-from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, Reconciliation
+from gputile.node.agent.decisions.reconciliation.rounds import LASTS_S, PodsListed, Reconciliation
 from gputile.node.agent.state.allocation_state import AllocationState
+from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.listing import Listing
 from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
 
 pytestmark = pytest.mark.requirement("B1")
