@@ -124,7 +124,7 @@ lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no address
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/fuzz.in -o requirements/fuzz.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header pyproject.toml -o requirements/runtime.txt
-	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header --all-extras --group dev \
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header --group dev \
 		-c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header \
 		-c requirements/dev.txt requirements/docs.in -o requirements/docs.txt

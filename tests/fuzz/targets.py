@@ -53,7 +53,7 @@ from gputile.node.isolation.driver_symbols import NotADriver, functions
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
-from gputile.tools.nodepool.description import DescriptionError, load_nodepool
+from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError

@@ -473,18 +473,6 @@ async def test_who_may_not_ask_the_agents_sees_what_is_booked_and_is_told_once(t
         assert tab.errors == []
 
 
-async def test_the_page_says_that_the_cluster_is_away(tab: Tab) -> None:
-    async with served(machine("a"), bound("p", "a")) as page:
-        await look(tab, page)
-        page.cluster.refused = dict.fromkeys((NODES, "/api/v1/pods"), (503, "ServiceUnavailable"))
-        page.cluster.break_connections()
-        await tab.until("!document.getElementById('trouble').hidden")
-        assert "The cluster does not answer since" in await tab.run("document.getElementById('trouble').textContent")
-        assert len(await blocks(tab)) == 2
-        page.cluster.refused = {}
-        await tab.until("document.getElementById('trouble').hidden")
-
-
 async def test_a_viewer_logs_in_and_sees_blocks_without_names(tab: Tab, tmp_path: Path) -> None:
     async with served_in_cluster(tmp_path) as page:
         await tab.call("Security.setIgnoreCertificateErrors", ignore=True)

@@ -16,13 +16,13 @@ import pytest
 from aiohttp import web
 
 from gputile.controlplane.webhook.certificates import Pair, next_material
+from gputile.kube.client import Connection
 from gputile.support import http_server
 from gputile.support.http_server import (
     LARGEST_HEAD,
     STANDARD_LIMITS,
     BodyReader,
     BodyRefused,
-    Connection,
     Server,
     ServerLimits,
     holding,

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from gputile.cli.options import candidates
 from gputile.cli.options.common import option, takes
-from gputile.cli.output.streams import NOT_PLACED, fail, note, write
+from gputile.cli.output.streams import fail, write
 
 if TYPE_CHECKING:
-    from gputile.tools.nodepool.pool import NodePool
-    from gputile.tools.nodepool.setup import File, PoolSetup
+    from gputile.tools.nodepool.clouds import File, PoolSetup
 
 _STDIN = Path("-")
 
@@ -59,9 +56,6 @@ class NodepoolOptions:
     ] = None
     min_nodes: Annotated[int | None, option("NUMBER", "The fewest nodes.")] = None
     max_nodes: Annotated[int | None, option("NUMBER", "The most nodes.")] = None
-    pods: Annotated[
-        list[str] | None, option("FILE", "Workloads that the pool is for: say which can never run on it.", "--pod")
-    ] = None
 
 
 @takes(NodepoolOptions)
@@ -70,10 +64,10 @@ def nodepool(options: NodepoolOptions) -> None:
 
     Prints a shell script to read and run; nothing is sent anywhere. An option counts before what the file says.
 
-    Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
+    Exit code: 0, 2 for a description that cannot be used.
     """
-    from gputile.tools.nodepool.description import DescriptionError, load_nodepool
-    from gputile.tools.nodepool.providers import setup_for
+    from gputile.tools.nodepool.clouds import setup_for
+    from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
 
     described = {
         "provider": options.provider,
@@ -95,17 +89,12 @@ def nodepool(options: NodepoolOptions) -> None:
         pool = load_nodepool(_merged(_read(options), described, group))
     except DescriptionError as error:
         fail(f"{_name(options.file) if options.file else 'node pool'}: {error}")
-    never = _never(pool, options.pods or [])
     write(script(setup_for(pool)))
-    for text in never:
-        note(text)
-    if never:
-        raise typer.Exit(NOT_PLACED)
 
 
 def script(setup: "PoolSetup") -> str:
     """Return what makes a node pool as a shell script."""
-    from gputile.tools.nodepool.setup import File
+    from gputile.tools.nodepool.clouds import File
 
     lines = ["#!/bin/sh", "set -eu"]
     for text in setup.notes:
@@ -144,7 +133,7 @@ def _read(options: NodepoolOptions) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        data = load_document(_standard_input(options) if path == _STDIN else read_bounded(path, MIB))
+        data = load_document(_standard_input() if path == _STDIN else read_bounded(path, MIB))
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     except DocumentError as error:
@@ -154,11 +143,9 @@ def _read(options: NodepoolOptions) -> dict[str, Any]:
     return data
 
 
-def _standard_input(options: NodepoolOptions) -> bytes:
-    from gputile.tools.simulator.manifests import STDIN_TWICE, ManifestError, read_standard_input
+def _standard_input() -> bytes:
+    from gputile.tools.simulator.manifests import ManifestError, read_standard_input
 
-    if str(_STDIN) in (options.pods or ()):
-        fail(f"--pod -: {STDIN_TWICE}")
     try:
         return read_standard_input()
     except ManifestError as error:
@@ -176,35 +163,3 @@ def _merged(data: dict[str, Any], options: dict[str, Any], gpus: dict[str, Any])
     if given and isinstance(described, dict):
         data["gpus"] = described | given
     return data
-
-
-def _never(pool: "NodePool", files: list[str]) -> list[str]:
-    """Return why each workload that an empty node of the pool cannot take never runs there (U8)."""
-    import dataclasses
-
-    import msgspec
-
-    from gputile.api.config.v1alpha1 import Configuration
-    from gputile.tools.nodepool.empty_node import decidable, empty_node
-    from gputile.tools.simulator.manifests import ManifestError, told_together
-    from gputile.tools.simulator.scenario import load_scenario
-    from gputile.tools.simulator.simulation import Simulation
-
-    if not files:
-        return []
-    try:
-        scenario = load_scenario((), files, nodes=[empty_node(pool)])
-    except ManifestError as error:
-        fail(str(error))
-    for text in told_together(scenario.notes):
-        note(text)
-    if not scenario.pending:
-        fail("--pod: no file has a pod to be placed")
-    found = []
-    for waiting in scenario.pending:
-        # a gate is nothing that a node could lack
-        pod = msgspec.structs.replace(waiting, spec=msgspec.structs.replace(waiting.spec, scheduling_gates=[]))
-        alone = Simulation(Configuration(gpu_memory_unit=f"{pool.unit_mib}MiB"))
-        outcomes = alone.run(dataclasses.replace(scenario, pending=[decidable(pool, pod)]), lambda: 0)
-        found += [f"{o.pod.key} can never run on this pool: {o.reason}" for o in outcomes if o.node is None]
-    return found

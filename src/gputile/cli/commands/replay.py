@@ -69,9 +69,6 @@ class ReplayOptions:
             help="For binpack and packing: ranked by gputile like the others, or spread by kube-scheduler alone.",
         ),
     ] = PodsWithoutGpus.RANKED
-    plot: Annotated[Path | None, option("FILE", "For arrivals: draw allocated and fragmented GPU; .svg or .png.")] = (
-        None
-    )
     jobs: Annotated[int | None, option("NUMBER", "Replays side by side; default: one for each CPU.", min=1)] = None
     output: Printed = Output.TABLE
 
@@ -83,12 +80,9 @@ def replay(options: ReplayOptions) -> None:
     Arrivals: pods come one by one until 130 % of the GPUs were asked for, and nothing leaves; prints the allocated part
     of the GPUs, per cent, when 95, 100 and 130 % had come. Departures: prints GPU-hours, and who waited.
     """
-    from gputile.tools.replay.plot import PlotError
-    from gputile.tools.replay.study import Task
+    from gputile.tools.replay.study import Task, measure, measure_departures
     from gputile.tools.replay.trace import TraceError
 
-    if options.plot is not None and options.scenario is ReplayScenario.DEPARTURES:
-        fail("--plot draws the scenario arrivals; leave out --scenario departures")
     try:
         names = _workloads(options.trace, options.workload, timed=options.scenario is ReplayScenario.DEPARTURES)
         work = [
@@ -101,42 +95,18 @@ def replay(options: ReplayOptions) -> None:
         tasks = [Task(options.trace, *each, options.load, ranked) for each in work]
         with unwinding_on_signals(_kill_workers):
             if options.scenario is ReplayScenario.DEPARTURES:
-                _departures(tasks, options.jobs, options.output)
+                _show(list(_run(measure_departures, tasks, options.jobs)), options.output, _print_stays)
             else:
-                _arrivals(tasks, options.jobs, options.output, options.plot)
-    except (TraceError, PlotError) as error:
+                _show(list(_run(measure, tasks, options.jobs)), options.output, _print)
+    except TraceError as error:
         fail(str(error))
 
 
-def _arrivals(tasks: "list[Task]", jobs: int | None, output: Output, plot: Path | None) -> None:
-    from gputile.tools.replay.study import measure, measure_with_trail
-
-    if plot is None:
-        _show(list(_run(measure, tasks, jobs)), output)
-        return
-    from gputile.tools.replay.plot import draw, require
-
-    require(plot)
-    outcomes = list(_run(measure_with_trail, tasks, jobs))
-    _show([result for result, _ in outcomes], output)  # before the plot, which may fail
-    draw(plot, [(result.workload, result.policy, trail) for result, trail in outcomes])
-
-
-def _show(results: "list[ReplayResult]", output: Output) -> None:
+def _show(outcomes: list[Outcome], output: Output, print_table: Callable[[list[Outcome]], None]) -> None:
     if output is Output.JSON:
-        write_json(results)
+        write_json(outcomes)
     else:
-        _print(results)
-
-
-def _departures(tasks: "list[Task]", jobs: int | None, output: Output) -> None:
-    from gputile.tools.replay.study import measure_departures
-
-    stays = list(_run(measure_departures, tasks, jobs))
-    if output is Output.JSON:
-        write_json(stays)
-    else:
-        _print_stays(stays)
+        print_table(outcomes)
 
 
 def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str]:

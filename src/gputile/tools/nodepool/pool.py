@@ -1,13 +1,24 @@
-"""Defines a GPU node pool as people describe it: ``kind: NodePool``."""
+"""Defines a GPU node pool as people describe it, ``kind: NodePool``, reads it, and names every mistake at once."""
 
-from typing import Annotated, Final, Literal, get_args
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
-from gputile.api.quantity import MemorySize, parse_mib
-from gputile.api.well_known import Mode, Placement
-from gputile.api.wording import described, matching
-from gputile.core.devices.inventory import MOST_GPUS, Gpu
+from gputile.api.conversion import ConversionError, convert
+from gputile.api.quantity import MemorySize, QuantityError, parse_mib
+from gputile.api.well_known import (
+    LEGACY_MODEL_LABEL,
+    MODE_LABEL,
+    MODEL_COUNT_PREFIX,
+    PLACEMENT_LABEL,
+    SMALLEST_UNIT_MIB,
+    Mode,
+    Placement,
+)
+from gputile.api.wording import described, matching, unsupported
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
 
 WAYS = {
     "eks": {
@@ -26,8 +37,7 @@ WAYS = {
 }
 """The ways of each provider, by the names that ``way`` takes."""
 
-
-_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
+_POOL_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
 
 
 Autoscaler = Literal["cluster-autoscaler", "karpenter"]
@@ -61,7 +71,7 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     kind: Annotated[Literal["NodePool"], described("What this file is.")] = "NodePool"
     provider: Annotated[Literal["eks", "aks", "gke"], described("Which cloud.")]
     way: Annotated[str, described("Where driver and device plugin come from: one of the provider's ways.")]
-    name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _NAME_RULE, "The pool's name.")]
+    name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
     location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
     resource_group: Annotated[str, described("AKS: the resource group.")] = ""
@@ -88,3 +98,136 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
         """The GPUs of a node, as its agent will report them."""
         mib = parse_mib(self.gpus.memory)
         return tuple(Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))
+
+
+class DescriptionError(ValueError):
+    """The description cannot be used; the text names the field, the rule and the valid values."""
+
+
+def load_nodepool(data: Any) -> NodePool:
+    """Return the description in ``data``, what a YAML parser made of the file.
+
+    Raises:
+        DescriptionError: it cannot be used.
+    """
+    try:
+        pool = convert(data, NodePool)
+    except ConversionError as error:
+        raise DescriptionError(str(error)) from error
+    problems = _problems(pool) or list(_label_problems(pool))
+    if problems:
+        raise DescriptionError("; ".join(problems))
+    return pool
+
+
+def _problems(pool: NodePool) -> list[str]:
+    found = [*_missing(pool), *_sizes(pool), *_syntax_problems(pool.labels)]
+    ways = WAYS[pool.provider]
+    if pool.way not in ways:
+        found.append(f"way: for {pool.provider}: {unsupported(pool.way, ways)}")
+    if pool.min_nodes > pool.max_nodes:
+        found.append(f"minNodes is {pool.min_nodes}, more than maxNodes, {pool.max_nodes}")
+    if pool.autoscaler == "karpenter" and pool.provider != "eks":
+        found.append("autoscaler: karpenter is written for eks only; use cluster-autoscaler")
+    if pool.provider == "aks" and not (len(pool.name) <= 12 and pool.name.isalnum()):
+        found.append(f"name is {pool.name!r}: AKS takes at most 12 letters and digits")
+    if pool.way == "managed-driver" and pool.mode is not Mode.EXCLUSIVE:
+        found.append(
+            f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of GKE's device "
+            "plugin, which serves whole GPUs only; use way own-driver, or mode default"
+        )
+    return found
+
+
+def _missing(pool: NodePool) -> list[str]:
+    needed = {"eks": ("location",), "aks": ("resource_group",), "gke": ("location", "accelerator")}
+    names = {"location": "location", "resource_group": "resourceGroup", "accelerator": "accelerator"}
+    found = [f"{names[f]} is missing: {pool.provider} needs it" for f in needed[pool.provider] if not getattr(pool, f)]
+    other = [field for field in names if getattr(pool, field) and field not in needed[pool.provider]]
+    return found + [f"{names[field]} means nothing for {pool.provider}: leave it out" for field in other]
+
+
+def _sizes(pool: NodePool) -> list[str]:
+    found, sizes = [], {}
+    for field, text in (("gpuMemoryUnit", pool.gpu_memory_unit), ("gpus.memory", pool.gpus.memory)):
+        try:
+            sizes[field] = parse_mib(text)
+        except QuantityError as error:
+            found.append(f"{field}: {error}")
+    unit, gpu = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
+    if unit < SMALLEST_UNIT_MIB:
+        found.append(f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB")
+    elif gpu is not None and gpu > MOST_MIB:
+        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB")
+    elif gpu is not None and gpu < unit:
+        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU holds not one unit of {pool.gpu_memory_unit}")
+    return found
+
+
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_PREFIX: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
+_LONGEST_PREFIX: Final = 253
+_SHOWN: Final = 80
+_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
+_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_TAKEN_BY_KUBELETS: Final = (
+    "kubernetes.io/os",
+    "beta.kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/zone",
+)
+"""The labels of kubernetes.io outside the kubelet's own two domains that a kubelet takes, but for the host's name."""
+_LABEL_NAME_RULE: Final = "up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+
+
+def _syntax_problems(labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the form of labels."""
+    for key, value in labels.items():
+        prefix, slash, name = key.rpartition("/")
+        if slash and not (len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix)):
+            yield f"labels: {key[:_SHOWN]!r}: before '/' stands a DNS name in lower case, such as example.com"
+        if not _LABEL_NAME.fullmatch(name):
+            yield f"labels: {key[:_SHOWN]!r}: the name of a label is {_LABEL_NAME_RULE}"
+        if value and not _LABEL_NAME.fullmatch(value):
+            yield f"labels: {key[:_SHOWN]} is {value[:_SHOWN]!r}: the value of a label is empty, or {_LABEL_NAME_RULE}"
+
+
+def _label_problems(pool: NodePool) -> Iterator[str]:
+    """Yield the labels that contradict the description, or that no kubelet takes; the rest of it has to be valid."""
+    known = joining_labels(pool) | agent_labels(pool)
+    for key, value in pool.labels.items():
+        domain = key.rpartition("/")[0]
+        if key in known and value != known[key]:
+            yield f"labels: {key} is {value!r}, but by the description the nodes have {known[key]!r}: leave it out"
+        elif _is_within(domain, _KUBERNETES) and not _is_within(domain, _KUBELETS) and key not in _TAKEN_BY_KUBELETS:
+            yield (
+                f"labels: {key}: a kubelet takes no label of kubernetes.io or k8s.io that it does not know, so that "
+                f"no node would join: use a domain of your own, or one of {', '.join(_KUBELETS)}"
+            )
+
+
+def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
+    return any(domain == each or domain.endswith(f".{each}") for each in domains)
+
+
+def joining_labels(pool: NodePool) -> dict[str, str]:
+    """Return gputile's labels that the nodes join with (M11), those of their model included where it is described."""
+    labels = {MODE_LABEL: pool.mode.value}
+    if pool.placement is not None:
+        labels[PLACEMENT_LABEL] = pool.placement
+    if pool.gpus.model:
+        # A kubelet does not take labels of kubernetes.io that it does not know; the agent sets that one.
+        labels |= {key: value for key, value in model_labels(pool.devices).items() if key != LEGACY_MODEL_LABEL}
+    return labels
+
+
+def agent_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that the agent sets."""
+    model = model_label_value(pool.gpus.model)
+    own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
+    return model_labels(pool.devices) | own

@@ -11,7 +11,6 @@ from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.policies import Fragments
 from gputile.tools.replay.trace import Arrivals, PodShape, Workload
 
 Int64 = npt.NDArray[np.int64]
@@ -158,7 +157,10 @@ class Curve:
 
 def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
     """Replay one order of arrival on an empty cluster of the workload's shapes."""
-    return curve(placer.cluster, workload, arrivals, (row >= 0 for row in steps(placer, workload, arrivals)))
+    order = workload.shape[arrivals.pods]
+    demand = np.array([shape.demand for shape in workload.shapes], np.int64)[order]
+    placed = np.fromiter((row >= 0 for row in steps(placer, workload, arrivals)), np.bool_, len(order))
+    return Curve(demand.cumsum(), (demand * placed).cumsum(), placed, int(placer.cluster.gpus.sum()) * 1000)
 
 
 def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[int]:
@@ -167,51 +169,3 @@ def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[in
         placer.arrive(str(number), index)
         row = placer.place(str(number), index)
         yield -1 if row is None else row
-
-
-def curve(cluster: ReplayCluster, workload: Workload, arrivals: Arrivals, placed: Iterator[bool]) -> Curve:
-    """Collect which pods were placed."""
-    order = workload.shape[arrivals.pods]
-    demand = np.array([shape.demand for shape in workload.shapes], np.int64)[order]
-    ok = np.fromiter(placed, np.bool_, len(order))
-    return Curve(demand.cumsum(), (demand * ok).cumsum(), ok, int(cluster.gpus.sum()) * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """A replay in per cent of the cluster's GPUs, at each whole per cent of demand that was reached."""
-
-    arrived: list[float]
-    allocated: list[float]
-    fragmented: list[float]
-    """Free GPU that the typical pods cannot use (``Fragments``)."""
-
-
-def replay_with_trail(placer: Placer, workload: Workload, arrivals: Arrivals) -> tuple[Curve, Trail]:
-    """Replay one order of arrival, and follow the fragments; only the node that changed is looked at again."""
-    cluster = placer.cluster
-    fragments = Fragments(workload)
-    allowed = fragments.allowed(cluster)
-    lost = fragments.of(cluster.cpu, cluster.free(), allowed)
-    total = float(lost.sum())
-    placed, followed = [], []
-    for row in steps(placer, workload, arrivals):
-        if row >= 0:
-            one = np.array([row])
-            now = float(fragments.of(cluster.cpu[one], cluster.free(one), allowed[one])[0])
-            total += now - float(lost[row])
-            lost[row] = now
-        placed.append(row >= 0)
-        followed.append(total)
-    found = curve(cluster, workload, arrivals, iter(placed))
-    return found, _trail(found, np.array(followed))
-
-
-def _trail(found: Curve, fragmented: npt.NDArray[np.float64]) -> Trail:
-    per_cent = 100 * found.arrived / found.total
-    _, first = np.unique(np.floor(per_cent), return_index=True)
-    return Trail(
-        per_cent[first].tolist(),
-        (100 * found.used[first] / found.total).tolist(),
-        (100 * fragmented[first] / found.total).tolist(),
-    )

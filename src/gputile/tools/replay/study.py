@@ -28,9 +28,7 @@ from gputile.tools.replay.engine import (
     Placer,
     ReferencePlacer,
     ReferencePolicy,
-    Trail,
     replay,
-    replay_with_trail,
 )
 from gputile.tools.replay.policies import BestFit, Fgd, Random
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
@@ -57,12 +55,6 @@ def allocated(curve: Curve, point: int) -> float | None:
     """Return the mean of allocated % over the arrivals at which the demand rounds to ``point`` %; None for none."""
     at = np.rint(100 * curve.arrived / curve.total) == point
     return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
-
-
-def result(workload: str, policy: str, seed: int, curve: Curve, seconds: float) -> ReplayResult:
-    """Summarise a replay."""
-    points = {str(point): allocated(curve, point) for point in POINTS}
-    return ReplayResult(workload, policy, seed, points, curve.failed, round(seconds, 3))
 
 
 _REFERENCES: dict[str, Callable[[Workload, int], ReferencePolicy]] = {
@@ -122,16 +114,9 @@ def measure(task: Task) -> ReplayResult:
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve = replay(_placer(task, nodes, workload, arrivals), workload, arrivals)
-    return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
-
-
-def measure_with_trail(task: Task) -> tuple[ReplayResult, Trail]:
-    """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
-    nodes, workload, arrivals = _read(task)
-    started = time.process_time()
-    placer = _placer(task, nodes, workload, arrivals)
-    curve, trail = replay_with_trail(placer, workload, arrivals)
-    return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
+    seconds = round(time.process_time() - started, 3)
+    points = {str(point): allocated(curve, point) for point in POINTS}
+    return ReplayResult(task.workload, task.policy, task.seed, points, curve.failed, seconds)
 
 
 def measure_departures(task: Task) -> Stay:

@@ -49,14 +49,6 @@ def test_the_description_may_come_from_the_standard_input(tmp_path: Path) -> Non
     assert piped.stdout == CliRunner().invoke(app, ["nodepool", "-f", str(path)]).stdout
 
 
-@pytest.mark.parametrize(
-    ("more", "text", "said"),
-    [
-        ([], "", "standard input: a NodePool of gputile.io/v1alpha1 is a mapping, this is nothing"),
-        ([], POOL + "mod: x\n", "standard input: mod: unknown field; did you mean mode?"),
-        (["--pod", "-"], POOL, "--pod -: the standard input is named twice, and can be read once"),
-    ],
-)
-def test_errors_name_the_standard_input(more: list[str], text: str, said: str) -> None:
-    result = CliRunner().invoke(app, ["nodepool", "-f", "-", *more], input=text)
-    assert (result.exit_code, result.stderr) == (2, f"error: {said}\n")
+def test_errors_name_the_standard_input() -> None:
+    result = CliRunner().invoke(app, ["nodepool", "-f", "-"], input=POOL + "mod: x\n")
+    assert (result.exit_code, result.stderr) == (2, "error: standard input: mod: unknown field; did you mean mode?\n")

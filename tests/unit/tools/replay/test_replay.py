@@ -1,17 +1,14 @@
 """The published packing protocol, on traces small enough to follow by hand."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from gputile.cli.app import app
 from gputile.tools.replay.engine import Curve, replay
 from gputile.tools.replay.policies import Fragments
 from gputile.tools.replay.study import POLICIES, make_placer
-from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
+from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 from tests.unit.tools.replay.traces import write_trace
 
 pytestmark = pytest.mark.requirement("B3")
@@ -62,47 +59,3 @@ def test_what_the_trace_does_not_give_is_drawn_from_the_seed(tmp_path: Path) -> 
     assert one.rank.tolist() == same.rank.tolist()
     assert len(set(one.pods.tolist())) == len(one.pods), "no pod comes again before every pod came once"
     assert other.pods.tolist() != one.pods.tolist() or other.rank.tolist() != one.rank.tolist()
-
-
-def test_a_directory_without_a_trace_says_what_it_should_hold(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such directory"):
-        workloads(tmp_path / "nothing")
-    result = CliRunner().invoke(app, ["replay", "--trace", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "openb_node_list_gpu_node.csv" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("openb_node_list_gpu_node.csv", b"\xff\xfe"),
-        ("openb_pod_list_tiny.csv", b"\xff\xfe"),
-        (
-            "openb_pod_list_tiny.csv",
-            b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + b"a" * 200_000 + b",1,1,1,1,\n",
-        ),
-        ("openb_node_list_gpu_node.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn1," + b"9" * 23 + b",1000,2,T4\n"),
-        # A quotation mark that nothing closes takes all further lines into its cell.
-        ("openb_node_list_gpu_node.csv", b'sn,cpu_milli,memory_mib,gpu,model\nn1,1,1000,2,"T4\nn2,1,1000,2,T4\n'),
-        ("arrivals/openb_pod_list_tiny.seq.csv", b"42,\xff\n"),
-        ("arrivals/openb_pod_list_tiny.seq.csv", b"42," + b"9" * 23 + b"\n"),
-    ],
-)
-def test_a_file_that_is_no_trace_is_named(tmp_path: Path, file: str, content: bytes) -> None:
-    write_trace(tmp_path)
-    (tmp_path / file).write_bytes(content)
-    with pytest.raises(TraceError, match=file):
-        read_arrivals(tmp_path, read_nodes(tmp_path), read_workload(tmp_path, "tiny"), 42)
-
-
-def test_the_command_prints_each_replay_as_json(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path)
-    arguments = ["replay", "--trace", str(trace), "--policy", "binpack", "--seed", "42", "-o", "json"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0
-    (found,) = json.loads(result.stdout)
-    assert (found["workload"], found["policy"], found["seed"]) == ("tiny", "binpack", 42)
-    assert set(found["allocated"]) == {"95", "100", "130"}
-    refused = CliRunner().invoke(app, ["replay", "--trace", str(trace), "--policy", "best"])
-    assert refused.exit_code == 2
-    assert "fgd" in refused.stderr

@@ -1,4 +1,4 @@
-"""``gputile replay`` as people run it: several seeds side by side, JSON, the plot, departures."""
+"""``gputile replay`` as people run it: several seeds side by side, JSON, departures."""
 
 import json
 import signal
@@ -10,10 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import app
-from gputile.tools.replay.engine import replay_with_trail, steps
-from gputile.tools.replay.policies import Fragments
-from gputile.tools.replay.study import POLICIES, Task, make_placer, measure, side_by_side
-from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
+from gputile.tools.replay.study import POLICIES, Task, measure, side_by_side
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
 pytestmark = pytest.mark.requirement("B3")
@@ -42,14 +39,6 @@ def test_json_has_one_object_a_replay_with_exactly_these_fields(tmp_path: Path) 
         assert each["seconds"] >= 0
 
 
-def test_the_table_has_a_line_for_each_policy_and_no_progress_bar_off_a_terminal(tmp_path: Path) -> None:
-    result = run(write_trace(tmp_path), "--policy", "fgd", "--policy", "packing", "--jobs", "1")
-    lines = result.stdout.splitlines()
-    assert lines[0].split()[:3] == ["WORKLOAD", "POLICY", "SEEDS"]
-    assert [line.split()[:3] for line in lines[1:]] == [["tiny", "fgd", "5"], ["tiny", "packing", "5"]]
-    assert result.stderr == ""
-
-
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     trace = write_trace(tmp_path)
     tasks = [Task(trace, "tiny", policy, seed) for policy in ("packing", "random") for seed in (42, 43)]
@@ -76,65 +65,19 @@ if __name__ == "__main__":
         assert {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT} <= set(blocked)
 
 
-@pytest.mark.parametrize("policy", ["fgd", "packing"])
-def test_fragments_followed_node_by_node_are_those_of_the_whole_cluster(tmp_path: Path, policy: str) -> None:
-    trace = write_trace(tmp_path)
-    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
-    arrivals = read_arrivals(trace, nodes, workload, 42)
-    curve, trail = replay_with_trail(make_placer(policy, nodes, workload, arrivals, 42), workload, arrivals)
-    placer = make_placer(policy, nodes, workload, arrivals, 42)
-    cluster = placer.cluster
-    whole = []
-    for _ in steps(placer, workload, arrivals):
-        fragments = Fragments(workload)
-        lost = fragments.of(cluster.cpu, cluster.free(), fragments.allowed(cluster)).sum()
-        whole.append(100 * lost / nodes.milli)
-    assert trail.arrived == pytest.approx((100 * curve.arrived / nodes.milli).tolist())
-    assert trail.fragmented == pytest.approx(whole)
-
-
-@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
-def test_the_plot(tmp_path: Path, suffix: str, start: bytes) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    file = tmp_path / f"plot{suffix}"
-    result = run(write_trace(tmp_path), "--policy", "fgd", "--policy", "packing", "--jobs", "1", "--plot", str(file))
-    assert result.exit_code == 0, result.stderr
-    assert file.read_bytes().startswith(start)
-    assert len(result.stdout.splitlines()) == 3, "the table comes with the plot"
-
-
-def test_a_plot_that_cannot_be_drawn_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = write_trace(tmp_path)
-    assert ".svg or .png" in run(trace, "--plot", str(tmp_path / "plot.gif")).stderr
-    assert "no such directory" in run(trace, "--plot", str(tmp_path / "nowhere" / "plot.svg")).stderr
-    assert "--scenario" in run(timed(tmp_path), "--plot", "p.svg", "--scenario", "departures").stderr
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    refused = run(trace, "--plot", str(tmp_path / "plot.svg"))
-    assert refused.exit_code == 2
-    assert "gputile[plot]" in refused.stderr
-
-
-@pytest.mark.parametrize(("target", "why"), [(".", "Is a directory"), ("nowhere/x", "No such file or directory")])
-def test_a_plot_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, target: str, why: str) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    (tmp_path / "plot.svg").symlink_to(target)
-    refused = run(write_trace(tmp_path), "--jobs", "1", "--plot", str(tmp_path / "plot.svg"))
-    assert (refused.exit_code, refused.stdout) == (2, ""), refused.stderr
-    assert refused.stderr == f"error: {tmp_path / 'plot.svg'}: {why}\n"
-
-
-def test_the_table_is_there_when_the_plot_cannot_be_written_at_last(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    (tmp_path / "plot.svg").symlink_to("/dev/full")
-    failed = run(write_trace(tmp_path), "--policy", "fgd", "--jobs", "1", "--plot", str(tmp_path / "plot.svg"))
-    assert (failed.exit_code, len(failed.stdout.splitlines())) == (2, 2)
-    assert failed.stderr.endswith("plot.svg: No space left on device\n")
-
-
-def test_what_is_named_twice_is_replayed_once(tmp_path: Path) -> None:
+def test_what_is_named_twice_is_replayed_once_and_printed_as_a_table(tmp_path: Path) -> None:
     words = ["--workload", "tiny", "--policy", "fgd", "--seed", "1"]
-    result = run(write_trace(tmp_path), *words, *words, "--jobs", "1", "-o", "json")
-    assert len(json.loads(result.stdout)) == 1
+    result = run(write_trace(tmp_path), *words, *words, "--policy", "packing", "--jobs", "1")
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:3] == ["WORKLOAD", "POLICY", "SEEDS"]
+    assert [line.split()[:3] for line in lines[1:]] == [["tiny", "fgd", "1"], ["tiny", "packing", "1"]]
+    assert result.stderr == "", "no progress bar off a terminal"
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    refused = run(write_trace(tmp_path), "--policy", "best")
+    assert refused.exit_code == 2
+    assert "fgd" in refused.stderr
 
 
 def test_departures(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ TIMED = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time
 
 
 def write_trace(directory: Path, pods: str = LIST, order: str = "0 1 2 3 4", nodes: str = NODES) -> Path:
-    (directory / "openb_node_list_gpu_node.csv").write_text(nodes)
+    (directory / "openb_node_list_gpu_node.csv").write_text(nodes, encoding="utf-8", errors="surrogateescape")
     (directory / "openb_pod_list_tiny.csv").write_text(PODS.format(pods))
     (directory / "arrivals").mkdir(exist_ok=True)
     (directory / "arrivals" / "openb_pod_list_tiny.seq.csv").write_text("42," + order.replace(" ", ",") + "\n")

@@ -9,7 +9,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServerVersion, ServiceAccount
+from gputile.api.other_groups import Lease
+from gputile.api.workloads import (
+    DaemonSet,
+    Deployment,
+    HelmRevision,
+    RunningPod,
+    ServerVersion,
+    ServiceAccount,
+    WebhookConfiguration,
+)
 from gputile.tools.views.installation_problem import (
     OLDEST_KUBERNETES,
     InstallationProblem,
@@ -19,11 +28,12 @@ from gputile.tools.views.installation_problem import (
     other_extenders,
     unfinished_releases,
 )
-from gputile.tools.views.rollout import RolloutState
-from gputile.tools.views.status import RolloutPhase, assess, table, with_problems
+from gputile.tools.views.rollout import RolloutState, remedy_of
+from gputile.tools.views.status import RolloutPhase, Traces, assess, shortened, table, traces_of, with_problems
 from tests.chart.helmcli import CHART
 
 pytestmark = pytest.mark.requirement("U11")
+
 
 READY = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}
 
@@ -233,30 +243,6 @@ def test_the_table_says_what_is_wrong_and_what_to_do() -> None:
     )
 
 
-def broken(reason: str, message: str = "") -> dict[str, Any]:
-    return {"name": "webhook", "state": {"waiting": {"reason": reason, "message": message}}}
-
-
-@pytest.mark.parametrize(
-    ("waiting", "remedy"),
-    [
-        (broken("ImagePullBackOff", "not found"), "image.repository and image.tag"),
-        (broken("CrashLoopBackOff"), "kubectl logs --namespace gpus deployment/gputile-webhook"),
-    ],
-)
-def test_a_component_that_fails_has_a_remedy(waiting: dict[str, Any], remedy: str) -> None:
-    failing = deployment("webhook")
-    failing.status.available_replicas = 0
-    labels = {"app.kubernetes.io/component": "webhook"}
-    one = msgspec.convert(
-        {"metadata": {"name": "p", "labels": labels}, "status": {"containerStatuses": [waiting]}}, RunningPod
-    )
-    installation = assess([failing], [one], [], [], 1024)
-    (component,) = installation.components
-    assert remedy in component.remedy
-    assert f"- webhook: {component.remedy}" in table(installation)
-
-
 @given(st.lists(st.sampled_from(RolloutState), max_size=3), st.sampled_from(RolloutPhase))
 def test_an_installation_is_no_further_than_its_worst_problem(states: list[RolloutState], phase: RolloutPhase) -> None:
     """What is not installed stays so, and a failure never looks better."""
@@ -269,3 +255,139 @@ def test_an_installation_is_no_further_than_its_worst_problem(states: list[Rollo
         allowed = [RolloutState.FAILED, RolloutState.DEPLOYING, RolloutState.READY]
         assert order.index(found.phase) == min(order.index(phase), *map(allowed.index, states), 2)
     assert found.problems == problems
+
+
+REFUSED = 'FailedCreate: Error creating: pods "gputile-agent-" is forbidden: '
+NOT_STARTED = "pod gputile-agent-1: FailedCreatePodSandBox: Failed to create pod sandbox: rpc error: code = "
+SCOPES = "insufficient quota to match these scopes: [{PriorityClass In [system-node-critical system-cluster-critical]}]"
+SIGNATURE = 'Source image rejected: None of the signatures were accepted for "example.com/gputile"'
+
+
+def remedy(reason: str) -> str:
+    return remedy_of(reason, "gpus", "daemonset/gputile-agent")
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        (f'{REFUSED}pod rejected: RuntimeClass "nvidia" not found', "agent.runtimeClassName"),
+        (f'{NOT_STARTED}Unknown desc = no runtime for "nvidia" is configured', "agent.runtimeClassName"),
+        (f"{NOT_STARTED}Unknown desc = failed to find runtime handler nvidia from runtime list", "runtimeClassName"),
+        (f"{REFUSED}no PriorityClass with name critical was found", "priorityClassName"),
+        (
+            "pod p: container agent: CrashLoopBackOff; it ended with exit code 137 (OOMKilled)",
+            "resources.limits.memory",
+        ),
+        ("pod p: Evicted: The node was low on resource: memory.", "kubectl describe node"),
+        ("pod p: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", "kubectl describe node"),
+        (
+            f"{REFUSED}maximum memory usage per Container is 100Mi, but limit is 256Mi",
+            "LimitRange of the namespace gpus",
+        ),
+        (f"{REFUSED}[minimum cpu usage per Pod is 1, but request is 50m, x]", "LimitRange of the namespace gpus"),
+        (f"{REFUSED}memory max limit to request ratio per Container is 1, but provided ratio is 4", "LimitRange"),
+        (f"{REFUSED}exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0", "raise the ResourceQuota"),
+        (f"{REFUSED}failed quota: q: must specify limits.cpu for: agent", "raise the ResourceQuota"),
+        (f"{REFUSED}{SCOPES}", "criticalPodsQuota.enabled=true"),
+        (f'{REFUSED}violates PodSecurity "restricted:latest": hostPath volumes', "enforce=privileged"),
+        (
+            f'{REFUSED}error looking up service account gpus/gputile-agent: serviceaccount "gputile-agent" not found',
+            "helm upgrade",
+        ),
+        (
+            'FailedCreate: admission webhook "validate.kyverno.svc-fail" denied the request: policy DaemonSet/x',
+            "except the namespace gpus from the policy",
+        ),
+        (
+            f"{REFUSED}ValidatingAdmissionPolicy 'no-host-path' with binding 'b' denied request: failed expression",
+            "except the namespace gpus from the policy",
+        ),
+        (
+            'FailedCreate: Internal error occurred: failed calling webhook "validate.kyverno.svc": refused',
+            "bring that webhook back",
+        ),
+        (
+            'pod p: FailedMount: MountVolume.SetUp failed for volume "configuration" : configmap "gputile" not found',
+            "helm upgrade",
+        ),
+        (
+            'pod p: FailedMount: MountVolume.SetUp failed for volume "pods" : hostPath type check failed: /x is not a '
+            "directory",
+            "kubectl describe --namespace gpus daemonset/gputile-agent",
+        ),
+        (
+            'pod p: container webhook: CreateContainerConfigError: secret "gputile-webhook" not found',
+            "helm upgrade",
+        ),
+        (
+            'pod p: secrets "gputile-webhook" is forbidden: User "system:serviceaccount:gpus:gputile-webhook" cannot '
+            'get resource "secrets" in API group "" in the namespace "gpus"',
+            "give the rights that it names back",
+        ),
+        (f"pod p: container agent: SignatureValidationFailed: {SIGNATURE}", "policy of signatures"),
+        ("pod p: container agent: ImageInspectError: short-name resolution enforced", "image.repository and image.tag"),
+        ("pod p: container kube-scheduler: ErrImagePull: not found", "scheduler.image.repository"),
+    ],
+)
+def test_each_refusal_has_its_own_remedy(reason: str, helps: str) -> None:
+    assert helps in remedy(reason)
+
+
+@given(st.text(alphabet=st.characters(blacklist_characters='"{}'), max_size=60))
+def test_being_forbidden_alone_is_no_lack_of_rights(why: str) -> None:
+    """The API server forbids for many reasons: only its authorizer's words name a right that is not there."""
+    assert "rights" not in remedy(f"{REFUSED}{why}")
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    assert remedy(f"{REFUSED}a plugin of a later version does not like it") == ""
+
+
+def lease(name: str, holder: str | None) -> Lease:
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"holderIdentity": holder}}, Lease)
+
+
+def configuration(*webhooks: dict[str, Any]) -> WebhookConfiguration:
+    return msgspec.convert({"metadata": {"name": "gputile"}, "webhooks": list(webhooks)}, WebhookConfiguration)
+
+
+def webhook(namespace: str, name: str = "gpu-pods.gputile.io") -> dict[str, Any]:
+    return {"name": name, "clientConfig": {"service": {"namespace": namespace, "name": "gputile-webhook"}}}
+
+
+def test_leases_that_somebody_holds() -> None:
+    """One that was released is of a program that has ended, and other Leases are of others."""
+    leases = [lease("gputile-controller", "controller"), lease("gputile-extender", ""), lease("other", "x")]
+    assert traces_of(leases, [], "gputile").here == ["controller holds the Lease gputile-controller"]
+    assert traces_of([lease("gputile-extender", None)], [], "gputile") == Traces()
+
+
+def test_a_webhook_that_the_api_server_asks() -> None:
+    found = [configuration(webhook("gputile"), webhook("gputile")), configuration(webhook("gputile", "x.example.com"))]
+    assert traces_of([], found, "gputile") == Traces(here=["the webhook configuration gputile is there"])
+    assert traces_of([], found, "default") == Traces(elsewhere=["gputile"])
+
+
+def test_a_webhook_by_an_address_is_here() -> None:
+    by_address = {"name": "gpu-pods.gputile.io", "clientConfig": {"url": "https://127.0.0.1:1/mutate"}}
+    assert traces_of([], [configuration(by_address)], "a") == Traces(
+        here=["the webhook configuration gputile is there"]
+    )
+
+
+def test_few_stay_one_by_one() -> None:
+    few = [("a", "x"), ("b", "x")]
+    assert shortened(few, 2) == (few, 0)
+
+
+def test_of_many_equal_ones_are_one_and_the_rest_is_counted() -> None:
+    many = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "x"), ("f", "z"), ("g", "z")]
+    assert shortened(many, 2) == ([("a, c, d and 1 more", "x"), ("b", "y")], 2)
+    assert shortened(many, 3) == ([("a, c, d and 1 more", "x"), ("b", "y"), ("f, g", "z")], 0)
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=2), st.integers(0, 5)), max_size=30), st.integers(1, 6))
+def test_nobody_is_lost(told: list[tuple[str, int]], most: int) -> None:
+    shown, left = shortened(told, most)
+    assert len(shown) <= most
+    assert left == (0 if len(told) <= most else sum(what not in {each for _, each in shown} for _, what in told))

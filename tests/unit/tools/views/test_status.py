@@ -147,10 +147,6 @@ def test_traces_say_nothing_of_what_has_components() -> None:
 @pytest.mark.parametrize(
     "workload",
     [
-        deployment(availableReplicas=1),
-        deployment(updatedReplicas=1),
-        deployment(replicas=3),
-        deployment(observedGeneration=0),
         daemon_set(numberAvailable=2),
         daemon_set(updatedNumberScheduled=2),
         daemon_set(observedGeneration=0),
@@ -203,24 +199,11 @@ def ended(code: int, reason: str) -> dict[str, object]:
             "pod p: container webhook: CrashLoopBackOff; it ended with exit code 2",
         ),
         (
-            [
-                pod(
-                    containerStatuses=[
-                        CRASHED | {"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-                    ]
-                )
-            ],
+            [pod(containerStatuses=[CRASHED | ended(137, "OOMKilled")])],
             [],
             [],
             RolloutState.FAILED,
             "pod p: container webhook: CrashLoopBackOff; it ended with exit code 137 (OOMKilled)",
-        ),
-        (
-            [pod(containerStatuses=[CRASHED | ended(1, "Error")])],
-            [],
-            [],
-            RolloutState.FAILED,
-            "pod p: container webhook: CrashLoopBackOff; it ended with exit code 1",
         ),
         (
             [pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])],

@@ -30,11 +30,10 @@ from gputile.tools.web.access.visible import (
     visible_usage,
 )
 from gputile.tools.web.page.assets import assets
-from gputile.tools.web.page.change_log import Change
 from gputile.tools.web.page.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.serving.feed import Feed, change_event
 from gputile.tools.web.serving.questions import Moment, explanation, what_if
-from gputile.tools.web.serving.stream import Sight, Viewer
+from gputile.tools.web.serving.stream import Change, Sight, Viewer
 from gputile.tools.web.usage.feed import MOST_NODES, UsageFeed
 
 log = logging.getLogger(__name__)

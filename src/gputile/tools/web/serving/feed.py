@@ -12,9 +12,9 @@ from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 from gputile.kube.reflector import Reflector
-from gputile.tools.web.page.change_log import ChangeLog
 from gputile.tools.web.page.records import Difference, FeedStatus
 from gputile.tools.web.page.state import PageState
+from gputile.tools.web.serving.stream import ChangeLog
 
 GATHER_S: Final = 0.1  # changes so close together are sent as one
 LOOK_EVERY_S: Final = 1.0

@@ -2,8 +2,7 @@
 set -eu
 
 # An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. Without
-# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain: check such pods with
-# gputile nodepool --pod FILE.
+# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "eks.amazonaws.com/nodegroup=gpu", "gpus":
 # {"count": 4, "memory": "23028MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",

@@ -8,8 +8,7 @@ set -eu
 # does not grow. Set minNodes to 1.
 
 # An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one GPU has 179. Without
-# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain: check such pods with
-# gputile nodepool --pod FILE.
+# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "cloud.google.com/gke-nodepool=gpu",
 # "gpus": {"count": 2, "memory": "23034MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",

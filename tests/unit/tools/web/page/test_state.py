@@ -1,5 +1,6 @@
-"""The page is that of the objects, whatever way the facts came; and a browser that applies differences has it too."""
+"""The page follows facts: what a tile says, what closes a node, and what readers of its changes get."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -9,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, NodeCondition, NodeSpec, Pod, Taint
+from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
 from gputile.api.reasons import ConditionType
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
-from gputile.tools.web.page.records import PageContent, TileShare, applied
+from gputile.tools.web.page.records import NodeTile, PageContent, TileShare, applied
 from gputile.tools.web.page.state import PageState
+from gputile.tools.web.serving.stream import ChangeLog
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
-pytestmark = pytest.mark.requirement("B7")
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+
 
 GIB = 1024
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
@@ -173,3 +176,87 @@ def test_a_heartbeat_changes_nothing() -> None:
     again.metadata.resource_version = "2"
     state.node_applied(again)
     assert not state.take_difference()
+
+
+CLOSED = {
+    "not ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="Unknown"),)), (), "it is not ready"),
+    "unreachable": (
+        NodeStatus(),
+        (Taint(key="node.kubernetes.io/unreachable", effect="NoSchedule"),),
+        "it has the taint node.kubernetes.io/unreachable",
+    ),
+    "nothing offered": (
+        NodeStatus(allocatable={"pods": "110", GPU_MEMORY: "0"}),
+        (),
+        f"its kubelet offers no {GPU_MEMORY}",
+    ),
+}
+OPEN = {
+    "ready": (NodeStatus(conditions=(NodeCondition(type="Ready", status="True"),)), ()),
+    "a taint of people": (NodeStatus(), (Taint(key="nvidia.com/gpu", effect="NoSchedule"),)),
+    "a hint": (NodeStatus(), (Taint(key="node.kubernetes.io/x", effect="PreferNoSchedule"),)),
+    "cordoned": (NodeStatus(), (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)),
+    "offered": (NodeStatus(allocatable={"pods": "110", GPU_MEMORY: "30"}), ()),
+}
+
+
+def tile_of(node: Node) -> NodeTile:
+    state = PageState(Configuration())
+    state.nodes_replaced([node])
+    state.take_difference()
+    return state.page.nodes["a"]
+
+
+@pytest.mark.parametrize(("status", "taints", "why"), CLOSED.values(), ids=CLOSED)
+def test_a_node_that_kubernetes_has_closed_takes_nothing(
+    status: NodeStatus, taints: tuple[Taint, ...], why: str
+) -> None:
+    node = msgspec.structs.replace(machine("a"), status=status, spec=NodeSpec(taints=taints))
+    tile = tile_of(node)
+    assert tile.serves == ""
+    assert tile.problems[-1] == f"takes no GPU pods: {why}"
+
+
+def test_a_silent_agent_alone_closes_nothing() -> None:
+    """The extender places pods where the kubelet offers GPUs, whatever is said of the agent."""
+    said = NodeCondition(type=ConditionType.AGENT_SILENT, status="True", reason="NothingOffered", message="of late")
+    for units, serves in (("30", "memory"), ("0", "")):
+        status = NodeStatus(allocatable={"pods": "110", GPU_MEMORY: units}, conditions=(said,))
+        tile = tile_of(msgspec.structs.replace(machine("a"), status=status))
+        assert (tile.silent, tile.serves) == (True, serves)
+
+
+@pytest.mark.parametrize(("status", "taints"), OPEN.values(), ids=OPEN)
+def test_a_node_that_takes_pods_says_which(status: NodeStatus, taints: tuple[Taint, ...]) -> None:
+    node = msgspec.structs.replace(machine("a"), status=status, spec=NodeSpec(taints=taints))
+    tile = tile_of(node)
+    assert (tile.serves, tile.problems) == ("memory", ())
+
+
+@given(st.lists(st.binary(max_size=30), max_size=40), st.integers(1, 10), st.integers(0, 200), st.integers(-2, 45))
+def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
+    changes: list[bytes], most: int, most_bytes: int, revision: int
+) -> None:
+    log = ChangeLog(most, most_bytes)
+    for change in changes:
+        log.append(change)
+    found = log.since(revision)
+    if found is not None:
+        assert 0 <= revision <= len(changes)
+        assert [each.encoded for each in found] == changes[revision:]
+        assert [each.revision for each in found] == list(range(revision + 1, len(changes) + 1))
+        assert len(found) <= most
+        assert sum(len(each.encoded) for each in found) <= most_bytes
+    else:
+        kept = changes[max(revision, 0) :]
+        assert revision < 0 or revision > len(changes) or len(kept) > most or sum(map(len, kept)) > most_bytes
+
+
+async def test_news_wake_all_who_wait() -> None:
+    log = ChangeLog()
+    waiting = [asyncio.create_task(log.news(0)) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    log.append(b"one")
+    async with asyncio.timeout(30):
+        await asyncio.gather(*waiting)

@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import NodeCondition
 from gputile.api.well_known import GPU_MEMORY
+from gputile.kube.client import Connection
+from gputile.kube.config import Access
+from gputile.kube.credentials import FixedCredentials
+from gputile.tools.web.page.records import TileShare
+from gputile.tools.web.page.state import PageState
 from gputile.tools.web.serving import app as application
 from gputile.tools.web.serving import feed, stream
 from gputile.tools.web.serving.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
-from gputile.tools.web.serving.questions import Moment
+from gputile.tools.web.serving.feed import Feed
+from gputile.tools.web.serving.questions import Moment, what_if
 from tests.fakes.agents import metrics_text, put_agent
-from tests.fakes.corebuilders import pod
+from tests.fakes.corebuilders import gpu_node, pod
 from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, ServedPage, bound, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+
 
 HANG_S = 60.0
 DEPLOYMENT = """
@@ -102,11 +110,6 @@ async def test_what_fills_a_screen_comes_before_thousands_of_nodes() -> None:
         state = await state_of(page)
         assert (state["more"], len(state["nodes"]), len(state["pending"])) == (False, len(names), 1)
         assert (state["epoch"], state["revision"]) == (first["epoch"], first["revision"])
-
-
-async def test_what_fills_no_screen_comes_at_once() -> None:
-    async with served(machine("a"), pod("waits", mem=99)) as page:
-        assert (await page.client.get("/api/first")).json() == await state_of(page)
 
 
 async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew() -> None:
@@ -205,12 +208,6 @@ async def test_a_pods_page_says_what_explain_says() -> None:
         assert found["eventsUnknown"].startswith("you may not list the Events of this namespace")
         for query in ({}, {"namespace": "default", "name": "nobody"}, {"namespace": "../..", "name": "p"}):
             assert (await page.client.get("/api/pod", params=query)).status_code == 404
-
-
-async def test_fifty_viewers_may_open_the_same_pod_at_once() -> None:
-    async with served(machine("a"), pod("waits", mem=99)) as page:
-        asked = (page.client.get("/api/pod", params={"namespace": "default", "name": "waits"}) for _ in range(50))
-        assert {each.status_code for each in await asyncio.gather(*asked)} == {200}
 
 
 async def test_a_question_that_needs_what_the_api_server_does_not_give_is_told_so() -> None:
@@ -363,3 +360,50 @@ async def test_a_viewer_that_reads_no_further_is_dropped(monkeypatch: pytest.Mon
                             break
                         await asyncio.sleep(0.05)
         assert len((await page.client.get("/api/state")).content) > 8 << 20, "who reads gets all of it"
+
+
+GIB = 1024
+WHOLE_GPU_POD = b"""
+apiVersion: v1
+kind: Pod
+metadata: {name: new}
+spec:
+  containers: [{name: main, image: example, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+OFFERED = {"nvidia.com/gpu": "4", "pods": "110"}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "takes"), [(0, TileShare(0, 15 * GIB, 100)), (4, TileShare(0, 15 * GIB // 4, 25))]
+)
+def test_a_pod_takes_a_whole_gpu_or_its_turn(replicas: int, takes: TileShare) -> None:
+    node = gpu_node("n", sizes=[15 * GIB], replicas=replicas, allocatable=OFFERED)
+    found = what_if(WHOLE_GPU_POD, Moment([node], [], Configuration()))
+    assert [(each.node, each.shares, each.whole) for each in found.pods] == [("n", (takes,), True)]
+
+
+GIB = 1024
+MANY = 260
+
+
+async def test_many_changes_do_not_hold_the_loop_at_once() -> None:
+    state = PageState(Configuration())
+    state.nodes_replaced([gpu_node(f"n{i}", mode="cgpu", sizes=[15 * GIB], unit_mib=GIB) for i in range(MANY)])
+    state.pods_replaced([pod(f"p{i}", mem=99) for i in range(MANY)])
+    feed, turns, agreed = Feed(Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None))), state), 0, 0
+
+    async def others() -> None:
+        nonlocal turns, agreed
+        while True:
+            turns += 1
+            told = [json.loads(each.encoded.partition(b"data: ")[2]) for each in feed.log.since(0) or ()]
+            agreed += state.page.nodes.keys() == {name for each in told for name in each["nodes"]}
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await feed.publish()
+    beside.cancel()
+    assert turns >= 5
+    assert agreed == turns, "who reads the page between two changes has what the log says by then"
+    assert len(state.page.nodes) == len(state.page.pending) == MANY
+    assert not state.take_difference()

@@ -1,0 +1,370 @@
+"""Turns a node pool into the commands and manifests of its cloud, with labels, taint and hints for its autoscaler.
+
+An autoscaler is told what a node will advertise that does not exist yet (U8). The resources are computed by what the
+agent computes them by, so that hint and node agree at every unit. ``docs/guides/nodepools.md`` names the source of each
+option and field.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gputile.api.well_known import GPU_MEMORY, UNSAFE_ACCESS_LABEL, WHOLE_GPU
+from gputile.core.devices.inventory import resources_for_mode
+from gputile.tools.nodepool.pool import NodePool, agent_labels, joining_labels
+
+_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A manifest of one or more documents, under the name that the commands use."""
+
+    name: str
+    documents: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """A shell command, and why it is there."""
+
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSetup:
+    """The whole of it. ``notes`` are sentences, ``values`` the chart's values that go with such nodes."""
+
+    steps: tuple[File | ShellCommand, ...]
+    notes: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
+    """Return a command with one option a line; a pair is an option and its value, quoted where it has to be."""
+    words = [option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}" for option in options]
+    return ShellCommand(" \\\n  ".join([program, *words]), why)
+
+
+def words(values: Mapping[str, str]) -> str:
+    """Return a mapping as several words of a command line: k=v k=v, quoted where they have to be."""
+    return shlex.join(f"{key}={value}" for key, value in values.items())
+
+
+def written(notes: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the notes that there are."""
+    return tuple(note for note in notes if note)
+
+
+GPU_OPERATOR = (
+    ShellCommand(
+        "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-",
+        f"The Operator's pods reach GPUs past any booking, which gputile refuses where {UNSAFE_ACCESS_LABEL} does not "
+        "allow it.",
+    ),
+    ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
+    ShellCommand(
+        "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
+        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.",
+    ),
+    command(
+        "helm install gpu-operator nvidia/gpu-operator",
+        "--namespace gpu-operator --wait",
+        "--set devicePlugin.enabled=false",
+    ),
+)
+"""Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""
+
+
+TAINT_VALUE: Final = "present"  # as GKE sets it
+TAINT_EFFECT: Final = "NoSchedule"
+_TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
+
+
+def node_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that the nodes join with (M11), those of their model included where it is described."""
+    return joining_labels(pool) | pool.labels
+
+
+def template_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels of a node that gputile and the description give it, for pods to select by."""
+    return node_labels(pool) | agent_labels(pool)
+
+
+def advertised(pool: NodePool) -> dict[str, int]:
+    """Return what a node will advertise, of which there is any."""
+    return {n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c}
+
+
+def sum_note(pool: NodePool) -> str | None:
+    """Return what no autoscaler's hint can say: how much one GPU holds."""
+    if not pool.mode.shared or pool.gpus.count == 1:
+        return None
+    total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
+    return (
+        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one GPU has "
+        f"{each}. Without autoscaling.nodeTypes a pod that asks for more than {each} on one GPU would bring a node in "
+        "vain."
+    )
+
+
+def node_type_note(pool: NodePool) -> str:
+    """Return the pool's entry in gputile's configuration, by which the controller asks the autoscaler for its nodes."""
+    keys = {
+        "eks": "karpenter.sh/nodepool" if pool.autoscaler == "karpenter" else "eks.amazonaws.com/nodegroup",
+        "aks": "kubernetes.azure.com/agentpool",
+        "gke": "cloud.google.com/gke-nodepool",
+    }
+    entry = {
+        "label": f"{keys[pool.provider]}={pool.name}",
+        "gpus": {"count": pool.gpus.count, "memory": pool.gpus.memory},
+        "mode": pool.mode.value,
+        "labels": template_labels(pool) | {_INSTANCE_TYPE: pool.instance_type},
+    }
+    return f"The pool's entry in autoscaling.nodeTypes of gputile's chart: [{json.dumps(entry)}]"
+
+
+_ASG_TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
+# eksctl chooses the accelerated variant for an instance type with GPUs; Ubuntu's image has no driver.
+_AMI_FAMILIES: Final = {"accelerated-image": "AmazonLinux2023", "gpu-operator": "Ubuntu2404"}
+
+
+def _eks_setup(pool: NodePool) -> PoolSetup:
+    operator = GPU_OPERATOR if pool.way == "gpu-operator" else ()
+    values = ("agent.runtimeClassName=nvidia",) if operator else ()
+    if pool.autoscaler == "karpenter":
+        return _karpenter_setup(pool, operator, values)
+    name = f"{pool.name}.eksctl.yaml"
+    create = command(
+        f"eksctl create nodegroup --config-file {name}",
+        "--install-nvidia-plugin=false",
+        why="gputile's agent is the device plugin; a second one would advertise the GPUs twice.",
+    )
+    return PoolSetup(
+        (File(name, (_cluster_config(pool),)), create, *_tag_commands(pool), *operator),
+        written((sum_note(pool),)),
+        values,
+    )
+
+
+def _cluster_config(pool: NodePool) -> dict[str, Any]:
+    group = {
+        "name": pool.name,
+        "amiFamily": _AMI_FAMILIES[pool.way],
+        "instanceType": pool.instance_type,
+        "minSize": pool.min_nodes,
+        "maxSize": pool.max_nodes,
+        "desiredCapacity": pool.min_nodes,
+        "labels": node_labels(pool),
+        "taints": [{"key": WHOLE_GPU, "value": TAINT_VALUE, "effect": TAINT_EFFECT}],
+        "propagateASGTags": True,
+    }
+    return {
+        "apiVersion": "eksctl.io/v1alpha5",
+        "kind": "ClusterConfig",
+        "metadata": {"name": pool.cluster, "region": pool.location},
+        "managedNodeGroups": [group],
+    }
+
+
+def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
+    """Return the tags that eksctl does not write: what a node advertises, and the labels that its agent sets."""
+    joined = node_labels(pool)
+    tags = {f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()}
+    return tags | {f"{_ASG_TEMPLATE}/label/{k}": v for k, v in template_labels(pool).items() if k not in joined}
+
+
+def _tag_commands(pool: NodePool) -> tuple[ShellCommand, ...]:
+    region, cluster, name = (shlex.quote(each) for each in (pool.location, pool.cluster, pool.name))
+    find = (
+        f"GROUP=$(aws eks describe-nodegroup --region {region} --cluster-name {cluster} --nodegroup-name {name} \\\n"
+        "  --query 'nodegroup.resources.autoScalingGroups[0].name' --output text)"
+    )
+    tags = [
+        f'"ResourceId=$GROUP,ResourceType=auto-scaling-group,Key={key},Value={value},PropagateAtLaunch=true"'
+        for key, value in _autoscaler_tags(pool).items()
+    ]
+    why = (
+        "What a new node will advertise, so that a group of no nodes can grow: eksctl tags the group with labels only."
+    )
+    tag = f"aws autoscaling create-or-update-tags --region {region} --tags \\\n  " + " \\\n  ".join(tags)
+    return ShellCommand(find, why), ShellCommand(tag)
+
+
+def _karpenter_setup(pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]) -> PoolSetup:
+    name = f"{pool.name}.karpenter.yaml"
+    overlay = _overlay(pool)
+    return PoolSetup(
+        (*before, File(name, (_karpenter_pool(pool), *overlay)), ShellCommand(f"kubectl apply -f {name}")),
+        written(
+            (
+                "NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true, or it does "
+                "not know what the nodes will advertise, and adds none."
+                if overlay
+                else None,
+                f"The NodePool uses the EC2NodeClass {pool.name}, which has to be there: its image decides the driver.",
+                f"Karpenter has no least number of nodes; minNodes {pool.min_nodes} is not expressed."
+                if pool.min_nodes
+                else None,
+                f"limits holds the pool to {pool.max_nodes} nodes by their GPUs.",
+                sum_note(pool),
+            )
+        ),
+        values,
+    )
+
+
+def _karpenter_pool(pool: NodePool) -> dict[str, Any]:
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": pool.name},
+        "spec": {
+            "limits": {WHOLE_GPU: str(pool.max_nodes * pool.gpus.count)},
+            "template": {
+                "metadata": {"labels": node_labels(pool)},
+                "spec": {
+                    "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
+                    "requirements": [{"key": _INSTANCE_TYPE, "operator": "In", "values": [pool.instance_type]}],
+                    "taints": [{"key": WHOLE_GPU, "value": TAINT_VALUE, "effect": TAINT_EFFECT}],
+                },
+            },
+        },
+    }
+
+
+def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
+    """Return the overlay; whole GPUs Karpenter knows by itself."""
+    capacity = {name: str(count) for name, count in advertised(pool).items() if name != WHOLE_GPU}
+    if not capacity:
+        return ()
+    requirements = [
+        {"key": "karpenter.sh/nodepool", "operator": "In", "values": [pool.name]},
+        {"key": _INSTANCE_TYPE, "operator": "In", "values": [pool.instance_type]},
+    ]
+    return (
+        {
+            "apiVersion": "karpenter.sh/v1alpha1",
+            "kind": "NodeOverlay",
+            "metadata": {"name": pool.name},
+            "spec": {"requirements": requirements, "capacity": capacity},
+        },
+    )
+
+
+_SCALE_SET_TEMPLATE: Final = "k8s.io_cluster-autoscaler_node-template_resources_"
+_AKS_WAY_OPTIONS: Final = {
+    "own-plugin": (),
+    "gpu-image": (("--aks-custom-headers", "UseGPUDedicatedVHD=true"),),
+    "gpu-operator": (("--gpu-driver", "none"),),
+}
+
+
+def _aks_setup(pool: NodePool) -> PoolSetup:
+    tags = {_SCALE_SET_TEMPLATE + name.replace("/", "_"): str(count) for name, count in advertised(pool).items()}
+    add = command(
+        "az aks nodepool add",
+        ("--resource-group", pool.resource_group),
+        ("--cluster-name", pool.cluster),
+        ("--name", pool.name),
+        ("--node-vm-size", pool.instance_type),
+        *_AKS_WAY_OPTIONS[pool.way],
+        f"--labels {words(node_labels(pool))}",
+        ("--node-taints", _TAINT),
+        f"--tags {words(tags)}",
+        "--enable-cluster-autoscaler",
+        f"--min-count {pool.min_nodes} --max-count {pool.max_nodes} --node-count {pool.min_nodes}",
+    )
+    operator = GPU_OPERATOR if pool.way == "gpu-operator" else ()
+    return PoolSetup(
+        (add, *operator),
+        written((_retired(pool), _aks_autoscaler_note(pool), sum_note(pool))),
+        ("agent.runtimeClassName=nvidia",) if operator else (),
+    )
+
+
+def _retired(pool: NodePool) -> str | None:
+    if pool.way != "gpu-image":
+        return None
+    return (
+        "Azure has retired the GPU image on 10 January 2025 and creates no new pools with it: use own-plugin, or "
+        "gpu-operator. Where an old pool still runs it, its own device plugin serves nvidia.com/gpu, and gputile's "
+        "agent stands back on that node."
+    )
+
+
+def _aks_autoscaler_note(pool: NodePool) -> str | None:
+    if pool.min_nodes or set(advertised(pool)) == {WHOLE_GPU}:
+        return None
+    return (
+        "The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its "
+        "managed autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the "
+        "node."
+    )
+
+
+_GKE_NO_PLUGIN: Final = "gke-no-default-nvidia-gpu-device-plugin"
+_GKE_DRIVER: Final = ShellCommand(
+    "kubectl apply -f https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/"
+    "nvidia-driver-installer/cos/daemonset-preloaded.yaml",
+    "The driver, on Container-Optimized OS.",
+)
+_GKE_DRIVER_DIRECTORY: Final = "/home/kubernetes/bin/nvidia"
+
+
+def _gke_setup(pool: NodePool) -> PoolSetup:
+    own = pool.way == "own-driver"
+    labels = node_labels(pool) | ({_GKE_NO_PLUGIN: "true"} if own else {})
+    driver = "disabled" if own else "default"
+    create = command(
+        f"gcloud container node-pools create {pool.name}",
+        ("--cluster", pool.cluster),
+        ("--location", pool.location),
+        ("--machine-type", pool.instance_type),
+        ("--accelerator", f"type={pool.accelerator},count={pool.gpus.count},gpu-driver-version={driver}"),
+        ("--node-labels", ",".join(f"{key}={value}" for key, value in labels.items())),
+        ("--node-taints", _TAINT),
+        f"--enable-autoscaling --num-nodes {pool.min_nodes} --min-nodes {pool.min_nodes} --max-nodes {pool.max_nodes}",
+    )
+    return PoolSetup(
+        (create, _GKE_DRIVER) if own else (create,),
+        written((_gke_plugin_note(own), _gke_autoscaler_note(pool), sum_note(pool))),
+        (f"agent.driverDir={_GKE_DRIVER_DIRECTORY}",) if own else (),
+    )
+
+
+def _gke_plugin_note(own: bool) -> str:
+    if own:
+        return (
+            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer in its pod, off the nodes."
+        )
+    return (
+        "GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands back: nothing is "
+        "advertised twice. For the other modes use own-driver."
+    )
+
+
+def _gke_autoscaler_note(pool: NodePool) -> str | None:
+    lacking = sorted(set(advertised(pool)) - {WHOLE_GPU})
+    if not lacking or pool.min_nodes:
+        return None
+    return (
+        f"GKE's autoscaler has no hint for {', '.join(lacking)}: it learns from a node that is there, so that a pool "
+        "of no nodes does not grow. Set minNodes to 1."
+    )
+
+
+_PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolSetup]]] = {
+    "eks": _eks_setup,
+    "aks": _aks_setup,
+    "gke": _gke_setup,
+}
+
+
+def setup_for(pool: NodePool) -> PoolSetup:
+    """Return what there is to do for a pool with its provider."""
+    found = _PROVIDERS[pool.provider](pool)
+    return replace(found, notes=(*found.notes, node_type_note(pool)))
