@@ -6,7 +6,7 @@ The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 import pkgutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -15,10 +15,9 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.wording import described, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.described_cluster import API_VERSION
-from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, load_manifests
 from gputile.tools.simulator.names import broken_labels
-from gputile.tools.simulator.paths import EACH, places_at
+from gputile.tools.simulator.paths import EACH
 
 KIND: Final = "PodKinds"
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
@@ -45,45 +44,14 @@ class Count(_TableSection, frozen=True):
         yield from filter(None, (self.path, self.least, self.most))
 
 
-class Condition(_TableSection, frozen=True, kw_only=True):
-    """What holds if ``value`` stands at ``path``; where nothing stands there, ``default`` counts."""
-
-    path: Annotated[Path, described("Where the value stands in the object.")]
-    value: Annotated[bool | str, described("What has to stand there.")] = True
-    default: Annotated[bool | str, described("What counts where nothing stands there.")] = False
-
-    def holds(self, body: Json) -> bool:
-        """Return whether it holds for an object."""
-        found = next((place.value for place in places_at(body, self.path)), self.default)
-        return type(found) is type(self.value) and bool(found == self.value)
-
-
-class AddedContainer(_TableSection, frozen=True, kw_only=True):
-    """A container that the kind's controller adds to each pod, with the image of the pod's first one."""
-
-    when: Annotated[Condition, described("When there is one.")]
-    name: Annotated[str, described("The container's name.")]
-    requests: Annotated[dict[str, str], described("What it requests.")] = {}
-    limits: Annotated[dict[str, str], described("What it is limited to.")] = {}
-    resources: Annotated[str, described("Where resources of it stand that count instead.")] = ""
-
-
-class Scheduler(_TableSection, frozen=True, kw_only=True):
-    """The scheduler of pods whose template names none: what stands at ``path``, else ``default``."""
-
-    default: Annotated[str, described("Its schedulerName.")]
-    path: Annotated[str, described("Where another schedulerName stands.")] = ""
-
-
 class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
 
     In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's.
     ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}``
     is the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Where anything stands
-    at ``unless``, the object uses pods of another one, and needs no such template; nor does it where ``when`` does not
-    hold. ``default`` is the template where it has none. ``suspended`` is where an entry says by true that it has no
-    pods.
+    at ``unless``, the object uses pods of another one, and needs no such template. ``suspended`` is where an entry says
+    by true that it has no pods.
     """
 
     template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
@@ -99,15 +67,10 @@ class PodsOfKind(_TableSection, frozen=True):
         dict[str, str], described("Labels that the kind's controller adds to the pods, with the same braces.")
     ] = {}
     unless: Annotated[str, described("Where the object names another one whose pods it uses instead of these.")] = ""
-    when: Annotated[Condition | None, described("When it makes these pods; absent: always.")] = None
-    default: Annotated[dict[str, Any] | None, described("The template where the object has none.")] = None
     suspended: Annotated[str, described("Where an entry says that it has no pods.")] = ""
     claims: Annotated[
         str, described("Where templates of claims stand, each of which is a volume of the pods, too.")
     ] = ""
-    added: Annotated[
-        tuple[AddedContainer, ...], described("Containers that the kind's controller adds to the pods.")
-    ] = ()
 
     def counts(self) -> Iterator[Count]:
         """Yield the numbers whose product is how many pods there are."""
@@ -118,8 +81,7 @@ class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none.
 
     ``suspended`` is the path of what holds its pods back while true, ``stopped`` of what does so by being there.
-    ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path
-    of what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
+    ``owned`` are labels that identify its pods if their controller is another object.
     """
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
@@ -127,15 +89,9 @@ class PodKind(_TableSection, frozen=True):
     pods: Annotated[tuple[PodsOfKind, ...], described("The pods that an object of it makes; none: it makes none.")] = ()
     suspended: Annotated[str, described("Where the object says that its pods are held back.")] = ""
     stopped: Annotated[str, described("Where anything stands while its pods are held back.")] = ""
-    scheduler: Annotated[Scheduler | None, described("The scheduler of its pods, where the templates name none.")] = (
-        None
-    )
     owned: Annotated[
         dict[str, str], described("Labels by which its pods are known where their controller is another object.")
     ] = {}
-    template_of: Annotated[
-        str, described("Where the object names one of Kubernetes' kinds whose template its pods have.")
-    ] = ""
 
 
 class KindsTable(_TableSection, frozen=True):
@@ -194,9 +150,6 @@ def _broken_table(table: KindsTable) -> Iterator[tuple[str, str]]:
         if kind.kind in kubernetes_kinds().kinds.get(kind.api_version, {}):
             why = f"{shown(kind.kind)} of {shown(kind.api_version)} is Kubernetes' own, and is read as it is there"
             yield f"{where}.kind", why
-        if kind.template_of and (not kind.pods or EACH in kind.pods[0].template.split(".")):
-            why = "pods must say where the template that is named stands: its first template, without '*'"
-            yield f"{where}.templateOf", why
         yield from broken_labels(f"{where}.owned", {key: filled(text, "x", "x", 0) for key, text in kind.owned.items()})
         for j, rule in enumerate(kind.pods):
             yield from _broken_pods(f"{where}.pods[{j}]", rule)

@@ -32,13 +32,10 @@ from gputile.tools.simulator.names import check_name, generated_name, make_uid, 
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_maker import PodMaker, common_labels
 from gputile.tools.simulator.pod_templates import (
-    ReferredTemplates,
     broken_custom,
     groups,
     is_suspended,
-    template_reference,
     used_instead,
-    with_template,
 )
 from gputile.tools.simulator.resources import MistypedResources, broken_amounts
 
@@ -126,7 +123,7 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
         ManifestError: objects cannot be used, or two have one name; each mistake is a line.
     """
     given = intake or Intake()
-    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes, manifests)
+    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
     wrong: list[str] = []
     for manifest in manifests:
         if len(wrong) >= _MOST_SHOWN or len(expander.expansion.notes) >= _MOST_SUGGESTED:
@@ -144,12 +141,11 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
 class _Expander:
     """Makes pods of one object after the other."""
 
-    def __init__(self, intake: Intake, nodes: Sequence[Node], manifests: Sequence[Manifest]) -> None:
+    def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
         self.expansion = Expansion(intake=intake)
         self._intake = intake
         self._nodes = nodes
         self._mistyped = MistypedResources(nodes)
-        self._templates = ReferredTemplates(manifests)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
@@ -237,16 +233,13 @@ class _Expander:
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        whole = self._with_template(manifest, kind)
-        if whole is None:
-            return
-        suspended = is_suspended(whole, kind)
+        suspended = is_suspended(manifest, kind)
         if suspended:
             self._note("is suspended and makes no pods", manifest)
-        if path := used_instead(whole, kind):
+        if path := used_instead(manifest, kind):
             self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
-        self._refuse(whole, list(broken_custom(whole, kind)))
-        for group in groups(whole, kind):
+        self._refuse(manifest, list(broken_custom(manifest, kind)))
+        for group in groups(manifest, kind):
             broken = broken_fields(POD_TEMPLATE, group.template, group.path, suggest=self._intake.suggest)
             self._refuse(manifest, broken)
             template = self._template(origin, group.path, group.template, owner.namespace)
@@ -255,27 +248,6 @@ class _Expander:
                 name = _shortened(group.name(owner.name, number))
                 check_name(origin, "metadata.name", name)
                 yield make.pod(name, labels=group.labels(owner.name, number))
-
-    def _with_template(self, manifest: Manifest, kind: PodKind) -> Manifest | None:
-        """Return an object with the template of its pods, None where it is left out because no file has it.
-
-        Raises:
-            ManifestError: no file has it, or what names it cannot be used.
-        """
-        reference = template_reference(manifest, kind)
-        if reference is None:
-            return manifest
-        namespace = manifest.namespaced_name[0]
-        found = self._templates.find(reference, namespace)
-        if found is not None:
-            return with_template(manifest, kind, found)
-        named = f"{reference.kind}/{reference.name} of the namespace {namespace}"
-        why = f"no file has {named}, whose template its pods have"
-        if not self._intake.ignore_unknown:
-            remedy = f"add its file, or --ignore-unknown leaves the {manifest.kind} out"
-            raise manifest.origin.error(kind.template_of, f"{why}: {remedy}")
-        self._note(f"ignored: {why}", manifest)
-        return None
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
