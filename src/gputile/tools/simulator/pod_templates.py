@@ -9,8 +9,18 @@ from typing import Any, Final
 from gputile.api.wording import kind_of, shown
 from gputile.tools.simulator.fields import Broken, Json
 from gputile.tools.simulator.manifests import Manifest, Origin
-from gputile.tools.simulator.paths import EACH, Step, bound, entries, missing, places_at, written
-from gputile.tools.simulator.pod_kinds import PodKind, PodsOfKind, filled
+from gputile.tools.simulator.pod_kinds import (
+    EACH,
+    PodKind,
+    PodsOfKind,
+    Step,
+    bound,
+    entries,
+    filled,
+    missing,
+    places_at,
+    written,
+)
 
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
 _EXCLUSIVE: Final = "exclusive-topology"  # alpha.jobset.sigs.k8s.io/..., leaderworkerset.sigs.k8s.io/subgroup-...

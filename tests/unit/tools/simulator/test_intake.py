@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import UnknownFields, broken_fields
@@ -73,12 +73,6 @@ def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, c
     assert all(line.startswith(f"{tmp_path / 'm.yaml'}, document 1: ") for line in said.split("\n"))
 
 
-@pytest.mark.parametrize("case", [*REFUSED[::9], *FORBIDDEN[::3]], ids=ids([*REFUSED[::9], *FORBIDDEN[::3]]))
-def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
-    code, said = simulate(tmp_path, json.dumps(case.body))
-    assert (code, case.said in said) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -104,6 +98,7 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
     many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
     assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
+    assert verdict(tmp_path, *many * 20).split("\n")[-1] == "and at least 950 more mistakes"
 
 
 @pytest.mark.parametrize(
@@ -129,19 +124,6 @@ def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
     visible = json.dumps(FORBIDDEN[0].body)
     assert simulate(tmp_path, visible)[0] == 2
     assert simulate(tmp_path, visible, "--admission=off")[0] == 3, "nothing tolerates the taint of GPU nodes then"
-
-
-@pytest.mark.requirement("G7", "M13", "U5")
-def test_admission_completes_pods_as_the_webhook_does(tmp_path: Path) -> None:
-    kind = "pod-group.scheduling.sigs.k8s.io"
-    body = changed(POD, "metadata.labels", {f"{kind}/name": "g", f"{kind}/min-available": "2"})
-    configuration = Configuration(gpu_memory_unit="128MiB", admission=AdmissionConfiguration(gangs=True))
-    (pod,) = expand(load_text(tmp_path, json.dumps(body)), [], Intake(Admission(configuration))).pods
-    assert pod.metadata.annotations == {"gputile.io/memory-unit-mib": "128"}
-    assert [gate.name for gate in pod.spec.scheduling_gates] == ["gputile.io/gang"]
-    assert [(each.key, each.operator, each.effect) for each in pod.spec.tolerations] == [
-        ("nvidia.com/gpu", "Exists", "NoSchedule")
-    ]
 
 
 def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
@@ -182,7 +164,7 @@ def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> Non
 
 def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> None:
     """A cluster may be newer than what is known here, and what gputile wrote is no forgery."""
-    stored = changed(FORBIDDEN[3].body, "metadata.uid", "a-b")
+    stored = changed(changed(POD, "metadata.annotations", {"gputile.io/allocation": "{}"}), "metadata.uid", "a-b")
     stored = changed(changed(stored, "spec.nodeName", "n"), "status", {"phase": "Running", "new": 1})
     manifests = load_text(tmp_path, json.dumps(stored))
     (pod,) = (expansion := expand(manifests, [])).pods
@@ -329,14 +311,6 @@ VALUES = st.recursive(
 )
 
 
-def configuration(size: int, **annotations: str) -> Json:
-    metadata = {"name": "c", "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "x" * size}}
-
-
-INDEXED = changed(CRON_JOB, "spec.jobTemplate.spec.completionMode", "Indexed")
-
-
 NEWER: Json = {f"u{i}": 1 for i in range(30)}
 
 
@@ -364,13 +338,6 @@ def test_unknown_fields_hide_no_other_mistake(
         newer, options = changed(newer, "metadata.uid", EXPORTED), []
     code, told = simulate(tmp_path, json.dumps(newer), *options)
     assert (code, said in told) == (2, True), told
-
-
-def test_a_mistyped_resource_is_told_beside_the_reason(tmp_path: Path) -> None:
-    body = changed(POD, "spec.containers.0.resources", {"limits": {"aliyun.com/gpu-memm": 1}})
-    code, told = simulate(tmp_path, json.dumps(body))
-    said = 'spec.containers[0].resources.limits: no node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?'
-    assert (code, said in told) == (3, True), told
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,6 @@ def test_too_many_pods(tmp_path: Path) -> None:
         expand_text(tmp_path, text)
 
 
-@pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "Namespace"])
-def test_kinds_without_pods_are_left_out_quietly(tmp_path: Path, kind: str) -> None:
-    expansion = expand_text(tmp_path, f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n")
-    assert (expansion.pods, expansion.notes) == ([], [])
-
-
 LEGACY = """
 apiVersion: v1
 kind: Pod
