@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.fields import UnknownFields, broken_fields
+from gputile.tools.simulator.fields import UnknownFields
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds
 from gputile.tools.simulator.workloads import Intake, expand
@@ -27,7 +27,6 @@ from tests.unit.tools.simulator.manifests import (
     MEM,
     POD,
     REFUSED,
-    RICH,
     VALID,
     Case,
     Json,
@@ -280,35 +279,6 @@ def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataO
         return
     target[wrong] = target.pop(name, "x")
     assert "unknown field" in verdict(tmp_path, body)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
-@given(st.data())
-def test_whatever_is_written_the_answer_is_a_verdict(tmp_path: Path, data: st.DataObject) -> None:
-    """No traceback; and what is taken has the fields that there are."""
-    body = copy.deepcopy(data.draw(st.sampled_from([RICH, *VALID])))
-    for _ in range(data.draw(st.integers(1, 3))):
-        target: Any = body
-        while isinstance(target, dict | list) and target:
-            key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else list(range(len(target)))))
-            inner = target[key]
-            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-                target[key] = data.draw(VALUES)
-                break
-            target = inner
-    type_name = {"Pod": "core.v1.Pod", "Job": "batch.v1.Job", "Deployment": "apps.v1.Deployment"}.get(
-        str(body.get("kind"))
-    )
-    said = verdict(tmp_path, body)
-    if not said and type_name:
-        assert broken_fields(type_name, body) == []
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 
 
 NEWER: Json = {f"u{i}": 1 for i in range(30)}
