@@ -176,10 +176,11 @@ class _View:
 
 
 def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
-    from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
+    from gputile.core.kube_predicates.node_fit import selects
+    from gputile.tools.simulator.label_selector import SelectorError, parse_selector
 
     try:
         wanted = parse_selector(selector)
     except SelectorError as error:
         fail(f"--selector: {error}")
-    return [node for node in nodes if matches(wanted, node.metadata.labels)]
+    return [node for node in nodes if selects(wanted, node.metadata.labels)]

@@ -1,6 +1,6 @@
 """Makes the pods of Kubernetes' own workload kinds, as the kind's controller would."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -124,15 +124,6 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
     return cron.metadata, spec
 
 
-def controlled_pods(kind: str, workload: ControllerInput) -> Iterator[Pod]:
-    """Yield the pods that the controller of ``kind`` makes of a workload.
-
-    Raises:
-        ManifestError: the controller would never make them all.
-    """
-    return _CONTROLLERS[kind](workload)
-
-
 def _replicated(workload: ControllerInput) -> Iterator[Pod]:
     return (workload.make.generated(i) for i in range(workload.spec.replicas))
 
@@ -176,46 +167,30 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller chooses, pinned there as the controller does it."""
+    """Yield a pod for each node that the controller chooses by the template as it is written, pinned there as it does.
+
+    A note names the nodes that admission would let a pod on, and that get none.
+    """
     admitted = workload.make.template.spec
-    choice = _choose(workload.written, admitted, workload.nodes)
-    missed = choice.why_missed()
-    if missed is not None and not choice.nodes and not workload.stored:
-        raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod: {missed}")
-    if missed is not None:
-        workload.note(f"it makes no pod for {missed}")
-    elif not choice.nodes:
-        workload.note("there is no node that it may run on")
-    for i, node in enumerate(choice.nodes):
-        yield workload.make.generated(i, spec=_pinned(admitted, node.metadata.name))
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The nodes that get a pod, and by the reason the names of others that admission would let a pod on."""
-
-    nodes: list[Node]
-    missed: dict[str, list[str]]
-
-    def why_missed(self) -> str | None:
-        """Return why those others get none, None where there are none."""
-        if not self.missed:
-            return None
-        why = "; ".join(told_of(names, reason) for reason, names in self.missed.items())
-        return f"{why}: its controller chooses nodes by the template as it is written, {_REMEDY}"
-
-
-def _choose(written: PodSpec, admitted: PodSpec, nodes: Iterable[Node]) -> _Choice:
-    """Return the choice for a template as it is ``written``; ``admitted`` is what admission makes of it."""
-    asked, allowed = _tolerant(written), _tolerant(admitted)
-    choice = _Choice([], {})
-    for node in nodes:
+    asked, allowed = _tolerant(workload.written), _tolerant(admitted)
+    chosen: list[Node] = []
+    missed: dict[str, list[str]] = {}
+    for node in workload.nodes:
         reason = _obstacle(asked, node)
         if reason is None:
-            choice.nodes.append(node)
+            chosen.append(node)
         elif _obstacle(allowed, node) is None:
-            choice.missed.setdefault(reason, []).append(node.metadata.name)
-    return choice
+            missed.setdefault(reason, []).append(node.metadata.name)
+    if missed:
+        why = "; ".join(told_of(names, reason) for reason, names in missed.items())
+        said = f"{why}: its controller chooses nodes by the template as it is written, {_REMEDY}"
+        if not chosen and not workload.stored:
+            raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod: {said}")
+        workload.note(f"it makes no pod for {said}")
+    elif not chosen:
+        workload.note("there is no node that it may run on")
+    for i, node in enumerate(chosen):
+        yield workload.make.generated(i, spec=_pinned(admitted, node.metadata.name))
 
 
 def _pinned(admitted: PodSpec, node: str) -> PodSpec:
@@ -240,7 +215,8 @@ def _obstacle(spec: PodSpec, node: Node) -> str | None:
     return None if matches_node(spec, node) else _UNSELECTED
 
 
-_CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
+# What makes the pods of a kind; it raises a ManifestError where the controller would never make them all.
+CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
     "Deployment": _deployed,
     "ReplicaSet": _replicated,
     "ReplicationController": _replicated,

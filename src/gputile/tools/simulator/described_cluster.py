@@ -238,7 +238,7 @@ class _Describer:
             for resources, unhealthy in ((capacity, True), (allocatable, False)):
                 offered = resources_for_mode(mode, gpus, self._unit, count_unhealthy=unhealthy)
                 offered[WHOLE_GPU] *= inventory.replicas or 1
-                resources |= _texts(offered)
+                resources |= {resource: str(count) for resource, count in offered.items()}
             if mode.shared:
                 capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
         addresses = [NodeAddress(type="Hostname", address=name)]
@@ -361,10 +361,6 @@ def _broken_amount(amount: str | int | float) -> str | None:
     except QuantityError as error:
         return str(error)
     return f"{amount} is negative" if value < 0 else None
-
-
-def _texts(counts: dict[str, int]) -> ResourceList:
-    return {name: str(count) for name, count in counts.items()}
 
 
 def _broken_taints(path: str, taints: Sequence[Taint]) -> Iterator[Broken]:

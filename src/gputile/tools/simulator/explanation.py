@@ -14,6 +14,7 @@ from gputile.core.devices.allocation import Allocation, AllocationError, decode_
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.placement_engine import TOP_SCORE
+from gputile.tools.simulator.fields import MistypedResources
 from gputile.tools.simulator.node_reports import (
     GpuReport,
     NodeReport,
@@ -24,7 +25,6 @@ from gputile.tools.simulator.node_reports import (
     waiting_for,
 )
 from gputile.tools.simulator.remedies import Remedy, remedies
-from gputile.tools.simulator.resources import MistypedResources
 
 NODES_NAMED: Final = 10
 

@@ -1,4 +1,7 @@
-"""Finds unknown fields and values of the wrong type, which ``kubectl --validate=strict`` refuses."""
+"""Finds unknown fields, values of the wrong type, amounts that no pod can ask for, and mistyped resources.
+
+All but the last are what ``kubectl --validate=strict`` refuses.
+"""
 
 import datetime
 import functools
@@ -6,11 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from gputile.api.core import Node
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX
 from gputile.api.wording import kind_of, nearest, shown
+from gputile.core.kube_predicates.pod_requests import is_pod_level
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
 Json = Mapping[str, Any]  # an object of a manifest
@@ -44,12 +51,12 @@ class UnknownFields(StrEnum):
     IGNORED = "ignored"
 
 
-def broken_fields(type_name: str, value: Any, path: str = "", *, suggest: bool = True) -> list[Broken]:
+def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return what is wrong with an object of a type, which stands at ``path``: the first twenty mistakes of each sort.
 
     Unknown fields, values that must be there and are not, and values of the wrong type or outside of what is defined:
     some objects are pardoned for one sort, and not for the others. What the server writes itself (``status``) need not
-    be complete. ``suggest`` asks which field is meant by an unknown one.
+    be complete.
     """
     found: list[Broken] = []
     counts: Counter[str] = Counter()
@@ -57,21 +64,22 @@ def broken_fields(type_name: str, value: Any, path: str = "", *, suggest: bool =
         sort = "unknown" if isinstance(rule, _Unknown) else rule if rule == MISSING else ""
         counts[sort] += 1
         if counts[sort] <= _MOST_FOUND:
-            found.append((where, rule.text(suggest) if isinstance(rule, _Unknown) else rule))
+            found.append((where, _unknown_field(*rule) if isinstance(rule, _Unknown) else rule))
         elif not sort:
             break
     return found
 
 
 class _Unknown(NamedTuple):
-    """A field that is not among those of its type. To find which one is meant takes time, and is done for a few."""
+    """A field that is not among those of its type."""
 
     name: str
-    valid: Iterable[str]
+    type_name: str
 
-    def text(self, suggest: bool) -> str:
-        """Return the rule that it breaks, and which field is meant."""
-        return f"unknown field{nearest(self.name, self.valid) if suggest else ''}"
+
+@functools.lru_cache(10_000)  # to find which one is meant takes time, and objects of a file have the same mistakes
+def _unknown_field(name: str, type_name: str) -> str:
+    return f"unknown field{nearest(name, _fields(type_name)[0])}"
 
 
 _Found = tuple[str, "str | _Unknown"]
@@ -109,7 +117,7 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
     for name, item in value.items():
         expected = types.get(name)
         if expected is None:
-            yield f"{before}{shown(name)[1:-1]}", _Unknown(name, types)
+            yield f"{before}{shown(name)[1:-1]}", _Unknown(name, type_name)
         elif item is not None:
             yield from _check(expected, item, f"{before}{name}")
     if path != "status" and not path.startswith("status."):
@@ -213,3 +221,70 @@ _SCALARS: Final[dict[str, Callable[[str, Any, str], Iterator[Broken]]]] = {
     QUANTITY: _quantity,
     **dict.fromkeys(TIMES, _time),
 }
+
+
+_KINDS: Final = ("initContainers", "containers")
+_LIKE: Final = 0.75  # amd.com/gpu is less like nvidia.com/gpu
+# The same of HAMi, whose memory is in MiB.
+_OTHERS: Final = MappingProxyType({"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE})
+
+
+class MistypedResources:
+    """Tells each name once; right are those that the nodes offer, and those that gputile's agents may."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        names = {*GPU_RESOURCES, *(name for node in nodes for name in node.status.allocatable)}
+        self._offered = frozenset(name for name in names if "/" in name and name != GPU_COUNT)
+        self._seen: set[str] = set()
+
+    def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
+        """Yield sentences on the limits in a valid pod's spec; ``prefix`` stands before its fields."""
+        for kind in _KINDS:
+            for i, container in enumerate(spec.get(kind, ())):
+                for said in self.among(container.get("resources", {}).get("limits", {})):
+                    yield f"{prefix}spec.{kind}[{i}].resources.limits: {said}"
+
+    def among(self, names: Iterable[str]) -> Iterator[str]:
+        """Yield sentences on those of the names that are nearly right."""
+        for name in names:
+            if "/" not in name or name.startswith(MIG_PREFIX) or name in self._offered | self._seen:
+                continue
+            self._seen.add(name)
+            if meant := self._meant(name):
+                yield f"no node offers {shown(name)}{meant}"
+
+    def _meant(self, name: str) -> str:
+        longer = min((each for each in self._offered if each.startswith(f"{name}.")), default="")
+        named = longer or _OTHERS.get(name)
+        return f"; did you mean {named}?" if named else nearest(name, self._offered, _LIKE)
+
+
+def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
+    """Yield amounts of resources in the spec at ``path`` that no pod can ask for."""
+    yield from _amounts(f"{path}.overhead", spec.get("overhead", {}))
+    for kind, amounts in spec.get("resources", {}).items():
+        for name in (name for name in amounts if kind != "claims" and not is_pod_level(name)):
+            rule = "a pod as a whole asks for cpu, memory and hugepages-* only: set it in a container"
+            yield f"{path}.resources.{kind}[{shown(name)}]", rule
+    for kind in _KINDS:
+        for i, container in enumerate(spec.get(kind, ())):
+            resources, where = container.get("resources", {}), f"{path}.{kind}[{i}].resources"
+            limits, requests = resources.get("limits", {}), resources.get("requests", {})
+            yield from _amounts(f"{where}.limits", limits)
+            yield from _amounts(f"{where}.requests", requests)
+            for name in requests.keys() & limits.keys():
+                if parse_quantity(requests[name]) > parse_quantity(limits[name]):
+                    rule = f"must be less than or equal to {name} limit of {limits[name]}"
+                    yield f"{where}.requests", f"Invalid value: {shown(str(requests[name]))}: {rule}"
+
+
+def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Broken]:
+    for name, written in amounts.items():
+        value = parse_quantity(written)
+        if value < 0:
+            rule = "must be greater than or equal to 0"
+        elif "/" in name and "kubernetes.io/" not in name and value.denominator != 1:
+            rule = "must be an integer"
+        else:
+            continue
+        yield f"{path}[{shown(name)}]", f"Invalid value: {shown(str(written))}: {rule}"

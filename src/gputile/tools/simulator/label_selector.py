@@ -4,20 +4,23 @@ Source: k8s.io/apimachinery, pkg/labels/selector.go.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement
-from gputile.core.kube_predicates.node_fit import selects
 from gputile.tools.simulator.names import broken_label_value, broken_qualified_name
 
-_TOKEN: Final = re.compile(r"\s*(?:(?P<mark>==|!=|=|!|,|\(|\)|>|<)|(?P<word>[^\s=!,()<>]+))")
+_WORD: Final = r"[^\s=!,()<>]"
+_REQUIREMENT: Final = re.compile(
+    rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
+    rf"(?:\s*(?P<sign>==|!=|=|>|<)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
+)
+_BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
 _OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt"}
 _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class SelectorError(ValueError):
-    """A text is no label selector; the message names the place of the mistake."""
+    """A text is no label selector; the message names the requirement that is wrong."""
 
 
 def parse_selector(text: str) -> LabelSelector:
@@ -26,87 +29,23 @@ def parse_selector(text: str) -> LabelSelector:
     Raises:
         SelectorError: it is none.
     """
-    return _Parser(text).selector()
+    parts = _BETWEEN.split(text) if text.strip() else []
+    return LabelSelector(match_expressions=tuple(_requirement(text, part.strip()) for part in parts))
 
 
-def matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether the selector selects ``labels``."""
-    return selects(selector, labels)
+def _requirement(text: str, part: str) -> LabelSelectorRequirement:
+    found = _REQUIREMENT.fullmatch(part)
+    sign = (found["sign"] or found["set"] or "") if found is not None else ""
+    if found is None or (found["absent"] and sign):
+        raise _error(text, f"{part[:80]!r} is no requirement")
+    key, operator = found["key"], _OPERATORS.get(sign)
+    values = tuple(each.strip() for each in (found["value"] or found["values"] or "").split(",")) if operator else ()
+    for why in filter(None, (broken_qualified_name(key), *map(broken_label_value, values))):
+        raise _error(text, why)
+    if operator in ("Gt", "Lt") and not re.fullmatch(r"-?[0-9]{1,18}", values[0]):
+        raise _error(text, f"{values[0]!r} after {sign} is no whole number")
+    return LabelSelectorRequirement(key, operator or ("DoesNotExist" if found["absent"] else "Exists"), values)
 
 
-class _Parser:
-    """Reads one text from left to right."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens: list[str] = []
-        position, end = 0, len(text.rstrip())
-        while position < end:
-            found = _TOKEN.match(text, position)
-            assert found is not None, "every character is part of a token"  # noqa: S101 - as the pattern is
-            self._tokens.append(found["mark"] or found["word"])
-            position = found.end()
-        self._tokens.reverse()
-
-    def selector(self) -> LabelSelector:
-        """Return all requirements."""
-        found: list[LabelSelectorRequirement] = []
-        while self._tokens:
-            found.append(self._requirement())
-            if self._tokens:
-                self._expect(",")
-                if not self._tokens:
-                    raise self._error("a key is missing after the last comma")
-        return LabelSelector(match_expressions=tuple(found))
-
-    def _requirement(self) -> LabelSelectorRequirement:
-        if self._next() == "!":
-            self._tokens.pop()
-            return LabelSelectorRequirement(self._key(), "DoesNotExist")
-        key = self._key()
-        sign = self._next()
-        if sign in ("", ","):
-            return LabelSelectorRequirement(key, "Exists")
-        operator = _OPERATORS.get(sign)
-        if operator is None:
-            raise self._error(f"{sign!r} after {key} is no operator")
-        self._tokens.pop()
-        values = self._values() if sign in ("in", "notin") else (self._value(),)
-        if operator in ("Gt", "Lt") and not re.fullmatch(r"-?[0-9]{1,18}", values[0]):
-            raise self._error(f"{values[0]!r} after {sign} is no whole number")
-        return LabelSelectorRequirement(key, operator, values)
-
-    def _values(self) -> tuple[str, ...]:
-        self._expect("(")
-        values = [self._value()]
-        while self._next() == ",":
-            self._tokens.pop()
-            values.append(self._value())
-        self._expect(")")
-        return tuple(values)
-
-    def _key(self) -> str:
-        key = self._next()
-        if why := broken_qualified_name(key):
-            raise self._error(why)
-        return self._tokens.pop()
-
-    def _value(self) -> str:
-        """Return a value; none at all is the empty one."""
-        value = "" if self._next() in ("", ",", ")") else self._tokens.pop()
-        if why := broken_label_value(value):
-            raise self._error(why)
-        return value
-
-    def _expect(self, mark: str) -> None:
-        if self._next() != mark:
-            raise self._error(
-                f"{mark!r} is missing before {self._next()!r}" if self._next() else f"{mark!r} is missing"
-            )
-        self._tokens.pop()
-
-    def _next(self) -> str:
-        return self._tokens[-1] if self._tokens else ""
-
-    def _error(self, why: str) -> SelectorError:
-        return SelectorError(f"{self._text[:80]!r} is no label selector: {why}; {_GRAMMAR}")
+def _error(text: str, why: str) -> SelectorError:
+    return SelectorError(f"{text[:80]!r} is no label selector: {why}; {_GRAMMAR}")

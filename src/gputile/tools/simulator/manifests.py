@@ -1,14 +1,11 @@
 """Reads manifests from files, with errors that name the place of a mistake and the broken rule."""
 
 import codecs
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final, TextIO, TypeVar
-
-import msgspec
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
@@ -18,7 +15,7 @@ from gputile.support.files import read_bounded
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents, why_no_text
 
 MOST_BYTES: Final = 64 * MIB
-MOST_OBJECTS: Final = 250_000  # of a file, which takes up to half a minute to read
+MOST_OBJECTS: Final = 250_000  # of a file or list
 STDIN_NAME: Final = "standard input"
 STDIN_TWICE: Final = "the standard input is named twice, and can be read once"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -32,10 +29,6 @@ _BUILT_FIRST: Final = {
     "values.yaml": _BUILT_BY_HELM,
 }
 _OBJECTS_SHOWN: Final = 5  # of those that a note is about
-_ITEMS: Final = re.compile(r"^items:[ \t\r]*(?:#.*)?\n(?:[ \t\r]*(?:#.*)?\n)*( *)- ", re.MULTILINE)
-_NEXT_DOCUMENT: Final = "\n---"
-_END: Final = re.compile(r"\n(?:---|[^\s#-])")  # another document, or another key of this one
-
 
 T = TypeVar("T")
 
@@ -241,8 +234,6 @@ def _read(file: str, data: bytes, loaded: list[Manifest], described: bool) -> No
     except UnicodeDecodeError as error:
         what = "UTF-16" if wide else "UTF-8"
         raise ManifestError(f"{file}: {why_no_text(error, what)}") from error
-    if excessive := _excess(text):
-        raise ManifestError(f"{file}: {excessive}")
     document = 0
     try:
         for document, body in enumerate(load_documents(text), 1):
@@ -303,8 +294,9 @@ def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) ->
     items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {kind_of(items)}")
-    if excessive := _too_many(len(items)):
-        raise origin.error("", excessive)
+    if len(items) > MOST_OBJECTS:
+        many = f"items: {len(items):,} objects are more than the {MOST_OBJECTS:,} that a list may hold"
+        raise origin.error("", many)
     implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
     for number, item in enumerate(items, 1):
         place = Origin(origin.file, origin.document, number)
@@ -318,39 +310,3 @@ def _display_name(body: dict[str, Any]) -> str:
     meta = metadata if isinstance(metadata, dict) else body
     name = meta.get("name") or meta.get("generateName")
     return name[:80] if isinstance(name, str) and name.isprintable() else ""
-
-
-class _List(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
-
-
-_LIST = msgspec.json.Decoder(_List)
-
-
-def _excess(text: str) -> str | None:
-    """Return what there are too many of in ``text``, JSON or YAML; None if that is not certain before it is read.
-
-    In YAML whole documents count, and the items of a list that is written in block style, as kubectl writes it.
-    """
-    if len(text) <= MOST_OBJECTS:
-        return None
-    try:
-        listed = len(_LIST.decode(text).items or ())
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        listed = max((_items_in_block(text, match) for match in _ITEMS.finditer(text)), default=0)
-        documents = 1 + text.count(_NEXT_DOCUMENT)
-        if documents > MOST_OBJECTS:
-            return f"{documents:,} documents are more than the {MOST_OBJECTS:,} that a file may hold"
-    return _too_many(listed)
-
-
-def _too_many(listed: int) -> str | None:
-    """Return why a list of so many objects is refused, None where it is not."""
-    if listed <= MOST_OBJECTS:
-        return None
-    return f"items: {listed:,} objects are more than the {MOST_OBJECTS:,} that a list may hold"
-
-
-def _items_in_block(text: str, first: re.Match[str]) -> int:
-    end = _END.search(text, first.end())
-    return 1 + text.count(f"\n{first[1]}- ", first.end(), end.start() if end else len(text))

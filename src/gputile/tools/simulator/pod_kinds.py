@@ -1,10 +1,10 @@
-"""Reads the table of custom kinds that make pods: paths of their templates and replica counts.
+"""Reads the table of custom kinds that make pods: paths of their templates and replica counts; and follows paths.
 
 The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 """
 
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -12,15 +12,16 @@ import msgspec
 
 from gputile.api.conversion import convert
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.wording import described, shown
+from gputile.api.wording import described, nearest, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.described_cluster import API_VERSION
-from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, load_manifests
 from gputile.tools.simulator.names import broken_labels
-from gputile.tools.simulator.paths import EACH, places_at
 
 KIND: Final = "PodKinds"
+Step = str | int
+EACH: Final = "*"
+_KEYS: Final = ("name", "groupName")  # the field that names an entry of a list
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
@@ -45,45 +46,14 @@ class Count(_TableSection, frozen=True):
         yield from filter(None, (self.path, self.least, self.most))
 
 
-class Condition(_TableSection, frozen=True, kw_only=True):
-    """What holds if ``value`` stands at ``path``; where nothing stands there, ``default`` counts."""
-
-    path: Annotated[Path, described("Where the value stands in the object.")]
-    value: Annotated[bool | str, described("What has to stand there.")] = True
-    default: Annotated[bool | str, described("What counts where nothing stands there.")] = False
-
-    def holds(self, body: Json) -> bool:
-        """Return whether it holds for an object."""
-        found = next((place.value for place in places_at(body, self.path)), self.default)
-        return type(found) is type(self.value) and bool(found == self.value)
-
-
-class AddedContainer(_TableSection, frozen=True, kw_only=True):
-    """A container that the kind's controller adds to each pod, with the image of the pod's first one."""
-
-    when: Annotated[Condition, described("When there is one.")]
-    name: Annotated[str, described("The container's name.")]
-    requests: Annotated[dict[str, str], described("What it requests.")] = {}
-    limits: Annotated[dict[str, str], described("What it is limited to.")] = {}
-    resources: Annotated[str, described("Where resources of it stand that count instead.")] = ""
-
-
-class Scheduler(_TableSection, frozen=True, kw_only=True):
-    """The scheduler of pods whose template names none: what stands at ``path``, else ``default``."""
-
-    default: Annotated[str, described("Its schedulerName.")]
-    path: Annotated[str, described("Where another schedulerName stands.")] = ""
-
-
 class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
 
     In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's.
     ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}``
     is the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template. Where anything stands
-    at ``unless``, the object uses pods of another one, and needs no such template; nor does it where ``when`` does not
-    hold. ``default`` is the template where it has none. ``suspended`` is where an entry says by true that it has no
-    pods.
+    at ``unless``, the object uses pods of another one, and needs no such template. ``suspended`` is where an entry says
+    by true that it has no pods.
     """
 
     template: Annotated[Path, described("Where the template of the pods stands; * is each entry of a list or mapping.")]
@@ -99,15 +69,10 @@ class PodsOfKind(_TableSection, frozen=True):
         dict[str, str], described("Labels that the kind's controller adds to the pods, with the same braces.")
     ] = {}
     unless: Annotated[str, described("Where the object names another one whose pods it uses instead of these.")] = ""
-    when: Annotated[Condition | None, described("When it makes these pods; absent: always.")] = None
-    default: Annotated[dict[str, Any] | None, described("The template where the object has none.")] = None
     suspended: Annotated[str, described("Where an entry says that it has no pods.")] = ""
     claims: Annotated[
         str, described("Where templates of claims stand, each of which is a volume of the pods, too.")
     ] = ""
-    added: Annotated[
-        tuple[AddedContainer, ...], described("Containers that the kind's controller adds to the pods.")
-    ] = ()
 
     def counts(self) -> Iterator[Count]:
         """Yield the numbers whose product is how many pods there are."""
@@ -118,8 +83,7 @@ class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none.
 
     ``suspended`` is the path of what holds its pods back while true, ``stopped`` of what does so by being there.
-    ``owned`` are labels that identify its pods if their controller is another object. ``template_of`` is the path
-    of what names another object, of one of Kubernetes' kinds, whose template it takes where it has none of its own.
+    ``owned`` are labels that identify its pods if their controller is another object.
     """
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
@@ -127,15 +91,9 @@ class PodKind(_TableSection, frozen=True):
     pods: Annotated[tuple[PodsOfKind, ...], described("The pods that an object of it makes; none: it makes none.")] = ()
     suspended: Annotated[str, described("Where the object says that its pods are held back.")] = ""
     stopped: Annotated[str, described("Where anything stands while its pods are held back.")] = ""
-    scheduler: Annotated[Scheduler | None, described("The scheduler of its pods, where the templates name none.")] = (
-        None
-    )
     owned: Annotated[
         dict[str, str], described("Labels by which its pods are known where their controller is another object.")
     ] = {}
-    template_of: Annotated[
-        str, described("Where the object names one of Kubernetes' kinds whose template its pods have.")
-    ] = ""
 
 
 class KindsTable(_TableSection, frozen=True):
@@ -194,9 +152,6 @@ def _broken_table(table: KindsTable) -> Iterator[tuple[str, str]]:
         if kind.kind in kubernetes_kinds().kinds.get(kind.api_version, {}):
             why = f"{shown(kind.kind)} of {shown(kind.api_version)} is Kubernetes' own, and is read as it is there"
             yield f"{where}.kind", why
-        if kind.template_of and (not kind.pods or EACH in kind.pods[0].template.split(".")):
-            why = "pods must say where the template that is named stands: its first template, without '*'"
-            yield f"{where}.templateOf", why
         yield from broken_labels(f"{where}.owned", {key: filled(text, "x", "x", 0) for key, text in kind.owned.items()})
         for j, rule in enumerate(kind.pods):
             yield from _broken_pods(f"{where}.pods[{j}]", rule)
@@ -209,3 +164,84 @@ def _broken_pods(where: str, rule: PodsOfKind) -> Iterator[tuple[str, str]]:
     for path in (path for count in rule.counts() for path in count.paths()):
         if path.split(".").count(EACH) > stars:
             yield f"{where}.count", f"{shown(path)} has more '*' than the template's path"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldAt:
+    """What stands at a path: the steps to it, those that "*" stood for, and what the last such entry is called."""
+
+    steps: tuple[Step, ...]
+    keys: tuple[Step, ...]
+    name: str
+    value: Any
+
+
+def places_at(body: Any, path: str) -> Iterator[FieldAt]:
+    """Yield what stands at a path, "" for nowhere."""
+    if path:
+        yield from _walk(FieldAt((), (), "", body), path.split("."))
+
+
+def _walk(place: FieldAt, path: Sequence[str]) -> Iterator[FieldAt]:
+    value = place.value
+    if not path:
+        if value is not None:
+            yield place
+    elif path[0] == EACH:
+        for key, item in entries(value):
+            yield from _walk(FieldAt((*place.steps, key), (*place.keys, key), _called(key, item), item), path[1:])
+    elif isinstance(value, dict):
+        yield from _walk(FieldAt((*place.steps, path[0]), place.keys, place.name, value.get(path[0])), path[1:])
+
+
+def entries(value: Any) -> Iterable[tuple[Step, Any]]:
+    """Return the entries of a list or mapping, with their numbers or keys."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _called(key: Step, entry: Any) -> str:
+    """Return what an entry is called: its key in small letters, in a list its name, or its number if it has none."""
+    if isinstance(key, str):
+        return key.lower()
+    names: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    return next((names[each] for each in _KEYS if isinstance(names.get(each), str)), str(key))
+
+
+def bound(body: Any, path: str, keys: Sequence[Step]) -> tuple[Any, str]:
+    """Return what stands at a path whose "*" are ``keys``, None where nothing does; and the path."""
+    rest, steps, value = list(keys), list[Step](), body
+    for name in path.split("."):
+        step = rest.pop(0) if name == EACH and rest else name
+        steps.append(step)
+        if isinstance(value, list) and isinstance(step, int):
+            value = value[step]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value, written(steps)
+
+
+def missing(body: Any, path: str, whole: str) -> tuple[str, str]:
+    """Return the last part of ``path`` that exists in ``body``, and why the next step of the ``whole`` path fails."""
+    value, steps = body, list[Step]()
+    for name in path.split("."):
+        if name == EACH or not isinstance(value, dict) or name not in value:
+            break
+        steps.append(name)
+        value = value[name]
+    lacking = path.split(".")[len(steps)]
+    where = written(steps)
+    there = value if isinstance(value, dict) and lacking != EACH else ()
+    similar = next((shown(name)[1:-1] for name in there if nearest(name, [lacking])), "")
+    hint = f"; there is {similar}: did you mean {lacking}?" if similar else ""
+    what = "an entry" if lacking == EACH else lacking
+    return where, f"there is no template of pods: {what} is missing (it stands at {whole}){hint}"
+
+
+def written(steps: Iterable[Step]) -> str:
+    """Return steps as messages show them: ``spec.tasks[0]``."""
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text

@@ -26,9 +26,6 @@ COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed 
 REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"  # PyTorchJob and its like
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
-CONTROLLERS_LABELS: Final = frozenset(
-    {TEMPLATE_HASH, REVISION_HASH, TEMPLATE_GENERATION, POD_NAME, POD_INDEX, COMPLETION_INDEX, *JOB_NAMES, *JOB_UIDS}
-)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 

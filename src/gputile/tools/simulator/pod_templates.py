@@ -2,28 +2,31 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gputile.api.wording import kind_of, shown
 from gputile.tools.simulator.fields import Broken, Json
 from gputile.tools.simulator.manifests import Manifest, Origin
-from gputile.tools.simulator.paths import EACH, FieldAt, Step, bound, entries, missing, places_at, written
-from gputile.tools.simulator.pod_kinds import PodKind, PodsOfKind, filled
+from gputile.tools.simulator.pod_kinds import (
+    EACH,
+    PodKind,
+    PodsOfKind,
+    Step,
+    bound,
+    entries,
+    filled,
+    missing,
+    places_at,
+    written,
+)
 
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
 _EXCLUSIVE: Final = "exclusive-topology"  # alpha.jobset.sigs.k8s.io/..., leaderworkerset.sigs.k8s.io/subgroup-...
 _ALIKE: Final = 0.8  # how much of two names is the same if one is the other one mistyped
 _Known = dict[str, "_Known"]
 _LONGEST_KEY: Final = 63  # characters of it in a pod's name
-# Where what a Rollout names has its template (rollout/templateref.go of Argo Rollouts), by API group and kind.
-_REFERRED: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("", "PodTemplate"): ("template",),
-    ("apps", "Deployment"): ("spec", "template"),
-    ("apps", "ReplicaSet"): ("spec", "template"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,9 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
         ManifestError: there is none, or a number is not one.
     """
     found = []
-    rules = [rule for rule in kind.pods if not _uses_others(manifest.body, rule) and _makes(manifest.body, rule)]
+    rules = [rule for rule in kind.pods if not _uses_others(manifest.body, rule)]
     for rule in rules:
         places = list(places_at(manifest.body, rule.template)) or list(places_at(manifest.body, rule.otherwise))
-        if not places and rule.default is not None:
-            places = [FieldAt(tuple(rule.template.split(".")), (), "", rule.default)]
         if not places and EACH not in rule.template:
             raise manifest.origin.error(*missing(manifest.body, rule.template, rule.template))
         for place in places:
@@ -81,8 +82,7 @@ def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
             if count > MOST_PODS_OF_A_TEMPLATE:
                 many = f"{count:,} pods of one template are more than {MOST_PODS_OF_A_TEMPLATE:,}"
                 raise manifest.origin.error("", many)
-            template = _as_its_controller_makes(manifest.body, kind, rule, place.value)
-            found.append(Group(place.steps, template, count, rule, place.name))
+            found.append(Group(place.steps, place.value, count, rule, place.name))
     if not found and rules:
         raise manifest.origin.error(*missing(manifest.body, rules[0].template, rules[0].template))
     for rule in rules:
@@ -95,30 +95,8 @@ def used_instead(manifest: Manifest, kind: PodKind) -> str:
     return next((rule.unless for rule in kind.pods if _uses_others(manifest.body, rule)), "")
 
 
-def _makes(body: Json, rule: PodsOfKind) -> bool:
-    return rule.when is None or rule.when.holds(body)
-
-
 def _uses_others(body: Json, rule: PodsOfKind) -> bool:
     return any(place.value for place in places_at(body, rule.unless))
-
-
-def _as_its_controller_makes(body: Json, kind: PodKind, rule: PodsOfKind, template: Json) -> Json:
-    """Return a template with the scheduler and the container that the controller gives to its pods."""
-    spec = template.get("spec")
-    if not isinstance(spec, dict):
-        return template
-    scheduler, containers = kind.scheduler, spec.get("containers")
-    if scheduler is not None and not spec.get("schedulerName"):
-        named = next((place.value for place in places_at(body, scheduler.path)), "")
-        spec = {**spec, "schedulerName": named or scheduler.default}
-    first = containers[0] if isinstance(containers, list) and containers else None
-    for added in (each for each in rule.added if isinstance(first, dict) and each.when.holds(body)):
-        written = next((place.value for place in places_at(body, added.resources)), None)
-        resources = written or {"limits": added.limits, "requests": added.requests}
-        container = {"name": added.name, "image": (first or {}).get("image", ""), "resources": resources}
-        spec = {**spec, "containers": [*spec["containers"], container]}
-    return template if spec is template["spec"] else {**template, "spec": spec}
 
 
 def _check_entries(manifest: Manifest, rule: PodsOfKind) -> None:
@@ -135,11 +113,8 @@ def _check_entries(manifest: Manifest, rule: PodsOfKind) -> None:
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
     """Return whether an object holds its pods back."""
-    return _is_true(manifest.body, kind.suspended) or any(places_at(manifest.body, kind.stopped))
-
-
-def _is_true(body: Json, path: str) -> bool:
-    return any(place.value is True for place in places_at(body, path))
+    body = manifest.body
+    return any(place.value is True for place in places_at(body, kind.suspended)) or any(places_at(body, kind.stopped))
 
 
 def _numbers(origin: Origin, body: Json, rule: PodsOfKind, keys: Sequence[Step]) -> Iterator[int]:
@@ -170,97 +145,13 @@ def _number(origin: Origin, body: Json, path: str, keys: Sequence[Step], default
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """The API group, kind and name of an object whose template another one takes."""
-
-    group: str
-    kind: str
-    name: str
-
-
-class ReferredTemplates:
-    """The templates of the objects in the files that others can refer to."""
-
-    def __init__(self, manifests: Sequence[Manifest]) -> None:
-        self._manifests = manifests
-
-    def find(self, reference: Reference, namespace: str) -> Json | None:
-        """Return the template that an object of ``namespace`` refers to, None where no file has it."""
-        return self._found.get((reference.group, reference.kind, namespace, reference.name))
-
-    @cached_property
-    def _found(self) -> Mapping[tuple[str, str, str, str], Json]:
-        """The templates, by API group, kind, namespace and name."""
-        found = {}
-        for manifest in self._manifests:
-            template: Any = manifest.body
-            steps = _REFERRED.get((manifest.group, manifest.kind), ())
-            for step in steps:
-                template = template.get(step) if isinstance(template, dict) else None
-            if steps and isinstance(template, dict):
-                found[manifest.group, manifest.kind, *manifest.namespaced_name] = template
-        return found
-
-
-def template_reference(manifest: Manifest, kind: PodKind) -> Reference | None:
-    """Return what an object names instead of a template of its own; None where it names nothing.
-
-    Raises:
-        ManifestError: it has a template, too, or what it names has no kind or name, or none with a template.
-    """
-    own = any(place for rule in kind.pods for place in places_at(manifest.body, rule.template))
-    place = next(places_at(manifest.body, kind.template_of), None)
-    if place is None:
-        return None
-    if own:
-        raise manifest.origin.error(
-            written(place.steps), f"Forbidden: there is {kind.pods[0].template}, too: remove one"
-        )
-    named = place.value if isinstance(place.value, dict) else {}
-    for key in ("kind", "name"):
-        if not isinstance(named.get(key), str) or not named[key]:
-            raise manifest.origin.error(f"{written(place.steps)}.{key}", "must be there, as a string")
-    version = str(named.get("apiVersion", ""))
-    group = version.rpartition("/")[0]
-    if (group, named["kind"]) not in _REFERRED:
-        what = f"{shown(named['kind'])} of {shown(version)}"
-        rule = f"Unsupported value: {what}: it is a Deployment or ReplicaSet of apps/v1, or a PodTemplate of v1"
-        raise manifest.origin.error(f"{written(place.steps)}.kind", rule)
-    return Reference(group, named["kind"], named["name"])
-
-
-def with_template(manifest: Manifest, kind: PodKind, template: Json) -> Manifest:
-    """Return an object with a template where its kind has the first one.
-
-    Raises:
-        ManifestError: something else than a mapping stands on the way there.
-    """
-    *before, last = kind.pods[0].template.split(".")
-    body = dict(manifest.body)
-    place = body
-    for i, step in enumerate(before):
-        there = place.get(step, {})
-        if not isinstance(there, dict):
-            raise manifest.origin.error(written(before[: i + 1]), f"must be a mapping, is {kind_of(there)}")
-        place[step] = dict(there)
-        place = place[step]
-    place[last] = template
-    return replace(manifest, body=body)
-
-
 def _paths(kind: PodKind) -> Iterator[str]:
     """Yield the paths of an object that the table knows."""
     for rule in kind.pods:
         yield from (rule.template, rule.otherwise, rule.unless, rule.suspended)
-        yield from (path for each in rule.added for path in (each.when.path, each.resources))
-        if rule.when is not None:
-            yield rule.when.path
         for count in rule.counts():
             yield from count.paths()
-    yield from (kind.suspended, kind.template_of)
-    if kind.scheduler is not None:
-        yield kind.scheduler.path
+    yield kind.suspended
 
 
 def _fields(paths: Iterable[str]) -> _Known:

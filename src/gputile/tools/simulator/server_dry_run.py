@@ -12,8 +12,7 @@ from typing import Any, Final
 from gputile.tools.simulator.controllers import MAKERS, template_path
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest
-from gputile.tools.simulator.paths import EACH, places_at, written
-from gputile.tools.simulator.pod_kinds import PodKinds
+from gputile.tools.simulator.pod_kinds import EACH, PodKinds, places_at, written
 
 _CLAIMS: Final = "spec.volumeClaimTemplates"
 _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')

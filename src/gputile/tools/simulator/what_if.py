@@ -19,8 +19,9 @@ from gputile.api.well_known import (
 from gputile.api.wording import shown
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
+from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.tools.simulator.label_selector import matches, parse_selector
+from gputile.tools.simulator.label_selector import parse_selector
 from gputile.tools.simulator.names import make_uid
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -169,7 +170,7 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
         UnknownNode: no node has such labels.
     """
     wanted = parse_selector(selector)
-    found = [node.metadata.name for node in nodes if selector.strip() and matches(wanted, node.metadata.labels)]
+    found = [node.metadata.name for node in nodes if selector.strip() and selects(wanted, node.metadata.labels)]
     if not found:
         raise UnknownNode(f"no node has the labels {selector[:80]!r}")
     return found

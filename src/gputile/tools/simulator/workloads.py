@@ -17,8 +17,17 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import broken_label_name, nearest, shown
 from gputile.tools.simulator.admission import Admission, checked
-from gputile.tools.simulator.controllers import MAKERS, ControllerInput, controlled_pods, template_path, workload_of
-from gputile.tools.simulator.fields import MISSING, POD_TEMPLATE, Broken, Json, UnknownFields, broken_fields
+from gputile.tools.simulator.controllers import CONTROLLERS, MAKERS, ControllerInput, template_path, workload_of
+from gputile.tools.simulator.fields import (
+    MISSING,
+    POD_TEMPLATE,
+    Broken,
+    Json,
+    MistypedResources,
+    UnknownFields,
+    broken_amounts,
+    broken_fields,
+)
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -32,15 +41,11 @@ from gputile.tools.simulator.names import check_name, generated_name, make_uid, 
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_maker import PodMaker, common_labels
 from gputile.tools.simulator.pod_templates import (
-    ReferredTemplates,
     broken_custom,
     groups,
     is_suspended,
-    template_reference,
     used_instead,
-    with_template,
 )
-from gputile.tools.simulator.resources import MistypedResources, broken_amounts
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
@@ -52,8 +57,8 @@ _POD_GROUPS_FIELDS: Final = {
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
+_MOST_COUNTED: Final = 1_000  # mistakes: to find which fields are meant takes time
 _MOST_OF_AN_OBJECT: Final = 20
-_MOST_SUGGESTED: Final = 1_000  # notes: to find which fields are meant takes time
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
 _RUNS: Final = (
@@ -86,7 +91,7 @@ class Intake:
     """How objects are checked and accepted. ``kinds`` is the table of kinds that are not Kubernetes' own.
 
     ``accepted`` are objects that an API server would store: it knows their fields better. With ``ignore_unknown``
-    objects of unknown kinds are left out. ``suggest`` asks which field is meant by an unknown one.
+    objects of unknown kinds are left out.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -94,7 +99,6 @@ class Intake:
     unknown_fields: UnknownFields = UnknownFields.REFUSED
     ignore_unknown: bool = False
     accepted: frozenset[Origin] = frozenset()
-    suggest: bool = True
 
 
 class _OnlyMetadata(msgspec.Struct):
@@ -126,17 +130,18 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
         ManifestError: objects cannot be used, or two have one name; each mistake is a line.
     """
     given = intake or Intake()
-    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes, manifests)
+    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
     wrong: list[str] = []
     for manifest in manifests:
-        if len(wrong) >= _MOST_SHOWN or len(expander.expansion.notes) >= _MOST_SUGGESTED:
-            expander.suggest_no_more()
         try:
             expander.add(manifest)
         except ManifestError as error:
             wrong += str(error).split("\n")
+            if len(wrong) >= _MOST_COUNTED:
+                break
     if wrong:
-        more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        least = "at least " if len(wrong) >= _MOST_COUNTED else ""
+        more = [f"and {least}{len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
     return expander.expansion
 
@@ -144,19 +149,14 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
 class _Expander:
     """Makes pods of one object after the other."""
 
-    def __init__(self, intake: Intake, nodes: Sequence[Node], manifests: Sequence[Manifest]) -> None:
+    def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
         self.expansion = Expansion(intake=intake)
         self._intake = intake
         self._nodes = nodes
         self._mistyped = MistypedResources(nodes)
-        self._templates = ReferredTemplates(manifests)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
         self._uids: dict[str, str] = {}
-
-    def suggest_no_more(self) -> None:
-        """Tell of unknown fields without which ones are meant."""
-        self._intake = replace(self._intake, suggest=False)
 
     def add(self, manifest: Manifest) -> None:
         """Check an object, and add its pods.
@@ -228,7 +228,7 @@ class _Expander:
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
         given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
-        yield from controlled_pods(kind, given)
+        yield from CONTROLLERS[kind](given)
 
     def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
         """Yield the pods of an object whose kind the table knows."""
@@ -237,45 +237,20 @@ class _Expander:
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        whole = self._with_template(manifest, kind)
-        if whole is None:
-            return
-        suspended = is_suspended(whole, kind)
+        suspended = is_suspended(manifest, kind)
         if suspended:
             self._note("is suspended and makes no pods", manifest)
-        if path := used_instead(whole, kind):
+        if path := used_instead(manifest, kind):
             self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
-        self._refuse(whole, list(broken_custom(whole, kind)))
-        for group in groups(whole, kind):
-            broken = broken_fields(POD_TEMPLATE, group.template, group.path, suggest=self._intake.suggest)
-            self._refuse(manifest, broken)
+        self._refuse(manifest, list(broken_custom(manifest, kind)))
+        for group in groups(manifest, kind):
+            self._refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
             template = self._template(origin, group.path, group.template, owner.namespace)
             make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
             for number in range(0 if suspended else group.count):
                 name = _shortened(group.name(owner.name, number))
                 check_name(origin, "metadata.name", name)
                 yield make.pod(name, labels=group.labels(owner.name, number))
-
-    def _with_template(self, manifest: Manifest, kind: PodKind) -> Manifest | None:
-        """Return an object with the template of its pods, None where it is left out because no file has it.
-
-        Raises:
-            ManifestError: no file has it, or what names it cannot be used.
-        """
-        reference = template_reference(manifest, kind)
-        if reference is None:
-            return manifest
-        namespace = manifest.namespaced_name[0]
-        found = self._templates.find(reference, namespace)
-        if found is not None:
-            return with_template(manifest, kind, found)
-        named = f"{reference.kind}/{reference.name} of the namespace {namespace}"
-        why = f"no file has {named}, whose template its pods have"
-        if not self._intake.ignore_unknown:
-            remedy = f"add its file, or --ignore-unknown leaves the {manifest.kind} out"
-            raise manifest.origin.error(kind.template_of, f"{why}: {remedy}")
-        self._note(f"ignored: {why}", manifest)
-        return None
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
@@ -314,13 +289,11 @@ class _Expander:
 
     def _check_fields(self, manifest: Manifest, type_name: str) -> None:
         """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""
-        broken = broken_fields(type_name, manifest.body, suggest=self._intake.suggest)
-        if broken:
-            self._refuse(manifest, [each for each in broken if each[1] != MISSING or manifest.kind in MAKERS])
+        broken = broken_fields(type_name, manifest.body)
+        self._refuse(manifest, [each for each in broken if each[1] != MISSING or manifest.kind in MAKERS])
 
     def _check_metadata(self, manifest: Manifest) -> None:
-        written = manifest.body.get("metadata", {})
-        self._refuse(manifest, broken_fields(_METADATA, written, "metadata", suggest=self._intake.suggest))
+        self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))
 
     def _check_pod_group(self, manifest: Manifest) -> None:
         found: list[Broken] = []

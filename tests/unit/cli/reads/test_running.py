@@ -98,7 +98,6 @@ def simulated(server: FakeApiServer, kubeconfig: str, body: Json, code: int = 0)
         (CRON_JOB, [("w-29000000-a", "Job/w-29000000", {})], 0, True),
         (JOB_SET, [("w-a-0-x", "Job/w-a-0", {"jobset.sigs.k8s.io/jobset-name": "w"})], 1, True),
         (DEPLOYMENT, [("other", "ReplicaSet/other-h", {"pod-template-hash": "h"})], 2, False),
-        (DEPLOYMENT, [("w-h-a", "ReplicaSet/w-other", {"pod-template-hash": "h"})], 2, False),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else None,
 )
@@ -199,11 +198,6 @@ def test_a_job_makes_no_more_pods_than_it_completes(
     assert (len(placed), "2 of its pods have ended, and are not started again" in said) == (left, True)
 
 
-def test_a_pod_that_has_ended_is_not_started_again(server: FakeApiServer, kubeconfig: str) -> None:
-    there(server, "w", phase="Failed")
-    assert simulated(server, kubeconfig, POD)[0] == []
-
-
 def test_more_than_are_asked_for_stay(server: FakeApiServer, kubeconfig: str) -> None:
     """An autoscaler may want them, so the room that they have is not free."""
     for i in range(3):
@@ -224,16 +218,6 @@ def test_pods_printed_from_the_cluster_count_once(server: FakeApiServer, kubecon
     ]
     placed, _ = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
     assert placed == ["other"]
-
-
-def test_ports_of_pods_that_run_are_taken(server: FakeApiServer, kubeconfig: str) -> None:
-    there(server, "other")
-    opened = [{"containerPort": 80, "hostPort": 8080}]
-    (container,) = server.store["/api/v1/pods"]["other"]["spec"]["containers"]
-    container["ports"] = opened
-    body = changed(POD, "spec.containers.0.ports", opened)
-    assert simulated(server, kubeconfig, body, code=3)[0] == ["w"]
-    assert simulated(server, kubeconfig, changed(body, "spec.containers.0.ports.0.hostPort", 8081))[0] == ["w"]
 
 
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.api.well_known import INVENTORY_ANNOTATION, PLACEMENT_LABEL, PLACEMENTS
+from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import Scenario, load_scenario
@@ -95,16 +95,6 @@ def test_a_time_sliced_node_offers_each_gpu_several_times(tmp_path: Path) -> Non
     assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).replicas == 4
 
 
-def test_a_pod_has_a_disk_and_the_usual_machine(tmp_path: Path) -> None:
-    (node,) = load(
-        tmp_path, "- {name: 'n', labels: {kubernetes.io/arch: arm64}, resources: {ephemeral-storage: 1Gi}}"
-    ).nodes
-    assert (node.metadata.labels["kubernetes.io/arch"], node.status.allocatable["ephemeral-storage"]) == (
-        "arm64",
-        "1Gi",
-    )
-
-
 def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
     first, second = (load(tmp_path, f"- {{name: 'n', count: 3, gpus: {T4}}}").nodes for _ in range(2))
     assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
@@ -121,14 +111,6 @@ def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
     assert "nvidia.com/gpu" not in plain.status.allocatable
 
 
-@pytest.mark.requirement("M9")
-def test_every_placement_of_the_label_may_be_described(tmp_path: Path) -> None:
-    entries = "\n".join(
-        f"- {{name: {each}, mode: cgpu, placement: {each}, gpus: {{memory: 1GiB}}}}" for each in PLACEMENTS
-    )
-    assert [n.metadata.labels[PLACEMENT_LABEL] for n in load(tmp_path, entries).nodes] == list(PLACEMENTS)
-
-
 def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
@@ -136,12 +118,6 @@ def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     assert accelerator == {"aliyun.accelerator/nvidia_count": "3"}
     inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     assert inventory.bandwidth == ((0, 300, 32), (300, 0, 32), (32, 32, 0))
-
-
-def test_a_bandwidth_matrix(tmp_path: Path) -> None:
-    gpus = "{count: 2, memory: 1GiB, bandwidth: [[0, 7.5], [7.5, 0]]}"
-    (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
-    assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).bandwidth == ((0, 7.5), (7.5, 0))
 
 
 @pytest.mark.parametrize(
@@ -248,11 +224,6 @@ def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path: P
         assert [node.status.allocatable["aliyun.com/gpu-mem"] for node in scenario.nodes] == units
     with pytest.raises(ManifestError, match="gpuMemoryUnit: it is 128 MiB, and the configuration has 1024 MiB"):
         load_scenario([named], configured_mib=1024)
-
-
-def test_a_mode_written_as_a_label_is_in_force(tmp_path: Path) -> None:
-    (node,) = load(tmp_path, f"- {{name: 'n', labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
-    assert node.status.allocatable["aliyun.com/gpu-mem"] == "60"
 
 
 def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:

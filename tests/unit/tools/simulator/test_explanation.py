@@ -8,8 +8,7 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
-from gputile.tools.simulator.explanation import _why_there
-from gputile.tools.simulator.node_reports import Subject
+from gputile.tools.simulator.explanation import explain_pod
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4", "B7")
@@ -35,9 +34,9 @@ def said(
     placement: Literal["binpack", "spread", "packing"] = "binpack",
     gangs: bool = False,
 ) -> str:
-    """Return what is said, "" for nothing."""
+    """Return what is said beside where it is, "" for nothing."""
     configuration = Configuration(placement=placement, admission=AdmissionConfiguration(gangs=gangs))
-    return _why_there(Subject(subject, nodes, [subject, *others], configuration, 0)) or ""
+    return " ".join(explain_pod(subject, nodes, [subject, *others], configuration, 0).text[1:])
 
 
 def test_the_policy_puts_its_node_first_or_another_one() -> None:

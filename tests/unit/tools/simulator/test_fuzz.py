@@ -115,13 +115,3 @@ def test_a_manifest_with_one_field_replaced(tmp_path: Path, data: st.DataObject)
 def test_any_bytes(tmp_path: Path, data: bytes) -> None:
     with contextlib.suppress(ManifestError):
         simulate(write(tmp_path, data))
-
-
-@FIXED
-@given(st.data())
-def test_the_text_of_the_examples_cut_and_mangled(tmp_path: Path, data: st.DataObject) -> None:
-    text = (EXAMPLES / "workloads.yaml").read_bytes() + b"---\n" + (EXAMPLES / "cluster.yaml").read_bytes()
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, min(len(text), start + 40)))
-    with contextlib.suppress(ManifestError):
-        simulate(write(tmp_path, text[:start] + data.draw(st.binary(max_size=8)) + text[end:]))

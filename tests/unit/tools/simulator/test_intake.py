@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.fields import UnknownFields, broken_fields
+from gputile.tools.simulator.fields import UnknownFields
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds
 from gputile.tools.simulator.workloads import Intake, expand
@@ -27,7 +27,6 @@ from tests.unit.tools.simulator.manifests import (
     MEM,
     POD,
     REFUSED,
-    RICH,
     VALID,
     Case,
     Json,
@@ -73,12 +72,6 @@ def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, c
     assert all(line.startswith(f"{tmp_path / 'm.yaml'}, document 1: ") for line in said.split("\n"))
 
 
-@pytest.mark.parametrize("case", [*REFUSED[::9], *FORBIDDEN[::3]], ids=ids([*REFUSED[::9], *FORBIDDEN[::3]]))
-def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
-    code, said = simulate(tmp_path, json.dumps(case.body))
-    assert (code, case.said in said) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -104,6 +97,7 @@ def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
     many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
     assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
+    assert verdict(tmp_path, *many * 20).split("\n")[-1] == "and at least 950 more mistakes"
 
 
 @pytest.mark.parametrize(
@@ -129,19 +123,6 @@ def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
     visible = json.dumps(FORBIDDEN[0].body)
     assert simulate(tmp_path, visible)[0] == 2
     assert simulate(tmp_path, visible, "--admission=off")[0] == 3, "nothing tolerates the taint of GPU nodes then"
-
-
-@pytest.mark.requirement("G7", "M13", "U5")
-def test_admission_completes_pods_as_the_webhook_does(tmp_path: Path) -> None:
-    kind = "pod-group.scheduling.sigs.k8s.io"
-    body = changed(POD, "metadata.labels", {f"{kind}/name": "g", f"{kind}/min-available": "2"})
-    configuration = Configuration(gpu_memory_unit="128MiB", admission=AdmissionConfiguration(gangs=True))
-    (pod,) = expand(load_text(tmp_path, json.dumps(body)), [], Intake(Admission(configuration))).pods
-    assert pod.metadata.annotations == {"gputile.io/memory-unit-mib": "128"}
-    assert [gate.name for gate in pod.spec.scheduling_gates] == ["gputile.io/gang"]
-    assert [(each.key, each.operator, each.effect) for each in pod.spec.tolerations] == [
-        ("nvidia.com/gpu", "Exists", "NoSchedule")
-    ]
 
 
 def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
@@ -182,7 +163,7 @@ def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> Non
 
 def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> None:
     """A cluster may be newer than what is known here, and what gputile wrote is no forgery."""
-    stored = changed(FORBIDDEN[3].body, "metadata.uid", "a-b")
+    stored = changed(changed(POD, "metadata.annotations", {"gputile.io/allocation": "{}"}), "metadata.uid", "a-b")
     stored = changed(changed(stored, "spec.nodeName", "n"), "status", {"phase": "Running", "new": 1})
     manifests = load_text(tmp_path, json.dumps(stored))
     (pod,) = (expansion := expand(manifests, [])).pods
@@ -300,43 +281,6 @@ def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataO
     assert "unknown field" in verdict(tmp_path, body)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
-@given(st.data())
-def test_whatever_is_written_the_answer_is_a_verdict(tmp_path: Path, data: st.DataObject) -> None:
-    """No traceback; and what is taken has the fields that there are."""
-    body = copy.deepcopy(data.draw(st.sampled_from([RICH, *VALID])))
-    for _ in range(data.draw(st.integers(1, 3))):
-        target: Any = body
-        while isinstance(target, dict | list) and target:
-            key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else list(range(len(target)))))
-            inner = target[key]
-            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-                target[key] = data.draw(VALUES)
-                break
-            target = inner
-    type_name = {"Pod": "core.v1.Pod", "Job": "batch.v1.Job", "Deployment": "apps.v1.Deployment"}.get(
-        str(body.get("kind"))
-    )
-    said = verdict(tmp_path, body)
-    if not said and type_name:
-        assert broken_fields(type_name, body) == []
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def configuration(size: int, **annotations: str) -> Json:
-    metadata = {"name": "c", "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "x" * size}}
-
-
-INDEXED = changed(CRON_JOB, "spec.jobTemplate.spec.completionMode", "Indexed")
-
-
 NEWER: Json = {f"u{i}": 1 for i in range(30)}
 
 
@@ -364,13 +308,6 @@ def test_unknown_fields_hide_no_other_mistake(
         newer, options = changed(newer, "metadata.uid", EXPORTED), []
     code, told = simulate(tmp_path, json.dumps(newer), *options)
     assert (code, said in told) == (2, True), told
-
-
-def test_a_mistyped_resource_is_told_beside_the_reason(tmp_path: Path) -> None:
-    body = changed(POD, "spec.containers.0.resources", {"limits": {"aliyun.com/gpu-memm": 1}})
-    code, told = simulate(tmp_path, json.dumps(body))
-    said = 'spec.containers[0].resources.limits: no node offers "aliyun.com/gpu-memm"; did you mean aliyun.com/gpu-mem?'
-    assert (code, said in told) == (3, True), told
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from gputile.api.core import Node, NodeStatus
 from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, WHOLE_GPU
-from gputile.tools.simulator.resources import MistypedResources
+from gputile.tools.simulator.fields import MistypedResources
 
 
 def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:

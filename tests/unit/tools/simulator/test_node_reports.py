@@ -93,12 +93,6 @@ def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
     assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
 
 
-def test_the_pod_itself_is_not_in_its_own_way() -> None:
-    _, reports, changes = explained(bound("new", "n1", 10, 0), [machine("n1")], [bound("a", "n1", 5, 0)])
-    assert reports[0].fits
-    assert changes == []
-
-
 def test_less_would_fit_and_one_unit_more_would_not() -> None:
     pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1)]
     subject, _, changes = explained(pod("new", mem=10), [machine("n1")], pods)
@@ -116,15 +110,6 @@ def test_several_pods_where_one_is_not_enough() -> None:
     pods = [bound(f"p{i}", "n1", 5, 0) for i in range(3)]
     _, _, changes = explained(pod("new", mem=12), [machine("n1", gpus=1)], pods)
     assert changes[0].change == "pods default/p0, default/p1, default/p2 end, or move to other nodes"
-
-
-def test_what_kube_scheduler_itself_forbids_is_named_where_the_gpus_have_room() -> None:
-    tainted = machine("n1")
-    tainted = msgspec.structs.replace(tainted, spec=msgspec.structs.replace(tainted.spec, unschedulable=True))
-    _, reports, changes = explained(pod("new", mem=10), [tainted], [])
-    assert reports[0].in_tree
-    assert changes[0].nodes == ["n1"]
-    assert "the GPUs there have enough free" in changes[0].change
 
 
 def test_what_no_node_could_ever_take_needs_another_node() -> None:
@@ -152,13 +137,6 @@ def test_whole_gpus() -> None:
         "pod default/new asks for no more than 2 of nvidia.com/gpu",
         "a node with 3 GPUs comes, labelled ack.node.gpu.schedule=default",
     ]
-
-
-def test_a_pod_without_gpus_is_none_of_gputiles_business() -> None:
-    subject, reports, changes = explained(pod("new"), [machine("n1")], [])
-    assert "no GPU" in asks(subject.request)
-    assert reports[0].fits
-    assert changes == []
 
 
 def test_gates_are_named_with_the_gang_behind_them() -> None:

@@ -11,7 +11,7 @@ from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
 from gputile.tools.simulator.workloads import Expansion, Intake, expand
 from tests.unit.tools.simulator.builders import load_text, write
-from tests.unit.tools.simulator.manifests import DEPLOYMENT, GONE, JOB, Json, changed, pod_template
+from tests.unit.tools.simulator.manifests import GONE, JOB, Json, changed, pod_template
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -76,7 +76,7 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
         (JOB_SET, ["w-driver-0", *(f"w-workers-{i}" for i in range(4))]),
         (of_kind("ray.io/v1", "RayCluster", RAY), ["w-head", *(f"w-small-{i}" for i in range(4))]),
         (
-            of_kind("ray.io/v1", "RayJob", {"submissionMode": "HTTPMode", "rayClusterSpec": RAY}),
+            of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY}),
             ["w-head", *(f"w-small-{i}" for i in range(4))],
         ),
         (GROUPS, ["w-0", "w-1", *(f"w-worker-{i}" for i in range(4))]),
@@ -99,13 +99,6 @@ def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> 
     assert {(owner.kind, owner.name) for pod in found for owner in pod.metadata.owner_references} == {
         (body["kind"], "w")
     }
-
-
-def test_labels_of_the_controllers(tmp_path: Path) -> None:
-    worker = expanded(tmp_path, PYTORCH).pods[2].metadata.labels
-    assert worker["training.kubeflow.org/replica-type"] == "worker"
-    assert worker["training.kubeflow.org/replica-index"] == "1"
-    assert expanded(tmp_path, JOB_SET).pods[1].metadata.labels["jobset.sigs.k8s.io/replicatedjob-name"] == "workers"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +139,18 @@ def test_labels_of_the_controllers(tmp_path: Path) -> None:
         (
             changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
             r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.template", {}),
+            "Worker.template.spec.containers: Required value",
+        ),
+        (
+            changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec", None),
+            r"replicatedJobs\[1\].template.spec.template.spec.containers: Required value",
+        ),
+        (
+            changed(ROLLOUT, "spec", {"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}),
+            "spec: there is no template of pods: template is missing",
         ),
         (changed(PYTORCH, "metadata", {}), "metadata.name: Required value"),
         (changed(PYTORCH, "metadata", []), "metadata: must be a mapping, is a list"),
@@ -198,33 +203,9 @@ def test_a_mistyped_or_missing_field_never_makes_fewer_pods(tmp_path: Path, body
 
 
 @pytest.mark.parametrize(
-    "template", [{}, {"metadata": {"labels": {"app": "x"}}}, {"spec": None}, {"spec": {}}], ids=str
-)
-@pytest.mark.parametrize(
     ("body", "path"),
-    [
-        (PYTORCH, "spec.pytorchReplicaSpecs.Worker.template"),
-        (JOB_SET, "spec.replicatedJobs.1.template.spec.template"),
-        (GROUPS, "spec.leaderWorkerTemplate.workerTemplate"),
-        (of_kind("ray.io/v1", "RayCluster", RAY), "spec.workerGroupSpecs.0.template"),
-        (ROLLOUT, "spec.template"),
-        (of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a"}]}), "spec.tasks.0.template"),
-    ],
-    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
-)
-def test_a_template_without_a_pod_is_refused(tmp_path: Path, body: Json, path: str, template: Json) -> None:
-    with pytest.raises(ManifestError, match=r"emplate\.spec\.containers: Required value"):
-        expanded(tmp_path, changed(body, path, template))
-
-
-@pytest.mark.parametrize(
-    ("body", "path"),
-    [
-        (PYTORCH, "spec.runPolicy.suspend"),
-        (JOB_SET, "spec.suspend"),
-        (of_kind("ray.io/v1", "RayCluster", RAY), "spec.suspend"),
-    ],
-    ids=["PyTorchJob", "JobSet", "RayCluster"],
+    [(PYTORCH, "spec.runPolicy.suspend"), (JOB_SET, "spec.suspend")],
+    ids=["PyTorchJob", "JobSet"],
 )
 def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) -> None:
     found = expanded(tmp_path, changed(body, path, True))
@@ -238,103 +219,6 @@ def test_a_stopped_notebook_makes_no_pods(tmp_path: Path) -> None:
         assert [pod.metadata.name for pod in expanded(tmp_path, body).pods] == ["w-0"]
         found = expanded(tmp_path, changed(body, "metadata.annotations", {"kubeflow-resource-stopped": ""}))
         assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
-
-
-def test_a_rayjob_on_a_cluster_that_is_there_makes_no_cluster(tmp_path: Path) -> None:
-    selecting = of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}, "entrypoint": "e"})
-    found = expanded(tmp_path, selecting)
-    assert [pod.metadata.name for pod in found.pods] == ["w-submitter"]
-    assert "spec.clusterSelector: its pods are those of another object" in " ".join(map(str, found.notes))
-    submitting = expanded(tmp_path, changed(selecting, "spec.submitterPodTemplate", pod_template("Never"))).pods
-    assert [pod.metadata.name for pod in submitting] == ["w-submitter"]
-    with_both = changed(selecting, "spec.rayClusterSpec", RAY)
-    assert len(expanded(tmp_path, with_both).pods) == 1
-    assert len(expanded(tmp_path, changed(with_both, "spec.clusterSelector", {})).pods) == 6
-
-
-@pytest.mark.parametrize(
-    ("mode", "submitters", "beside"),
-    [
-        ({}, 1, 0),
-        ({"submissionMode": "K8sJobMode"}, 1, 0),
-        ({"submissionMode": "HTTPMode"}, 0, 0),
-        ({"submissionMode": "SidecarMode"}, 0, 1),
-        ({"submissionMode": "InteractiveMode"}, 0, 0),
-    ],
-)
-def test_who_submits_a_rayjob(tmp_path: Path, mode: Json, submitters: int, beside: int) -> None:
-    """A pod of a Job by default, in any case with what KubeRay gives it."""
-    amounts = {"cpu": "500m", "memory": "200Mi"}
-    pods = expanded(tmp_path, of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, **mode})).pods
-    assert [pod.spec.containers[0].resources.requests for pod in pods[5:]] == [amounts] * submitters
-    assert [each.resources.requests for each in pods[0].spec.containers[1:]] == [amounts] * beside
-    own = of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY, "submitterPodTemplate": pod_template("Never"), **mode})
-    assert len(expanded(tmp_path, own).pods) == 5 + submitters
-
-
-def test_a_suspended_group_of_workers_has_no_pods(tmp_path: Path) -> None:
-    body = changed(of_kind("ray.io/v1", "RayCluster", RAY), "spec.workerGroupSpecs.0.suspend", True)
-    assert [pod.metadata.name for pod in expanded(tmp_path, body).pods] == ["w-head"]
-
-
-def rollout_of(**reference: str) -> Json:
-    return of_kind("argoproj.io/v1alpha1", "Rollout", {"workloadRef": {"name": "t", **reference}})
-
-
-def both(tmp_path: Path, first: Json, second: Json) -> Expansion:
-    text = f"{json.dumps(first)}\n{json.dumps(second)}"
-    return expand(load_text(tmp_path, text), [])
-
-
-def test_a_rollout_takes_the_template_of_a_pod_template(tmp_path: Path) -> None:
-    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": TEMPLATE}
-    found = both(tmp_path, rollout_of(apiVersion="v1", kind="PodTemplate"), template)
-    assert [pod.metadata.name for pod in found.pods] == ["w-0"]
-
-
-@pytest.mark.parametrize(
-    ("version", "kind"), [("batch/v1", "Job"), ("batch/v1", "CronJob"), ("extensions/v1beta1", "Deployment")]
-)
-def test_a_rollout_takes_no_other_template(tmp_path: Path, version: str, kind: str) -> None:
-    there = changed(DEPLOYMENT, "metadata.name", "t")
-    with pytest.raises(ManifestError, match=r"spec\.workloadRef\.kind: Unsupported value"):
-        both(tmp_path, rollout_of(apiVersion=version, kind=kind), there)
-
-
-def test_a_rollout_has_a_template_or_a_reference(tmp_path: Path) -> None:
-    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "t"}
-    with pytest.raises(ManifestError, match=r"spec\.workloadRef: Forbidden: there is spec\.template, too"):
-        expanded(tmp_path, changed(ROLLOUT, "spec.workloadRef", reference))
-
-
-def test_two_kinds_of_one_name_are_two_objects(tmp_path: Path) -> None:
-    volcano = of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "t", "template": TEMPLATE}]})
-    assert len(both(tmp_path, volcano, JOB).pods) == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "within"), [("RayCluster", ""), ("RayJob", ".rayClusterSpec"), ("RayService", ".rayClusterConfig")]
-)
-def test_rays_autoscaler_runs_beside_the_head(tmp_path: Path, kind: str, within: str) -> None:
-    spec = {within.removeprefix("."): RAY} if within else RAY
-    body = changed(of_kind("ray.io/v1", kind, spec), f"spec{within}.enableInTreeAutoscaling", True)
-    head, worker = expanded(tmp_path, body).pods[:2]
-    assert [(each.name, each.resources.requests) for each in head.spec.containers[1:]] == [
-        ("autoscaler", {"cpu": "500m", "memory": "512Mi"})
-    ]
-    assert len(worker.spec.containers) == 1
-    larger = changed(body, f"spec{within}.autoscalerOptions", {"resources": {"requests": {"cpu": "7"}}})
-    assert expanded(tmp_path, larger).pods[0].spec.containers[1].resources.requests == {"cpu": "7"}
-    off = changed(body, f"spec{within}.enableInTreeAutoscaling", False)
-    assert len(expanded(tmp_path, off).pods[0].spec.containers) == 1
-
-
-@pytest.mark.parametrize(("fields", "name"), [({}, "volcano"), ({"schedulerName": "mine"}, "mine")])
-def test_the_scheduler_of_volcanos_jobs_is_told(tmp_path: Path, fields: Json, name: str) -> None:
-    tasks = [{"name": "a", "template": TEMPLATE}]
-    found = expanded(tmp_path, of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": tasks, **fields}))
-    assert found.pods[0].spec.scheduler_name == name
-    assert f"spec.tasks[0].template.spec.schedulerName: {name} is believed to decide" in " ".join(map(str, found.notes))
 
 
 def test_a_suspended_one_is_judged(tmp_path: Path) -> None:
@@ -368,30 +252,6 @@ kinds:
 """
 
 
-def test_a_rollout_takes_the_template_of_the_deployment_that_it_names(tmp_path: Path) -> None:
-    spec = {"replicas": 2, "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}
-    rollout = of_kind("argoproj.io/v1alpha1", "Rollout", spec)
-    deployment = changed(changed(DEPLOYMENT, "metadata.name", "d"), "spec.replicas", 0)
-    texts = "\n".join(map(json.dumps, (rollout, deployment)))
-    found = expand(load_text(tmp_path, texts), [], Intake())
-    assert [pod.metadata.name for pod in found.pods] == ["w-0", "w-1"]
-    with pytest.raises(ManifestError, match=r"spec\.workloadRef\.name: must be there, as a string"):
-        expanded(tmp_path, changed(rollout, "spec.workloadRef", {"kind": "Deployment"}))
-
-
-def test_a_rollout_without_the_deployment_that_it_names_cannot_be_judged(tmp_path: Path) -> None:
-    spec = {"replicas": 2, "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}
-    rollout = of_kind("argoproj.io/v1alpha1", "Rollout", spec)
-    said = (
-        "Rollout/w: spec.workloadRef: no file has Deployment/d of the namespace default, whose template its pods have"
-    )
-    with pytest.raises(ManifestError, match=f"{said}.* --ignore-unknown leaves the Rollout out"):
-        expanded(tmp_path, rollout)
-    left_out = expand(load_text(tmp_path, json.dumps(rollout)), [], Intake(ignore_unknown=True))
-    assert left_out.pods == []
-    assert left_out.notes[-1].text.startswith("ignored: no file has Deployment/d")
-
-
 def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
     more = write(tmp_path, MORE, "kinds.yaml")
     stages = [{"name": "one", "workers": {"number": 1, "template": TEMPLATE}}, {"workers": {"template": TEMPLATE}}]
@@ -407,8 +267,6 @@ def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("template: spec", "templates: spec", "templates: unknown field; did you mean template"),
-        ("kind: Dataset}", "kind: Dataset, templateOf: spec.ref}", r"kinds\[1\].templateOf: pods must say where"),
-        ("  kind: Training", "  kind: Training\n  templateOf: spec.ref", r"kinds\[0\].templateOf: pods must .* '\*'"),
         ("kind: PodKinds", "kind: Kinds", "kind: must be PodKinds of gputile.io/v1alpha1"),
         ("spec.stages.*.workers.number", "spec.*.workers.*.number", "has more .* than the template's path"),
         ("kinds:", "kind_: 5\nkinds:", "kind_: unknown field; did you mean kind"),
@@ -469,17 +327,14 @@ def test_domains_of_ones_own_are_not_judged(tmp_path: Path, body: Json, path: st
         expand(load_text(tmp_path, json.dumps(asking)), [])
 
 
-@pytest.mark.parametrize("there", ["text", [1], 5])
-def test_something_else_on_the_way_to_a_template(tmp_path: Path, there: object) -> None:
-    body = changed(rollout_of(apiVersion="apps/v1", kind="Deployment"), "spec", {"foo": there})
-    body = {**body, "apiVersion": "e.com/v1", "kind": "T"}
-    body["spec"]["ref"] = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"}
-    kinds = [
-        {"apiVersion": "e.com/v1", "kind": "T", "templateOf": "spec.ref", "pods": [{"template": "spec.foo.template"}]}
-    ]
-    table = write(
-        tmp_path, json.dumps({"apiVersion": "gputile.io/v1alpha1", "kind": "PodKinds", "kinds": kinds}), "k.yaml"
-    )
-    text = f"{json.dumps(body)}\n{json.dumps(DEPLOYMENT)}"
-    with pytest.raises(ManifestError, match=r"spec\.foo: must be a mapping, is "):
-        expand(load_text(tmp_path, text), [], Intake(kinds=known_kinds([table])))
+def test_a_rayjob_on_a_cluster_that_is_there_makes_no_cluster(tmp_path: Path) -> None:
+    selecting = of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}, "rayClusterSpec": RAY})
+    found = expanded(tmp_path, selecting)
+    assert found.pods == []
+    assert "spec.clusterSelector: its pods are those of another object" in " ".join(map(str, found.notes))
+    assert len(expanded(tmp_path, changed(selecting, "spec.clusterSelector", {})).pods) == 5
+
+
+def test_two_kinds_of_one_name_are_two_objects(tmp_path: Path) -> None:
+    volcano = of_kind("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "t", "template": TEMPLATE}]})
+    assert len(expand(load_text(tmp_path, f"{json.dumps(volcano)}\n{json.dumps(JOB)}"), []).pods) == 2

@@ -228,33 +228,6 @@ def test_too_many_pods(tmp_path: Path) -> None:
         expand_text(tmp_path, text)
 
 
-@pytest.mark.parametrize("kind", ["ServiceAccount", "ConfigMap", "Namespace"])
-def test_kinds_without_pods_are_left_out_quietly(tmp_path: Path, kind: str) -> None:
-    expansion = expand_text(tmp_path, f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n")
-    assert (expansion.pods, expansion.notes) == ([], [])
-
-
-@pytest.mark.requirement("G2")
-def test_gpu_amounts_that_admission_refuses(tmp_path: Path) -> None:
-    """What only gputile knows to be wrong passes where it is not asked."""
-    text = workload("Deployment").replace("image: i", "image: i, resources: {limits: {aliyun.com/gpu-mem: 16Gi}}")
-    with pytest.raises(ManifestError, match=r"Deployment/w: spec.template.*counts units.*gpu-amount"):
-        expand_text(tmp_path, text)
-    manifests = load_text(tmp_path, text)
-    (pod,) = expand(manifests, [], Intake(Admission(enforced=False))).pods
-    assert pod.spec.containers[0].resources.limits == {"aliyun.com/gpu-mem": "16Gi"}
-    assert pod.spec.tolerations == ()
-
-
-def test_a_toleration_that_is_there_is_enough(tmp_path: Path) -> None:
-    text = workload("Deployment").replace(
-        f"containers: [{CONTAINER}]",
-        "tolerations: [{operator: Exists}], containers: "
-        "[{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]",
-    )
-    assert len(expand_text(tmp_path, text).pods[0].spec.tolerations) == 1
-
-
 LEGACY = """
 apiVersion: v1
 kind: Pod
@@ -276,26 +249,6 @@ def test_the_affinity_annotation_becomes_affinity(tmp_path: Path) -> None:
     assert term.match_expressions[0].values == ("Tesla-K80",)
     assert pod.metadata.annotations == {"keep": "me"}
     assert "is read as spec.affinity" in expansion.notes[0].text
-
-
-def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path: Path) -> None:
-    expansion = expand_text(tmp_path, LEGACY % (IN, "affinity: {}, "))
-    affinity = expansion.pods[0].spec.affinity
-    assert affinity is not None
-    assert affinity.node_affinity is None
-    assert "is left out" in expansion.notes[0].text
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", IN.replace('"In"', "3")])
-def test_a_malformed_affinity_annotation_is_refused(tmp_path: Path, text: str) -> None:
-    where = r"Pod/p: metadata.annotations\[scheduler.alpha.kubernetes.io/affinity\]: the affinity in it cannot be read"
-    with pytest.raises(ManifestError, match=where):
-        expand_text(tmp_path, LEGACY % (text, ""))
-
-
-def test_an_affinity_that_breaks_a_rule_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"matchExpressions\[0\].operator: 'Is' is not one of In, NotIn"):
-        expand_text(tmp_path, LEGACY % (IN.replace('"In"', '"Is"'), ""))
 
 
 def test_bound_pending_and_finished_pods(tmp_path: Path) -> None:
