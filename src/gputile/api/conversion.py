@@ -1,4 +1,4 @@
-"""Reads values that people and API servers wrote, and words errors: which field, what it is, what is valid.
+"""Reads values that others wrote, and words errors: which field, what it is, what is valid.
 
 msgspec decides whether a value fits a type, and says why not in Python's words. Only where it does not fit,
 ``type_check`` compares the value with the type anew and names every mistake.

@@ -9,12 +9,14 @@ import base64
 import os
 import signal
 import ssl
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -29,6 +31,7 @@ _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1
 PLUGIN_S: Final = 60.0
 _MOST_BYTES: Final = MIB  # of a plugin's answer: a token has some KiB, a certificate with its key too
 _KEPT_BYTES: Final = 4096  # of its stderr, the end
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED_S: Final = 2.0  # until the kernel has ended a process
 
 TlsFactory = Callable[[str, str], ssl.SSLContext | None]
@@ -247,39 +250,23 @@ class ExecCredentials(Credentials):
         waited for. Where it ends by itself, a child that it leaves goes on: some plugins leave a process that keeps
         logins.
         """
-        command = [self.config.command, *(self.config.args or ())]
-        spec: dict[str, Any] = {"interactive": False}
-        if self.config.provide_cluster_info:
-            spec["cluster"] = self.cluster
-        info = {"apiVersion": self.config.api_version, "kind": "ExecCredential", "spec": spec}
-        environment = {
-            **os.environ,
-            **{variable.name: variable.value for variable in self.config.env or ()},
-            "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
-        }
-        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
-            )
-        except OSError as error:
-            hint = f"; {self.config.install_hint}" if self.config.install_hint else ""
-            raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error
-        except ValueError as error:  # of a name with "=", or a text with a NUL
-            raise ConfigError(f"cannot run the {self._named}: its args or env cannot be given to a process") from error
         written, stderr = bytearray(), bytearray()
-        told = asyncio.create_task(_keep_end(cast("asyncio.StreamReader", process.stderr), stderr))
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds):
-                    await _keep_beginning(cast("asyncio.StreamReader", process.stdout), written)
-                    if len(written) <= _MOST_BYTES:
-                        await told
-                        await process.wait()
-            status = process.returncode
-        finally:
-            told.cancel()
-            await _end(process)
+        with _ended_by_signals() as begin:
+            process = await self._start()
+            begin(process.pid)
+            told = asyncio.create_task(_keep_end(cast("asyncio.StreamReader", process.stderr), stderr))
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await _keep_beginning(cast("asyncio.StreamReader", process.stdout), written)
+                        if len(written) <= _MOST_BYTES:
+                            await told
+                            await process.wait()
+                status = process.returncode
+            finally:
+                told.cancel()
+                await asyncio.wait([told])
+                await _end(process)
         text = " ".join(stderr.decode(errors="replace").split())[-500:]
         said = f": {text}" if text else ""
         if len(written) > _MOST_BYTES:
@@ -292,6 +279,34 @@ class ExecCredentials(Credentials):
         if status:
             raise ConfigError(f"{self._named} failed with status {status}{said}")
         return bytes(written)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        command = [self.config.command, *(self.config.args or ())]
+        spec: dict[str, Any] = {"interactive": False}
+        if self.config.provide_cluster_info:
+            spec["cluster"] = self.cluster
+        info = {"apiVersion": self.config.api_version, "kind": "ExecCredential", "spec": spec}
+        environment = {
+            **os.environ,
+            **{variable.name: variable.value for variable in self.config.env or ()},
+            "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
+        }
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *command, stdin=null, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _end(await starting)  # asyncio itself would leave its children
+            raise
+        except OSError as error:
+            hint = f"; {self.config.install_hint}" if self.config.install_hint else ""
+            raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error
+        except ValueError as error:  # of a name with "=", or a text with a NUL
+            raise ConfigError(f"cannot run the {self._named}: its args or env cannot be given to a process") from error
 
     def _status(self, output: bytes) -> _CredentialStatus:
         try:
@@ -320,11 +335,51 @@ async def _keep_end(reader: asyncio.StreamReader, said: bytearray) -> None:
         del said[:-_KEPT_BYTES]
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[Callable[[int], None]]:
+    """Yield what is told the plugin's session: a signal that ends this process then ends that one, too.
+
+    The session is its own, so that ^C on the terminal does not reach it. A signal that comes while the plugin is being
+    started waits for that. One that this process handles itself, as a service does, is left alone.
+    """
+    sessions: list[int] = []
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if sessions:
+            leave()
+
+    def begin(session: int) -> None:
+        sessions.append(session)
+        if came:
+            leave()
+
+    def leave() -> None:
+        for session in sessions:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(session, signal.SIGKILL)
+        signal.signal(came[0], signal.SIG_DFL)
+        signal.raise_signal(came[0])
+
+    here = threading.current_thread() is threading.main_thread()
+    handled = [each for each in _SIGNALS if here and signal.getsignal(each) is signal.SIG_DFL]
+    for each in handled:
+        signal.signal(each, end)
+    try:
+        yield begin
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
+        if came:  # the plugin could not be started
+            leave()
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process and its children if it still runs."""
+    """End the process and its children if it still runs, and read its pipes to their end, which closes them."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
         async with asyncio.timeout(_ENDED_S):
-            await process.wait()
+            await process.communicate()
