@@ -436,9 +436,13 @@ def test_each_line_holds_without_the_other(
     control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "gputile")
     control_plane.wait(lambda: not verdict(api, namespace, pod("m", {MEM: "1", CORE: "7"})), "no webhook")
     control_plane.wait(lambda: bool(verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1")))), "the policies")
-    for change in (forged, device):
-        said = refusal(api, "PATCH", f"{path}/there", change, "application/merge-patch+json")
-        assert "ValidatingAdmissionPolicy" in said
+
+    def by_policy(change: Json) -> bool:
+        said = refusal(api, "PATCH", f"{path}/there?dryRun=All", change, "application/merge-patch+json")
+        return "ValidatingAdmissionPolicy" in said
+
+    # each policy comes into force by itself
+    control_plane.wait(lambda: by_policy(forged) and by_policy(device), "the policies of changes")
     for body, rule in forms:
         if rule != "gpu-share":
             assert f"[{rule}]" in verdict(api, namespace, body)
