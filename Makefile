@@ -10,7 +10,7 @@ EXAMPLES ?= gputile
 NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
 	docs/guides/install.md docs/guides/getting-started.md
 KUBERNETES ?= 1.30 1.37
-VERSIONED := $(addprefix tests/e2e/test_,controlplane.py policies.py webhook.py controller.py extender.py gangs.py \
+VERSIONED := $(addprefix tests/e2e/test_,policies.py webhook.py controller.py extender.py gangs.py \
 	preemption.py quotas.py chart.py flows.py failover.py outages.py security.py web.py node.py)
 DEMO := simulate --cluster examples/cluster.yaml -f examples/workloads.yaml -f examples/teams.yaml \
 	-f examples/too-large.yaml --compare packing

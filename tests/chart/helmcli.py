@@ -1,11 +1,11 @@
 """Helm itself, and what the chart renders with it."""
 
+import json
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,40 +55,18 @@ def helm(*arguments: str | Path, environment: Mapping[str, str] | None = None) -
     Raises:
         HelmFailed: it exited with an error.
     """
-    with helm_process(*arguments, environment=environment) as process:
-        told, complained = process.communicate()
-    if process.returncode != 0:
-        raise HelmFailed(complained.strip())
-    return told
-
-
-@contextmanager
-def helm_process(
-    *arguments: str | Path, environment: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
-    """Start helm; who has left the context has its output no longer, and it runs no longer."""
     own = {"HELM_NO_PLUGINS": "1", "PATH": os.environ["PATH"], "HELM_DRIVER": "secret"} | dict(environment or {})
     command = [str(program_or_skip()), *map(str, arguments)]
-    pipe = subprocess.PIPE
-    with (
-        tempfile.TemporaryDirectory(prefix="gt-helm-") as home,  # it writes what it has discovered of a cluster there
-        subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={"HOME": home} | own) as process,
-    ):
-        try:
-            yield process
-        finally:
-            process.kill()
+    with tempfile.TemporaryDirectory(prefix="gt-helm-") as home:  # it writes what it has discovered of a cluster there
+        done = subprocess.run(command, capture_output=True, text=True, env={"HOME": home} | own, check=False)
+    if done.returncode != 0:
+        raise HelmFailed(done.stderr.strip())
+    return done.stdout
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:
     """Return values, by their dotted names, as arguments of helm."""
-    return [f"--set-json={name}={_json(value)}" for name, value in {"image.repository": IMAGE, **values}.items()]
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value)
+    return [f"--set-json={name}={json.dumps(value)}" for name, value in {"image.repository": IMAGE, **values}.items()]
 
 
 def render(values: Mapping[str, Any] | None = None, *arguments: str, release: str = "gputile") -> list[dict[str, Any]]:

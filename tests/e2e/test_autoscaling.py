@@ -19,7 +19,6 @@ from gputile.api.well_known import (
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_CORE,
-    GPU_COUNT_LABEL,
     GPU_MEMORY,
     MODE_LABEL,
     WHOLE_GPU,
@@ -49,9 +48,6 @@ POOLS: Final = (
     "whole",
     "gang",
     "idle",
-    "large",
-    "cordoned",
-    "pair",
     "bare",
     "other",
     "deleted",
@@ -244,31 +240,6 @@ def test_a_gang_starts_on_an_idle_node_and_brings_the_other_one(cluster: Control
     cluster.nodes.delete_pod_now(namespace, "first")
     train(cluster, namespace, "idle", 3)
     assert_settled(cluster, "idle", 2)
-
-
-def test_a_gang_of_more_nodes_than_are_asked_for_at_once_gets_them_all(cluster: ControlPlane, namespace: str) -> None:
-    train(cluster, namespace, "large", 2 * MOST_NODES + 1)
-    assert_settled(cluster, "large", MOST_NODES + 1)
-
-
-def test_a_cordoned_idle_node_keeps_no_pod_from_a_node(cluster: ControlPlane, namespace: str) -> None:
-    fragmented(cluster, namespace, "cordoned")
-    create(cluster, namespace, "whole-node", "cordoned", limits={GPU_MEMORY: 240}, labels={GPU_COUNT_LABEL: "2"})
-    wait_bound(cluster, namespace, "whole-node")
-    (pod,) = [each for each in pods_in(cluster, namespace) if each["metadata"]["name"] == "whole-node"]
-    cluster.kubectl("cordon", pod["spec"]["nodeName"])
-    cluster.nodes.delete_pod_now(namespace, "whole-node")
-    create(cluster, namespace, "c", "cordoned", units=96)
-    wait_bound(cluster, namespace, "c")
-    assert_settled(cluster, "cordoned", 3)
-
-
-def test_two_pods_that_fit_one_new_node_bring_one(cluster: ControlPlane, namespace: str) -> None:
-    fragmented(cluster, namespace, "pair")
-    for name in ("c", "d"):
-        create(cluster, namespace, name, "pair", units=96)
-    wait_bound(cluster, namespace, "c", "d")
-    assert_settled(cluster, "pair", 2)
 
 
 def gang_of_one(plane: ControlPlane, namespace: str, pool: str) -> None:

@@ -17,7 +17,7 @@ from gputile.api.well_known import ACK_ALLOCATION, GPU_MEMORY
 from tests.chart.helmcli import CHART, helm, settings
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, pods_in, write_cluster
 from tests.e2e.installation import GPUTILE, Installation, settle
-from tests.localcluster.client import STRATEGIC_PATCH, ApiError
+from tests.localcluster.client import STRATEGIC_PATCH
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes
 from tests.walk.documents import document_yaml
@@ -153,23 +153,6 @@ def test_the_documents_statefulset_runs_unmodified_through_the_installed_schedul
         assert "forbidden" not in process.log_text().lower(), f"{process.name} lacks a right"
 
 
-@pytest.mark.requirement("G2", "B2")
-def test_a_wrong_pod_is_refused_and_a_plain_one_waits_for_nobody(installed: Installation, namespace: str) -> None:
-    plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
-    with pytest.raises(ApiError, match="gpu-amount"):
-        plane.api.post(path, pod_body("odd", {GPU_MEMORY: 3}, labels={"aliyun.com/gpu-count": "2"}))
-    forged = pod_body("forged", {"cpu": 1})
-    forged["metadata"]["annotations"] = {"gputile.io/allocation": "{}"}
-    with pytest.raises(ApiError, match="forged-allocation"):
-        plane.api.post(path, forged)
-    webhook = installed.processes[-1]
-    webhook.pause()
-    try:
-        plane.api.post(path, pod_body("plain", {"cpu": 1}))
-    finally:
-        webhook.resume()
-
-
 @pytest.mark.requirement("U5", "U9", "U10")
 def test_a_new_unit_restarts_nothing_and_keeps_what_runs(installed: Installation, namespace: str) -> None:
     """Helm upgrade while GPU pods run; bytes per pod stay, new pods count in the new unit."""
@@ -215,24 +198,6 @@ def play_agent(plane: ControlPlane, node: str, unit: int) -> None:
 
 def allocated(pod: dict[str, Any]) -> int:
     return sum(gpu["mib"] for gpu in json.loads(pod["metadata"]["annotations"]["gputile.io/allocation"])["cards"])
-
-
-@pytest.mark.requirement("M13")
-def test_a_gang_of_five_starts_whole_or_not_at_all(installed: Installation, namespace: str) -> None:
-    """M13, through the installed webhook, controller and scheduler: capacity for three starts none."""
-    plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
-    gang = {"pod-group.scheduling.sigs.k8s.io/name": "five", "pod-group.scheduling.sigs.k8s.io/min-available": "5"}
-    unit = installed.unit_mib()
-    for index in range(5):
-        plane.api.post(path, pod_body(f"g{index}", {GPU_MEMORY: 8 * 1024 // unit}, labels=gang))
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == 5, "the whole gang to be bound")
-    for index in range(5):
-        plane.nodes.delete_pod_now(namespace, f"g{index}")
-    for index in range(5):
-        body = pod_body(f"h{index}", {GPU_MEMORY: 15 * 1024 // unit}, labels=gang, nodeSelector=on("other"))
-        plane.api.post(path, body)
-    settle(5)
-    assert bound(pods_in(plane, namespace)) == {}
 
 
 def on(node: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tests.chart.helmcli import program_or_skip
 from tests.e2e.extender import pods_in, write_cluster
 from tests.e2e.installation import GPUTILE, Installation
 from tests.e2e.playedagents import PlayedAgents
-from tests.e2e.walkthrough import matches, steps_of, walk
+from tests.e2e.walkthrough import steps_of, walk
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes
 
@@ -132,20 +132,3 @@ def test_every_page_is_in_the_list() -> None:
     index = (TASKS / "README.md").read_text()
     assert all(f"({page})" in index for page in PAGES)
     assert all(steps_of(TASKS / page) for page in PAGES)
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "same"),
-    [
-        ("a", "a", True),
-        ("a", "b", False),
-        ("a...c", "abbbc", True),
-        ("a...c", "ab\nbc", False),
-        ("...\nend", "many\nlines\nend", True),
-        ("...\nend", "end", True),
-        ("", "", True),
-        ("", "x", False),
-    ],
-)
-def test_dots_stand_for_anything(shown: str, printed: str, same: bool) -> None:
-    assert matches(shown, printed) is same

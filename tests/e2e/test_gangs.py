@@ -254,7 +254,7 @@ def test_what_if_knows_the_pod_groups_of_the_cluster(
 
     rules = "limitranges,resourcequotas"
     may_list = f"--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io,{rules}"
-    plane.kubectl("create", "clusterrole", "looker", "--verb=list", may_list)
+    plane.kubectl("create", "clusterrole", "looker", "--verb=list,get,create,patch", may_list)
     plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
     try:
         plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")

@@ -77,20 +77,11 @@ def test_the_manifests_are_what_the_real_kinds_take(teams: ControlPlane) -> None
         assert len(created(teams, file.read_text(encoding="utf-8"))) == len(objects) >= 2
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "said"),
-    [
-        ("cohortName: gpus", "cohort: gpus", "unknown field"),
-        ("reclaimWithinCohort: Any", "reclaimWithinCohort: Always", "Unsupported value"),
-        ("borrowingLimit: 360", "borrowingLimit: all", "borrowingLimit in body should match"),
-    ],
-)
-def test_the_real_kinds_refuse_what_is_wrong(teams: ControlPlane, right: str, wrong: str, said: str) -> None:
+def test_the_real_kinds_refuse_what_is_wrong(teams: ControlPlane) -> None:
     """Or their taking the manifests would show nothing."""
-    text = QUEUES.read_text(encoding="utf-8")
-    assert right in text
-    with pytest.raises(KubectlFailed, match=said):
-        created(teams, text.replace(right, wrong))
+    wrong = QUEUES.read_text(encoding="utf-8").replace("cohortName: gpus", "cohort: gpus")
+    with pytest.raises(KubectlFailed, match="unknown field"):
+        created(teams, wrong)
 
 
 def jobs() -> dict[str, dict[str, Any]]:

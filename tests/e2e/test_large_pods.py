@@ -213,12 +213,13 @@ def test_a_refusal_names_field_and_rule_however_long_the_names_are(
         assert ' [environment]","reason"' in said, "the message ends in the rule"
 
 
-@pytest.mark.parametrize("spec", [{}, {"containers": None}, {"containers": []}])
 def test_a_pod_without_containers_is_refused_by_the_api_server(
-    control_plane: ControlPlane, webhook: RunningWebhook, spec: Json
+    control_plane: ControlPlane, webhook: RunningWebhook
 ) -> None:
     """A mutating webhook's condition sees what the API server has not looked at yet."""
-    assert "spec.containers: Required value" in verdict(control_plane.api, "default", {**pod("p"), "spec": spec})
+    assert "spec.containers: Required value" in verdict(
+        control_plane.api, "default", {**pod("p"), "spec": {"containers": None}}
+    )
 
 
 def test_no_length_of_names_exceeds_what_cel_may_cost(control_plane: ControlPlane, webhook: RunningWebhook) -> None:

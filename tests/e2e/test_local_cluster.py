@@ -90,13 +90,6 @@ def local(control_plane_programs: dict[str, Path]) -> Iterator[LocalCluster]:
             process.stdout.close()
 
 
-def test_readme_names_commands_that_are_there() -> None:
-    """A test below runs the first; the second is what runs the tests. The first page names the local cluster's."""
-    named = re.findall(r"^\$ make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert named == ["demo", "test"]
-    assert "\nmake cluster " in (ROOT / "docs" / "guides" / "getting-started.md").read_text()
-
-
 def test_the_demo_draws_the_cluster_and_ends_well() -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=False

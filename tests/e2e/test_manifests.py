@@ -13,15 +13,11 @@ from gputile.tools.simulator.scenario import load_scenario
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.client import ApiError
-from tests.localcluster.controlplane import ControlPlane, KubectlFailed
+from tests.localcluster.controlplane import ControlPlane
 from tests.unit.tools.simulator.manifests import (
-    DEPLOYMENT,
     FORBIDDEN,
-    JOB,
-    POD,
     Case,
     Json,
-    changed,
     ids,
 )
 
@@ -110,57 +106,3 @@ def templates(body: Json) -> Iterator[Json]:
         claims = [each["metadata"]["name"] for each in body["spec"].get("volumeClaimTemplates", ())]
         volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
         yield {**found, "spec": {**found["spec"], "volumes": found["spec"].get("volumes", []) + volumes}}
-
-
-@pytest.mark.requirement("B4")
-def test_what_a_dry_run_of_kubectl_prints_can_be_judged(control_plane: ControlPlane, tmp_path: Path) -> None:
-    """As in a pipeline: the API server has the first word, and what it prints has a UID, defaults and a status."""
-    plain = {"limits": {"cpu": 1}}
-    pod = changed(POD, "spec.containers.0.resources", plain)
-    deployment = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources", plain)
-    job = changed(JOB, "spec.template.spec.containers.0.resources", plain)
-    (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    (tmp_path / "asked.json").write_text(
-        json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod, deployment, job]})
-    )
-    printed = control_plane.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", str(tmp_path / "asked.json"))
-    (tmp_path / "printed.yaml").write_text(printed)
-    placed = load_scenario([str(tmp_path / "cluster.yaml")], [str(tmp_path / "printed.yaml")]).pending
-    assert len(placed) == 4
-    broken = printed.replace("cpu: 1", "cpu: -1").replace('cpu: "1"', 'cpu: "-1"')
-    (tmp_path / "printed.yaml").write_text(broken)
-    with pytest.raises(ManifestError, match="must be greater than or equal to 0"):
-        load_scenario([str(tmp_path / "cluster.yaml")], [str(tmp_path / "printed.yaml")])
-
-
-MAP = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "w"}})
-YAML_MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: w}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "taken"),
-    [
-        (f"{MAP}{MAP}\n{MAP}\n", True),
-        (f"---\n{MAP}\n---\n{YAML_MAP}---\n{MAP}\n", True),
-        (f"{YAML_MAP}---\n{MAP}\n", True),
-        (f"{MAP}\n# that is all\n", False),
-    ],
-    ids=range(4),
-)
-def test_where_documents_end(control_plane: ControlPlane, tmp_path: Path, text: str, taken: bool) -> None:
-    """JSON objects stand one behind the other, and a line of --- ends a document of YAML."""
-    file = tmp_path / "m.yaml"
-    file.write_text(text)
-    try:
-        control_plane.kubectl("create", "--dry-run=server", "-f", str(file))
-        by_kubectl = True
-    except KubectlFailed:
-        by_kubectl = False
-    cluster = tmp_path / "cluster.yaml"
-    cluster.write_text(CLUSTER)
-    try:
-        load_scenario([str(cluster)], [str(file)])
-        here = True
-    except ManifestError as error:
-        here = "already" in str(error)  # the same object a second time, so all of the text was read
-    assert (by_kubectl, here) == (taken, taken)

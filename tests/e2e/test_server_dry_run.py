@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
 from tests.unit.tools.simulator.manifests import CRON_JOB, DEPLOYMENT, JOB, POD, STATEFUL_SET, Json, changed
 
@@ -158,27 +157,6 @@ def test_a_change_of_what_is_there_is_judged_as_a_change(asked: Asked) -> None:
     code, told = asked.about(changed(JOB, "spec.template.spec.containers.0.image", "registry.example.com/a:2"))
     assert (code, "Job/w: spec.template" in told, "field is immutable" in told) == (2, True, True), told
     assert len(told) < 600
-
-
-def test_a_quota_of_the_cluster_counts(asked: Asked) -> None:
-    place = f"/api/v1/namespaces/{asked.namespace}/resourcequotas"
-    asked.plane.api.post(place, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
-    asked.plane.wait(
-        lambda: "hard" in asked.plane.api.get(f"{place}/none").get("status", {}), "the quota to be counted"
-    )
-    code, told = asked.about(DEPLOYMENT)
-    assert (code, "Deployment/w: spec.template: exceeded quota: none" in told) == (2, True), told
-
-
-@pytest.mark.requirement("B2")
-def test_a_policy_of_the_cluster_holds(asked: Asked, control_plane: ControlPlane) -> None:
-    visible = changed(
-        DEPLOYMENT, "spec.template.spec.containers.0.env", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    )
-    off = ("--admission=off",)
-    with installed(control_plane):
-        code, told = asked.about(visible, options=off)
-    assert (code, "Deployment/w: spec.template: " in told, "environment" in told) == (2, True, True), told
 
 
 @pytest.mark.usefixtures("trainings")

@@ -5,14 +5,13 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from release.artefacts import Release, build_chart
 from release.sources import Sources
 
-from tests.chart.helmcli import helm, helm_process, settings
+from tests.chart.helmcli import helm, settings
 from tests.e2e.pods.cluster import GPUTILE_IMAGE, PodCluster, is_ready
 from tests.localcluster.gputile_image import EPOCH, REFERENCE, ROOT
 
@@ -49,11 +48,6 @@ class PodRelease:
     def upgrade(self, values: Mapping[str, Any], *options: str) -> None:
         """Change parameters."""
         self.helm("upgrade", self.name, self._chart, "--reset-then-reuse-values", *_settings(values), *options)
-
-    def upgrading(self, values: Mapping[str, Any]) -> AbstractContextManager[subprocess.Popen[str]]:
-        """Begin to change parameters, and to wait until they are in force."""
-        options = ("--reset-then-reuse-values", *_settings(values), "--wait", *self._access())
-        return helm_process("upgrade", self.name, self._chart, *options, environment=self._environment())
 
     def helm(self, verb: str, *arguments: str | Path) -> str:
         """Run helm on the release's namespace."""

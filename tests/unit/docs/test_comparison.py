@@ -15,11 +15,6 @@ def _rows() -> list[list[str]]:
     return [cells for cells in lines if len(cells) > 4 and cells != _PROJECTS]
 
 
-def test_each_row_has_a_cell_for_each_project() -> None:
-    assert len(_rows()) > 20
-    assert [cells[0] for cells in _rows() if len(cells) != 1 + len(_PROJECTS)] == []
-
-
 def test_each_cell_has_its_evidence() -> None:
     without = [
         (cells[0], project)
@@ -28,10 +23,6 @@ def test_each_cell_has_its_evidence() -> None:
         if cell != "not documented" and not _LINK.search(cell)
     ]
     assert without == []
-
-
-def test_gputile_is_documented_wherever_it_is_compared() -> None:
-    assert [cells[0] for cells in _rows() if cells[1] == "not documented"] == []
 
 
 def test_each_source_is_named_and_used() -> None:
