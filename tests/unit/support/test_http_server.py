@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 
 from gputile.controlplane.webhook.certificates import Pair, next_material
-from gputile.kube.client import Connection
 from gputile.support import http_server
 from gputile.support.http_server import (
     LARGEST_HEAD,
@@ -24,6 +23,7 @@ from gputile.support.http_server import (
     BodyReader,
     BodyRefused,
     Server,
+    ServerConnection,
     ServerLimits,
     holding,
     routed,
@@ -380,8 +380,8 @@ async def test_a_cancelled_server_ends_its_connections(asked: bool) -> None:
 async def test_a_connection_that_was_just_accepted_is_closed_too() -> None:
     async with answering() as (server, task):
 
-        class Last(set[Connection]):
-            def add(self, connection: Connection) -> None:
+        class Last(set[ServerConnection]):
+            def add(self, connection: ServerConnection) -> None:
                 super().add(connection)
                 task.cancel()
 
