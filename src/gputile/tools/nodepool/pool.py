@@ -1,4 +1,4 @@
-"""Defines a GPU node pool as people describe it, ``kind: NodePool``, reads it, and names every mistake at once."""
+"""Reads the description of a GPU node pool (``kind: NodePool``), and reports all mistakes at once."""
 
 import re
 from collections.abc import Iterator, Mapping

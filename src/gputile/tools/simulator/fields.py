@@ -1,4 +1,4 @@
-"""Finds unknown fields, values of the wrong type, amounts that no pod can ask for, and mistyped resources.
+"""Finds unknown fields, values of the wrong type, impossible amounts, and misspelt resources.
 
 All but the last are what ``kubectl --validate=strict`` refuses.
 """

@@ -1,4 +1,4 @@
-"""Logs what changes of the page and streams it to browsers: one that stops reading delays nobody, and is let go."""
+"""Streams changes of the page to browsers; disconnects one that stops reading, so it delays no other."""
 
 import asyncio
 import contextlib
