@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from gputile.api.quantity import MIB
 
@@ -32,12 +32,21 @@ def read_bounded(path: str | Path, most: int) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
         os.set_blocking(file.fileno(), True)
         found = os.fstat(file.fileno())
-        content = b"" if found.st_size > most else file.read(most + 1)
+        content = b"" if found.st_size > most else _read(file, most + 1)
     if found.st_size > most or len(content) > most:
         raise UnusableFileError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
     if not content and stat.S_ISFIFO(found.st_mode):
         raise UnusableFileError(errno.EAGAIN, "it is a pipe that nobody writes to", str(path))
     return content
+
+
+def _read(file: BinaryIO, most: int) -> bytes:
+    """Return at most ``most`` bytes, in pieces: a single read allocates ``most`` bytes, however small the file is."""
+    pieces, left = [], most
+    while left > 0 and (piece := file.read(min(left, MIB))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def read_whole(path: Path, most: int) -> bytes:
@@ -54,7 +63,7 @@ def read_whole(path: Path, most: int) -> bytes:
             kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
             raise UnusableFileError(f"{path} is {kind}, and no file")
         with open(descriptor, "rb", closefd=False) as file:
-            content = b"" if found.st_size > most else file.read(most + 1)
+            content = b"" if found.st_size > most else _read(file, most + 1)
         if found.st_size > most or len(content) > most:
             raise UnusableFileError(f"{path} has more than {most} bytes")
         return content

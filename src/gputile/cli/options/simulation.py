@@ -10,6 +10,8 @@ import typer
 from gputile.cli.options import candidates
 from gputile.cli.options.common import (
     REQUEST_TIMEOUT,
+    Context,
+    Kubeconfig,
     Plain,
     Reach,
     RequestTimeout,
@@ -105,15 +107,6 @@ Printed = Annotated[
 ]
 Config = Annotated[
     Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.")
-]
-Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig, where a cluster is asked; default: as kubectl's.")]
-Context = Annotated[
-    str | None,
-    option(
-        "NAME",
-        "The kubeconfig's context, where a cluster is asked.",
-        autocompletion=candidates.contexts,
-    ),
 ]
 
 

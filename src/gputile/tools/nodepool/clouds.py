@@ -1,4 +1,4 @@
-"""Writes the commands and manifests of a cloud for a node pool, with labels, taint and autoscaler hints.
+"""Writes the commands and manifests of a cloud for a node pool, with labels, taint and hints.
 
 An autoscaler is told what a node will advertise that does not exist yet (U8). The resources are computed by what the
 agent computes them by, so that hint and node agree at every unit. ``docs/guides/nodepools.md`` names the source of each

@@ -1,4 +1,4 @@
-"""Reads the table of custom kinds that make pods, with the paths of their templates and replica counts.
+"""Reads the table of custom kinds that make pods: paths of their templates and replica counts.
 
 The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 """
