@@ -70,7 +70,7 @@ class Records:
                 registered=tuple(sorted({*told.resources, *told.registered})),
             )
         )
-        state.advertised.unsaved = False
+        told.record_checkpoint(written=True)
 
     def take_over(self, state: AllocationState) -> None:
         """Go on with what the agent before this one has written until it let go of the node.

@@ -60,7 +60,7 @@ class Executor:
                     try:
                         self._records.save(self._state)
                     except OSError as error:
-                        self._state.advertised.unsaved = True
+                        self._state.advertised.record_checkpoint(written=False)
                         log.error("the checkpoint cannot be written, and is tried again: %s", error)
                 case ShareTime():
                     self._arbiter.refresh()
