@@ -1,11 +1,9 @@
 """Defines slim Deployments, DaemonSets and others that tell whether gputile is ready."""
 
-from typing import Any
-
 import msgspec
 
 from gputile.api.conversion import WireObject
-from gputile.api.core import ObjectMeta, ObjectReference, ResourceList, StoredObject
+from gputile.api.core import ObjectMeta, ObjectReference, StoredObject
 
 
 class WorkloadMeta(ObjectMeta):
@@ -236,61 +234,6 @@ class ListedPriorityClass(StoredObject):
     value: int = 0
     global_default: bool = False
     preemption_policy: str = ""
-
-
-class ListedOverhead(WireObject):
-    """node.k8s.io/v1 Overhead."""
-
-    pod_fixed: ResourceList = {}
-
-
-class ListedScheduling(WireObject):
-    """node.k8s.io/v1 Scheduling."""
-
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[dict[str, Any], ...] = ()
-
-
-class ListedRuntimeClass(StoredObject):
-    """node.k8s.io/v1 RuntimeClass: what it gives to its pods."""
-
-    overhead: ListedOverhead = msgspec.field(default_factory=ListedOverhead)
-    scheduling: ListedScheduling = msgspec.field(default_factory=ListedScheduling)
-
-
-class ListedClaimSpec(WireObject):
-    """core/v1 PersistentVolumeClaimSpec."""
-
-    volume_mode: str = ""
-
-
-class ListedClaim(StoredObject):
-    """core/v1 PersistentVolumeClaim: whether it is of blocks."""
-
-    spec: ListedClaimSpec = msgspec.field(default_factory=ListedClaimSpec)
-
-
-class ListedServicePort(WireObject):
-    """core/v1 ServicePort."""
-
-    port: int = 0
-    protocol: str = "TCP"
-    node_port: int = 0
-
-
-class ListedServiceSpec(WireObject):
-    """core/v1 ServiceSpec: its addresses and ports."""
-
-    ports: list[ListedServicePort] = []
-    cluster_ip: str = msgspec.field(default="", name="clusterIP")
-    cluster_ips: list[str] = msgspec.field(default_factory=list, name="clusterIPs")
-    health_check_node_port: int = 0
-
-
-class ListedService(StoredObject):
-    """core/v1 Service."""
-
-    spec: ListedServiceSpec = msgspec.field(default_factory=ListedServiceSpec)
 
 
 class Namespace(StoredObject):
