@@ -12,7 +12,7 @@ import grpc
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.state.device_ids import by_gpu
+from gputile.node.agent.device_ids import by_gpu
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from tests.e2e.extender import pod_body
