@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -226,7 +227,8 @@ def _placed(name: str, load: Callable[[Path], object]) -> Callable[[bytes], obje
 
 
 def _manifests(data: bytes) -> None:
-    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"], stdin=io.BytesIO(data))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"])
 
 
 _KUBECONFIG = b"""

@@ -34,8 +34,7 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.node_arrays import Changes
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, request_of, share
 from tests.stateful.ledgercheck import image, overfull, states, unused_rows_are_empty
 

@@ -1,6 +1,5 @@
 """Answers a viewer's questions about a pod or a manifest, by the code that explains and simulates."""
 
-import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.simulator.manifests import ManifestError, told_together
+from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
 from gputile.tools.simulator.running_pods import recognise
-from gputile.tools.simulator.scenario import ScenarioFiles, make_pods, read_scenario
+from gputile.tools.simulator.scenario import make_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import Intake
 from gputile.tools.web.records import TileShare
@@ -68,7 +67,8 @@ def what_if(manifest: bytes, moment: Moment) -> WhatIf:
     groups = PodGroups(dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent)
     try:
         scenario = read_scenario(
-            ScenarioFiles((), ("-",), io.BytesIO(manifest), "the pasted manifest"),
+            (),
+            parse_manifests("the pasted manifest", manifest),
             nodes=moment.nodes,
             groups=groups,
             configured_mib=moment.configuration.unit_mib,
