@@ -24,9 +24,8 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, eviction_facts
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.victim_cover import NodeCovering
 from gputile.core.scheduling.victim_groups import (
