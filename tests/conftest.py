@@ -3,7 +3,9 @@
 import gc
 import os
 import secrets
+import signal
 from collections.abc import Generator
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,9 +47,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each run a seed of its own that it can name, before hypothesis asks for one."""
+    """Give each run a seed of its own that it can name, before hypothesis asks for one; and its programs all signals.
+
+    Under nohup, or behind an ampersand in a script, signals are ignored, and programs inherit that, but no handler.
+    """
     if config.getoption(SEED) is None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignored)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """Do nothing on a signal."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -15,13 +15,18 @@ from tests.localcluster.skipping import components_or_skip, prepare
 
 __all__ = ["tab"]
 
+HERE = Path(__file__).parent
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests on real nodes, before pytest chooses by marks."""
+    """Mark the tests on real nodes, which run beside those that need a control plane alone (``--dist loadgroup``)."""
     for item in items:
-        if "node_programs" in getattr(item, "fixturenames", ()):
+        on_node = "node_programs" in getattr(item, "fixturenames", ())
+        if on_node:
             item.add_marker("node")
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("nodes" if on_node else "plane"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -10,9 +10,9 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX
 from gputile.core.placement.free_memory import free_memory
 from gputile.core.placement.steps import at_once
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, share
-from tests.integration.test_web_page import blocks, look
 from tests.localcluster.browser import Tab
 from tests.unit.tools.web.pages import GIB, machine, served
+from tests.web.test_page import blocks, look
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]

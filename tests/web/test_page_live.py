@@ -12,9 +12,9 @@ from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.fakes.corebuilders import pod, share
-from tests.integration.test_web_page import DRAWN, look
 from tests.localcluster.browser import Tab
 from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served
+from tests.web.test_page import DRAWN, look
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]
