@@ -1,4 +1,4 @@
-"""Decides whether a pod may be evicted, and what its eviction costs: all preemption goes by these rules.
+"""Decides whether a pod may be evicted, and what that costs: all preemption goes by these rules.
 
 A loss is compared field by field: the priority of the most important victim first, then how many pods leave, then the
 cost that pods state (``controller.kubernetes.io/pod-deletion-cost``), then the GPU time that is lost.

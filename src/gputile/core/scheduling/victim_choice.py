@@ -1,4 +1,4 @@
-"""Chooses the pods to evict from one node for a pod of higher priority: greedily, and those that need not leave stay.
+"""Chooses the pods to evict for a pod of higher priority: greedily, and who need not leave stays.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
 no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing; then each
