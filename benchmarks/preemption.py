@@ -26,10 +26,10 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import choose_gang_victims
+from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
 from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.tools.replay.cluster import ReplayCluster

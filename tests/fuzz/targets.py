@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from gputile.tools.web.usage.meter import UnreadableMetrics, agent_reading
+from gputile.tools.web.usage import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -226,7 +227,8 @@ def _placed(name: str, load: Callable[[Path], object]) -> Callable[[bytes], obje
 
 
 def _manifests(data: bytes) -> None:
-    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"], stdin=io.BytesIO(data))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"])
 
 
 _KUBECONFIG = b"""

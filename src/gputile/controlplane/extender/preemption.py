@@ -19,9 +19,8 @@ from gputile.controlplane.extender.preemption_reservations import RETRY_S, Preem
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
 from gputile.core.scheduling.victim_choice import MOST_NODES, VictimChoice, VictimSearch, choose_victims
 

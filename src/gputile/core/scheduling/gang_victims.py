@@ -22,10 +22,10 @@ from gputile.core.devices.request import Request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.placement.steps import Steps, at_once
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, EvictionLosses, EvictionRules, Loss
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
+from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.reservation_refusal import lost_reservation
 from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.without_pods import VictimSearchInput, WithoutPods, takes

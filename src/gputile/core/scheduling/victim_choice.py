@@ -85,7 +85,7 @@ class VictimGroup:
 _LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted: nothing has to be done
 
 
-class Amounts(NamedTuple):
+class GpuAmounts(NamedTuple):
     """What a group frees on a GPU, or what the GPU lacks: nothing is lacking where all are 0 or less.
 
     ``incompatible`` pods all have to leave: the preempting pod may not be on a GPU with them.
@@ -100,13 +100,13 @@ class Amounts(NamedTuple):
     def nothing(self) -> bool:
         return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
 
-    def without(self, freed: "Amounts") -> "Amounts":
-        return Amounts(*(mine - other for mine, other in zip(self, freed, strict=True)))
+    def without(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine - other for mine, other in zip(self, freed, strict=True)))
 
-    def plus(self, freed: "Amounts") -> "Amounts":
-        return Amounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
+    def plus(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
-    def part_in(self, freed: "Amounts") -> float:
+    def part_in(self, freed: "GpuAmounts") -> float:
         """Return how much of what is missing is freed: up to 1 for each amount."""
         return sum(min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0)
 
@@ -143,20 +143,20 @@ class _Departures:
 
 
 @dataclass(slots=True, eq=False)
-class _Gpu:
+class _LeavingGpu:
     """A GPU: what it lacks for the request, and what each group that may leave frees on it."""
 
     gpu: Gpu
-    missing: Amounts
-    freed: dict[VictimGroup, Amounts]
+    missing: GpuAmounts
+    freed: dict[VictimGroup, GpuAmounts]
     limits: set[Hashable] = field(default_factory=set)
 
-    def with_whole_gangs(self) -> "_Gpu":
-        return _Gpu(
+    def with_whole_gangs(self) -> "_LeavingGpu":
+        return _LeavingGpu(
             self.gpu, self.missing, {group: freed for group, freed in self.freed.items() if not group.most}, self.limits
         )
 
-    def missing_after(self, gone: Collection[VictimGroup]) -> Amounts:
+    def missing_after(self, gone: Collection[VictimGroup]) -> GpuAmounts:
         missing = self.missing
         for group in gone:
             if (freed := self.freed.get(group)) is not None:
@@ -309,13 +309,13 @@ def _gpu(
     request: Request,
     bookings: Iterable[Booking],
     groups: Mapping[str, Sequence[VictimGroup]],
-) -> _Gpu | None:
+) -> _LeavingGpu | None:
     """Return what has to leave a GPU for the request, None where it is too small, or an incompatible pod must stay."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total:
         return None
     alone = shape.kind is not RequestKind.SHARED and not info.sliced
-    freed: dict[VictimGroup, Amounts] = {}
+    freed: dict[VictimGroup, GpuAmounts] = {}
     incompatible_pods = 0
     for booking in bookings:
         share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
@@ -325,25 +325,25 @@ def _gpu(
         if incompatible and not groups[booking.uid]:
             return None
         for group in groups[booking.uid]:
-            freed[group] = freed.get(group, Amounts()).plus(Amounts(mib, percent, 1, incompatible))
-    missing = Amounts(
+            freed[group] = freed.get(group, GpuAmounts()).plus(GpuAmounts(mib, percent, 1, incompatible))
+    missing = GpuAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
         pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
         incompatible=incompatible_pods,
     )
-    missing = missing.without(freed.pop(_LEAVING, Amounts()))
-    return _Gpu(gpu.gpu, missing, freed, {limit for group in freed for limit in group.limits})
+    missing = missing.without(freed.pop(_LEAVING, GpuAmounts()))
+    return _LeavingGpu(gpu.gpu, missing, freed, {limit for group in freed for limit in group.limits})
 
 
-def _choice(node: str, gpus: Sequence[_Gpu], wanted: int, level: int) -> VictimChoice | None:
+def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
     """Return the victims of a priority up to ``level`` that free ``wanted`` GPUs: those of the cheapest GPU first."""
     gone = _Departures()
-    chosen: list[_Gpu] = []
+    chosen: list[_LeavingGpu] = []
     left = list(gpus)
-    known: dict[_Gpu, list[VictimGroup] | None] = {}
+    known: dict[_LeavingGpu, list[VictimGroup] | None] = {}
     while len(chosen) < wanted:
-        best: tuple[tuple[int, ...], _Gpu] | None = None
+        best: tuple[tuple[int, ...], _LeavingGpu] | None = None
         for gpu in left:
             if gpu not in known:
                 known[gpu] = _victims_on(gpu, level, gone)
@@ -366,7 +366,7 @@ def _choice(node: str, gpus: Sequence[_Gpu], wanted: int, level: int) -> VictimC
     return VictimChoice(node, tuple(gpu.gpu for gpu in order), evicted, withdrawn, loss)
 
 
-def _spare(gpus: Sequence[_Gpu], wanted: int, gone: _Departures) -> list[_Gpu]:
+def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
     """Let those groups stay, the dearest first, without which enough GPUs are free; return the free GPUs."""
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
@@ -377,7 +377,7 @@ def _spare(gpus: Sequence[_Gpu], wanted: int, gone: _Departures) -> list[_Gpu]:
     return [gpu for gpu, amounts in missing.items() if amounts.nothing]
 
 
-def _victims_on(gpu: _Gpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
+def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
     """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
     missing = gpu.missing_after(gone.groups)
     if missing.nothing:
@@ -399,7 +399,7 @@ def _victims_on(gpu: _Gpu, level: int, gone: _Departures) -> list[VictimGroup] |
 
 
 def _first_enough(
-    missing: Amounts, groups: Sequence[VictimGroup], freed: Mapping[VictimGroup, Amounts], gone: _Departures
+    missing: GpuAmounts, groups: Sequence[VictimGroup], freed: Mapping[VictimGroup, GpuAmounts], gone: _Departures
 ) -> list[VictimGroup] | None:
     """Return the first groups that may leave and free enough, without those that need not; None for not enough."""
     taken: list[VictimGroup] = []
@@ -426,10 +426,10 @@ def _first_enough(
 
 
 def _exchange(
-    missing: Amounts,
+    missing: GpuAmounts,
     taken: list[VictimGroup],
     staying: list[VictimGroup],
-    freed: Mapping[VictimGroup, Amounts],
+    freed: Mapping[VictimGroup, GpuAmounts],
     gone: _Departures,
 ) -> None:
     """Have groups leave instead of dearer ones, where that frees enough; ``staying`` are the cheapest first."""

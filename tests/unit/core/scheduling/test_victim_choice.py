@@ -22,14 +22,9 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.ledger.events import PodApplied
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
-from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import (
-    Preemptor,
-    VictimChoice,
-    choose_victims,
-)
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 

@@ -13,7 +13,7 @@ import httpx2 as httpx
 from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.serving.server import Beside, LoginSettings, WebSettings, serve
+from gputile.tools.web.server import Beside, LoginSettings, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import pod

@@ -18,8 +18,8 @@ from gputile.node.agent.status.call_metrics import GpuTimes
 from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.agent.status.usage_hour import UsageHour
-from gputile.tools.web.page.records import UsageSample
-from gputile.tools.web.usage.reader import UsageReader
+from gputile.tools.web.records import UsageSample
+from gputile.tools.web.usage import UsageReader
 from tests.fakes.agents import hour_path, put_agent
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.devicetable import release
