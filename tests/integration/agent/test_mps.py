@@ -26,7 +26,7 @@ from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
 from tests.localcluster.nosuid import nosuid_directory
-from tests.localcluster.processtree import command, daemons
+from tests.localcluster.processes import command, daemons
 
 
 def says(file: Path, text: str) -> bool:

@@ -1,5 +1,5 @@
-// The oldest Kubernetes that gputile is tried on by `make kubernetes`. See ../../controlplane/go.mod.
-module gputile/controlplane
+// The oldest Kubernetes that gputile is tried on by `make kubernetes`. See ../components/go.mod.
+module gputile/kubernetes
 
 go 1.26.0
 
