@@ -9,7 +9,7 @@ from typing import Protocol
 from gputile.node.agent.decisions.calls.validation import AllocationConflict
 from gputile.node.agent.decisions.devices.device_lists import Device
 from gputile.node.agent.state.device_ids import ListedPod, Listing
-from gputile.node.gateway.messages import (
+from gputile.node.gateway.link import (
     Advertise,
     Call,
     CallAnswer,

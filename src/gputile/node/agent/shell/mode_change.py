@@ -22,7 +22,7 @@ from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_ids import Listing
 from gputile.node.agent.state.known_pods import answered_pod
-from gputile.node.gateway.sockets import answers
+from gputile.node.gateway.link import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 
 

@@ -24,7 +24,7 @@ from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import KnownPod, known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, DeviceOwner, PodDevices
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

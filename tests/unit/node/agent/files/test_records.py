@@ -24,7 +24,7 @@ from gputile.node.agent.state.device_stage import DeviceEvent
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import DeviceOwner
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
 from tests.fakes.oddfiles import ODD

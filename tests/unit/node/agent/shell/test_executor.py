@@ -17,7 +17,7 @@ from gputile.node.agent.shell.executor import Executor
 from gputile.node.agent.state.allocation_state import AllocationState
 from gputile.node.agent.state.device_stage import DeviceStage
 from gputile.node.arbiter.agent_messages import Assignment
-from gputile.node.gateway import messages
+from gputile.node.gateway import link
 from tests.fakes.devicetable import let_start
 from tests.stateful.agentmodel import AgentsEnd
 from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
@@ -55,7 +55,7 @@ def test_a_full_disk_keeps_no_news_from_the_kubelet(tmp_path: Path, caplog: pyte
     here.executor.execute([SaveCheckpoint(), AdvertiseDevices({GPU_MEMORY: (("g0-00000", True),)})])
     assert "is tried again" in caplog.text
     assert unsaved(here.state)
-    assert [type(each) for each in here.told] == [messages.Advertise]
+    assert [type(each) for each in here.told] == [link.Advertise]
     (tmp_path / "state").mkdir()
     here.executor.execute([SaveCheckpoint()])
     assert not unsaved(here.state)

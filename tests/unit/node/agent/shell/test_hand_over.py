@@ -17,7 +17,7 @@ from gputile.node.agent.state.device_ids import ListedPod, Listing
 from gputile.node.agent.state.device_table import DeviceTable
 from gputile.node.agent.state.known_pods import remove_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.gateway.messages import State
+from gputile.node.gateway.link import State
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod
 from tests.fakes.corebuilders import container
 
