@@ -1,4 +1,4 @@
-"""Defines what the gateway and its agent share: the messages on their socket, and the lock on the node.
+"""Defines what gateway and agent share: the messages on their socket, and the lock on the node.
 
 Both ends come from one installation and are started together, so there is one version. A message is its length in
 four bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.

@@ -20,9 +20,12 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.decisions.publishing.time_shares import (
     RunningWeights,
+    ShareClaim,
     TimeShares,
+    fallback,
     gpu_times,
     policy_of,
+    share_of,
     time_condition,
     time_shares,
 )
@@ -33,8 +36,8 @@ from gputile.node.agent.state.known_pods import known_pod
 from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
-from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
