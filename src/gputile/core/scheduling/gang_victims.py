@@ -25,7 +25,7 @@ from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
 from gputile.core.scheduling.placement_engine import Decision
-from gputile.core.scheduling.reservation_refusal import lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import (
     MOST_NODES,
     SEARCHED,
