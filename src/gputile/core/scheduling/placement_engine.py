@@ -177,6 +177,12 @@ class PlacementEngine:
         packing = ledger.configuration.placement == "packing"
         self.demand = DemandTracker(ledger, later=prices_later) if packing else None
 
+    def snapshot(self) -> "PlacementEngine":
+        """Return placement on a snapshot of the ledger, which weighs as is weighed now."""
+        engine = PlacementEngine(self.ledger.snapshot(), prices_later=self._prices_later)
+        engine.packing_state = self.packing_state
+        return engine
+
     def reprice(self, prices: Prices) -> None:
         """Weigh by these prices, and by how scarce things are now."""
         models, cpu = self.supply()
