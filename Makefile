@@ -12,7 +12,7 @@ REAL_FOLDERS := tests/e2e tests/chart tests/release tests/privileged tests/web
 WORKERS ?= $(shell echo $$(($$(nproc) + 2))) # many tests wait
 PARTS ?= stateful
 MINUTES ?= 60
-EXAMPLES ?= gputile
+PROFILE ?= test
 NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
 	docs/guides/install.md docs/guides/getting-started.md
 KUBERNETES ?= 1.30 1.37
@@ -59,7 +59,7 @@ e2e: $(STAMP) ## the real thing: tests on a real control plane, of the chart, of
 	$(call run_tests,e2e,$(REAL_FOLDERS),loadgroup)
 
 quick: $(STAMP) ## lint, types, imports and the unit tests with fewer examples, in under two minutes
-	@$(MAKE) --no-print-directory -j2 -O EXAMPLES=quick unit types lint imports
+	@$(MAKE) --no-print-directory -j2 -O PROFILE=quick unit types lint imports
 
 lint: $(STAMP) ## ruff, and lint-c: lint and formatting
 	@$(BIN)/ruff check .
@@ -76,7 +76,7 @@ imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests of single parts
-	@$(PYTEST) tests/unit -n $(WORKERS) --dist loadfile --hypothesis-profile=$(EXAMPLES)
+	@$(PYTEST) tests/unit -n $(WORKERS) --dist loadfile --hypothesis-profile=$(PROFILE)
 
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done

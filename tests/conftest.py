@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile(
-    "gputile", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "test", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-settings.register_profile("quick", settings.get_profile("gputile"), max_examples=20)  # --hypothesis-profile=quick
-settings.load_profile("gputile")
+settings.register_profile("quick", settings.get_profile("test"), max_examples=20)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=500)
+settings.load_profile("test")  # another one by --hypothesis-profile
 
 pytest_plugins = ("pytester",)
 SEED = "--hypothesis-seed"
@@ -23,12 +24,11 @@ REQUIREMENT = "--requirement"
 
 
 def examples(count: int) -> int:
-    """Return how many examples a test of ``count`` tries: that many, or a fifth of them in `make quick`.
+    """Return how many examples a test of ``count`` tries: a fifth of them in `make quick`, five times in `make soak`.
 
     Tests that name no number go by the profile.
     """
-    part = settings().max_examples / settings.get_profile("gputile").max_examples
-    return min(count, max(10, round(count * part)))
+    return max(min(count, 10), count * settings().max_examples // 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

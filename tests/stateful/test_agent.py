@@ -38,6 +38,7 @@ from gputile.node.agent import differences, handler, kubelet
 from gputile.node.agent.answers import LIMITS_FILE
 from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.pod_devices import stand_in
+from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.localcluster.nosuid import nosuid_directory
@@ -418,7 +419,7 @@ class Node(RuleBasedStateMachine):
         return {index for index, units in used.items() if units > GPU_MIB // 1024}
 
 
-Node.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None, database=None)
+Node.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None, database=None)
 TestAgent = Node.TestCase
 
 

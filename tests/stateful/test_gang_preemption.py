@@ -21,6 +21,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Replaced
+from tests.conftest import examples
 from tests.fakes.corebuilders import pod
 from tests.stateful.gangmodel import annotated, held_units, units_of
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
@@ -201,7 +202,7 @@ class World(PreemptingBench):
 
 
 @pytest.mark.anyio
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7)), min_size=20, max_size=60))
 async def test_no_gpu_holds_too_much_and_nobody_is_evicted_without_a_whole_plan(steps: list[tuple[str, int]]) -> None:
     world = World()
