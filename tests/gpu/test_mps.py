@@ -11,7 +11,7 @@ import pytest
 
 from gputile.node.agent.answers import LIMIT_ENV, PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
-from tests.gpu.conftest import RealGpu
+from tests.gpu.neighbour import RealGpu
 from tests.localcluster.nosuid import with_pipes
 
 LIMIT_MIB = 2048

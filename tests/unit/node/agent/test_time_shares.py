@@ -26,14 +26,17 @@ from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.status.call_metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     RunningWeights,
+    ShareClaim,
     TimeShares,
+    fallback,
     gpu_times,
     policy_of,
+    share_of,
     time_condition,
     time_shares,
 )
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
-from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
