@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +12,9 @@ import pytest
 from gputile.node.arbiter.agent_messages import GpuClaim
 from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from tests.gpu.neighbour import RealGpu
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import IsolatedContainer
-
-
-class RealGpu:
-    """The machine's first GPU, as the only one that programs see."""
-
-    def __init__(self, uuid: str) -> None:
-        self.uuids: Sequence[str] = (uuid,)
-
-    def environment(self) -> Mapping[str, str]:
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.fixture

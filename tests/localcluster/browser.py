@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from playwright.async_api import ConsoleMessage, Error, Page, async_playwright
 
-from tests.localcluster.debian import debian_program
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import debian_program, skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
 
 _HANGS_S = 120.0  # on a machine that is busy
 _RELOADS = 10

@@ -17,9 +17,9 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.wording import described
+from gputile.node.arbiter.accounts import WHOLE
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
-from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.native_layouts import USAGE_BYTES
 
