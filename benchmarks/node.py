@@ -27,6 +27,7 @@ from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 NAME = "node"
 PODS, SETTLE_S, IDLE_S = 200, 90.0, 60.0
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
+ENOUGH_S = 900.0
 _BUCKET = re.compile(r'gputile_agent_call_seconds_bucket\{call="(\w+)",le="([^"]+)"\} (\S+)')
 
 
