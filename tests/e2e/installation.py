@@ -19,8 +19,8 @@ from tests.chart.helmcli import CHART, helm, settings
 from tests.e2e.extender import pods_in
 from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.kubeconfig import CLUSTER
-from tests.localcluster.ports import LOOPBACK, free_ports
+from tests.localcluster.identities import CLUSTER
+from tests.localcluster.machine import LOOPBACK, free_ports
 from tests.localcluster.processes import Process
 
 GPUTILE = Path(sys.executable).with_name("gputile")

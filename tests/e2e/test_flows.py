@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.helmcli import program_or_skip
+from tests.chart.helmcli import helm_program
 from tests.e2e.extender import pods_in, write_cluster
 from tests.e2e.installation import GPUTILE, Installation
 from tests.e2e.playedagents import PlayedAgents
@@ -105,7 +105,7 @@ def test_every_command_of_the_page_does_what_the_page_shows(installed: Installat
     plane = installed.plane
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, program in (("kubectl", plane.programs["kubectl"]), ("helm", program_or_skip())):
+    for name, program in (("kubectl", plane.programs["kubectl"]), ("helm", helm_program())):
         (programs / name).symlink_to(program)
     environment = {
         "PATH": f"{programs}:{GPUTILE.parent}:{os.environ['PATH']}",

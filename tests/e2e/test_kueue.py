@@ -17,7 +17,7 @@ from tests.e2e.installation import settle
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane, KubectlFailed
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
-from tests.localcluster.kueue import GATE, admit, evict, kueue_kinds, ungate
+from tests.localcluster.neighbours import GATE, admit, evict, kueue_kinds, ungate
 
 pytestmark = pytest.mark.requirement("B5")
 

@@ -8,8 +8,8 @@ import pytest
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.allocation import decode_allocation
-from gputile.node.agent.decisions.advertising.mode_and_unit import MODE_PENDING
-from gputile.node.agent.state.node_config import MODE_RESOURCES
+from gputile.node.agent.node_config import MODE_RESOURCES
+from gputile.node.agent.node_resources import MODE_PENDING
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane

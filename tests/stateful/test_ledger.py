@@ -34,8 +34,8 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.node_arrays import Changes
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, request_of, share
 from tests.stateful.ledgercheck import image, overfull, states, unused_rows_are_empty
 
@@ -349,6 +349,29 @@ class Cluster(RuleBasedStateMachine):
         assert image(self.ledger) == image(fresh)
         assert unused_rows_are_empty(self.ledger)
 
+    @rule(asks=st.sampled_from(ASKS), listed=st.booleans())
+    def a_plan_is_computed_on_a_snapshot(self, asks: dict[str, int], listed: bool) -> None:
+        """Whatever leaves or is booked there, the ledger stays as it is, and goes on without the snapshot seeing it."""
+        before, snapshot = image(self.ledger), self.engine.snapshot()
+        assert image(snapshot.ledger) == before
+        assert states(snapshot.ledger) == states(self.ledger)
+        if listed:
+            snapshot.ledger.apply(PodsReplaced([]))
+        for booking in list(snapshot.ledger.bookings()):
+            snapshot.ledger.apply(PodDeleted(booking.uid))
+        asking = asking_pod("planned", asks)
+        for name in snapshot.filter(request_of(asking), NAMES).feasible[:1]:
+            decision = snapshot.decide(request_of(asking), name, 1)
+            booked = decision.booking(asking, request_of(asking), 0.0) if isinstance(decision, Decision) else None
+            if booked is not None:
+                snapshot.ledger.apply(Assumed(booked))
+        snapshot.ledger.apply(NodeDeleted(NAMES[0]))
+        assert image(self.ledger) == before
+        planned = image(snapshot.ledger)
+        self.ledger.apply(NodesReplaced([]))
+        assert image(snapshot.ledger) == planned
+        self.ledger.apply(NodesReplaced(list(self.server_nodes.values())))
+
     @precondition(lambda self: self.count % 3 == 0)
     @rule()
     def kept_scores_are_those_of_a_new_placer(self) -> None:
@@ -363,5 +386,5 @@ class Cluster(RuleBasedStateMachine):
         self.kept_scores_are_those_of_a_new_placer()
 
 
-Cluster.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestLedger = Cluster.TestCase

@@ -17,7 +17,7 @@ from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.kubelet import Kubelet
 from tests.integration.agent.scene import cancelled, scene
-from tests.localcluster.processtree import children
+from tests.localcluster.processes import children
 
 SILENT_AGENT = (
     "import os, socket, time; s = socket.socket(fileno=int(os.environ['GPUTILE_GATEWAY_FD'])); time.sleep(60)"

@@ -42,15 +42,18 @@ class TakenPorts:
     def __init__(self) -> None:
         self._addresses: dict[tuple[int, str], Counter[str]] = {}
 
-    def count(self, ports: Iterable[HostPort], sign: int) -> None:
-        """Take notice of the ports of a pod that came (1), or went (-1)."""
+    def counted(self, ports: Iterable[HostPort], sign: int) -> "TakenPorts":
+        """Return the ports with those of a pod that came (1), or without those of one that went (-1)."""
+        found = TakenPorts()
+        found._addresses = {port: taken.copy() for port, taken in self._addresses.items()}
         for number, protocol, address in ports:
-            taken = self._addresses.setdefault((number, protocol), Counter())
+            taken = found._addresses.setdefault((number, protocol), Counter())
             taken[address] += sign
             if not taken[address]:
                 del taken[address]
             if not taken:
-                del self._addresses[number, protocol]
+                del found._addresses[number, protocol]
+        return found
 
     def conflict(self, ports: Iterable[HostPort]) -> bool:
         """Return whether one of ``ports`` is taken; a port at all addresses is taken by one at any of them."""
@@ -94,16 +97,19 @@ class AttachedDisks:
     def __init__(self) -> None:
         self._pods: dict[tuple[str, tuple[str, ...]], list[bool]] = {}
 
-    def count(self, attached: Iterable[Disk], sign: int) -> None:
-        """Take notice of the disks of a pod that came (1), or went (-1)."""
+    def counted(self, attached: Iterable[Disk], sign: int) -> "AttachedDisks":
+        """Return the disks with those of a pod that came (1), or without those of one that went (-1)."""
+        found = AttachedDisks()
+        found._pods = {disk: pods.copy() for disk, pods in self._pods.items()}
         for kind, name, shared in attached:
-            pods = self._pods.setdefault((kind, name), [])
+            pods = found._pods.setdefault((kind, name), [])
             if sign > 0:
                 pods.append(shared)
                 continue
             pods.remove(shared)
             if not pods:
-                del self._pods[kind, name]
+                del found._pods[kind, name]
+        return found
 
     def conflict(self, wanted: Iterable[Disk]) -> bool:
         """Return whether a pod has one of the disks, except for those that all only read."""

@@ -67,9 +67,9 @@ class _Needs(msgspec.Struct, frozen=True, gc=False):
         return bool(self.ports) or any(not disk.shared for disk in self.disks)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Load:
-    """A node and what its pods take of it."""
+    """A node and what its pods take of it; never changed, so that snapshots share it."""
 
     node: Node
     allocatable: Amounts
@@ -77,14 +77,14 @@ class _Load:
     ports: TakenPorts = field(default_factory=TakenPorts)
     disks: AttachedDisks = field(default_factory=AttachedDisks)
 
-    def count(self, needs: _Needs, sign: int) -> None:
-        """Take notice of a pod that came (1), or went (-1)."""
+    def counted(self, needs: _Needs, sign: int) -> "_Load":
+        """Return the load with a pod that came (1), or without one that went (-1)."""
+        used = dict(self.used)
         for name, amount in (*needs.amounts.items(), (PODS, 1)):
-            self.used[name] = self.used.get(name, 0) + sign * amount
-        if needs.ports:
-            self.ports.count(needs.ports, sign)
-        if needs.disks:
-            self.disks.count(needs.disks, sign)
+            used[name] = used.get(name, 0) + sign * amount
+        ports = self.ports.counted(needs.ports, sign) if needs.ports else self.ports
+        attached = self.disks.counted(needs.disks, sign) if needs.disks else self.disks
+        return _Load(self.node, self.allocatable, used, ports, attached)
 
     def reason(self, needs: _Needs) -> PredicateRefusal | None:
         """Return why there is no room for a pod, in the order of kube-scheduler's filters; None where there is room."""
@@ -148,6 +148,15 @@ class Predicates:
         self.nodes_version = 0
         """Another one whenever a node came, changed or went."""
 
+    def snapshot(self) -> "Predicates":
+        """Return a private copy, which may be changed and forgotten; it has no answers yet."""
+        copy = Predicates(())
+        copy._nodes, copy._loads = self._nodes.copy(), self._loads.copy()
+        copy._guests, copy._repelling = self._guests.copy(), self._repelling.copy()
+        copy._on_node = {name: guests.copy() for name, guests in self._on_node.items()}
+        copy.nodes_version = self.nodes_version
+        return copy
+
     # -- facts
 
     def put_node(self, node: Node) -> Node | None:
@@ -157,9 +166,10 @@ class Predicates:
         if before is None:
             self._spare = None
         self._nodes[name] = node
-        load = self._loads[name] = _Load(node, node_allocatable(node))
+        load = _Load(node, node_allocatable(node))
         for guest in self._on_node.get(name, {}).values():
-            load.count(guest.needs, 1)
+            load = load.counted(guest.needs, 1)
+        self._loads[name] = load
         self._node_changed(name)
         return before
 
@@ -335,7 +345,7 @@ class Predicates:
         load = self._loads.get(guest.node)
         if load is None:
             return
-        load.count(guest.needs, sign)
+        self._loads[guest.node] = load.counted(guest.needs, sign)
         self._log(guest.node, Placed(guest.pod, load.node), sign)
 
     def _node_changed(self, name: str) -> None:

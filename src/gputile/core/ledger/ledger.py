@@ -43,7 +43,7 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """What each pod holds on which node. Not thread-safe: one event loop owns it."""
+    """What each pod holds on which node. Not thread-safe: one event loop owns it, and one thread each snapshot."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -58,6 +58,22 @@ class Ledger:
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
         self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
+
+    def snapshot(self) -> "Ledger":
+        """Return a private copy on which a plan is computed: it takes the same events, and is forgotten afterwards.
+
+        What is copied is arrays and maps; their values, which never change, are shared.
+        """
+        copy = Ledger(self.configuration)
+        copy._table = self._table.copy()
+        copy.node_arrays, copy.row_of = copy._table.node_arrays, copy._table.row_of
+        copy._bookings = self._bookings.copy()
+        copy._on_node = {name: bookings.copy() for name, bookings in self._on_node.items()}
+        copy._plans = {plan: uids.copy() for plan, uids in self._plans.items()}
+        copy._reservations = self._reservations.copy()
+        copy._non_gpu_pods = self._non_gpu_pods.copy()
+        copy._most_groups = self._most_groups
+        return copy
 
     # -- events
 

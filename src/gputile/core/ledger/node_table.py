@@ -24,6 +24,15 @@ class NodeTable:
         self._groups: dict[str, int] = {}
         self._last_group = NO_GROUP
 
+    def copy(self) -> "NodeTable":
+        twin = NodeTable()
+        twin.node_arrays = self.node_arrays.copy()
+        twin.row_of = self.row_of.copy()
+        twin._node_info, twin._position = self._node_info.copy(), self._position.copy()
+        twin._free_rows = self._free_rows.copy()
+        twin._groups, twin._last_group = self._groups.copy(), self._last_group
+        return twin
+
     # -- nodes
 
     def put(self, node_info: NodeInfo) -> int | None:
@@ -182,6 +191,11 @@ class NonGpuPods:
     def __init__(self) -> None:
         self._held: dict[str, tuple[str, HostResources]] = {}  # by UID
         self._on_node: dict[str, HostResources] = {}
+
+    def copy(self) -> "NonGpuPods":
+        twin = NonGpuPods()
+        twin._held, twin._on_node = self._held.copy(), self._on_node.copy()
+        return twin
 
     def on_node(self, name: str) -> HostResources:
         """Return what such pods ask for on a node."""

@@ -68,6 +68,11 @@ class Reservations:
         self._by_uid: dict[str, Booking] = {}
         self._now_ns = 0
 
+    def copy(self) -> "Reservations":
+        twin = Reservations()
+        twin._by_uid, twin._now_ns = self._by_uid.copy(), self._now_ns
+        return twin
+
     def put(self, uid: str, reservation: Booking | None) -> None:
         """Note what a pod carries: a reservation, or none."""
         if reservation is not None:

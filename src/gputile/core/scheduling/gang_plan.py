@@ -24,10 +24,9 @@ from gputile.core.placement.fit import gpu_fits
 from gputile.core.placement.fit_refusal import grouped
 from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_bound import most_placed
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
 _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search

@@ -12,9 +12,8 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _OF_NODES_THERE = (NodeTypeRule.NOT_AS_DESCRIBED, NodeTypeRule.TOO_LITTLE)
 BarredTypes = Mapping[tuple[str, str], NodeTypeRefusal]

@@ -22,8 +22,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.vectorized import UNFIT
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.pod_maker import (
     COMPLETION_INDEX,
     POD_INDEX,

@@ -21,8 +21,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.proposals import overlooked
 
 

@@ -27,11 +27,10 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
-from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
+from gputile.core.scheduling.placement_engine import TOP_SCORE, Decision, PlacementEngine
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, Likenesses, NodeStates, bind, settle
 from gputile.tools.simulator.gangs import (
     PodBatch,

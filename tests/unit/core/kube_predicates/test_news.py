@@ -49,6 +49,7 @@ moves = st.one_of(
     st.tuples(st.just("place"), st.sampled_from(PODS), st.sampled_from(NAMES)),
     st.tuples(st.just("remove"), st.sampled_from(PODS)),
     st.tuples(st.just("ask"), st.sampled_from(PODS)),
+    st.tuples(st.just("snapshot"), st.booleans()),
 )
 
 
@@ -74,6 +75,13 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
             elif what == "remove":
                 expected = placed.pop(about[0].metadata.uid, (None, ""))[1]
                 assert live.remove(about[0].metadata.uid) == expected
+            elif what == "snapshot":
+                snapshot = live.snapshot()
+                live, forgotten = (snapshot, live) if about[0] else (live, snapshot)
+                for each in PODS:
+                    forgotten.remove(each.metadata.uid)
+                    forgotten.place(each, NAMES[0])
+                forgotten.drop_node(NAMES[1])
             else:
                 for _ in live.prepare(about[0]):
                     pass

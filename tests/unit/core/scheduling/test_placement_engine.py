@@ -19,8 +19,7 @@ from gputile.core.placement import packing_scores, vectorized
 from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling import placement_engine
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, KeptFullness, PlacementEngine
+from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, KeptFullness, PlacementEngine
 from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 

@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
+from gputile.node.agent.time_shares import TimeUsed
 from gputile.support.metrics import MetricsRegistry
 
 _SECOND_DIGITS = 3  # nobody reads more, and more of each container are kilobytes of a scrape
