@@ -25,6 +25,13 @@ class BoundPods:
         self.facts: dict[str, EvictionFacts] = {}  # by UID
         self.gangs: dict[GangName, set[str]] = {}
 
+    def copy(self) -> "BoundPods":
+        """Return a private copy; nothing is applied to it."""
+        twin = BoundPods(self._holds)
+        twin.facts = self.facts.copy()
+        twin.gangs = {name: uids.copy() for name, uids in self.gangs.items()}
+        return twin
+
     def pod_applied(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self.pod_deleted(uid)
@@ -69,6 +76,13 @@ class Budgets:
         self._pods: dict[str, _Held] = {}
         self._budgets: dict[_Key, PodDisruptionBudget] = {}
         self._in_namespace: dict[str, list[_Key]] = {}
+
+    def copy(self) -> "Budgets":
+        """Return a private copy; nothing is applied to it."""
+        twin = Budgets(self._holds)
+        twin._pods, twin._budgets = self._pods.copy(), self._budgets.copy()
+        twin._in_namespace = self._in_namespace  # made anew whenever budgets change
+        return twin
 
     def __len__(self) -> int:
         return len(self._pods)
