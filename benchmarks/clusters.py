@@ -12,8 +12,7 @@ from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 Placement = Literal["binpack", "spread", "packing"]
 GPUS, GPU_MIB, UNIT_MIB = 8, 15 * 1024, 1024

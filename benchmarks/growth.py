@@ -27,12 +27,10 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_COUNT_LABEL
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import Confirmed
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.assume import BindTime, assume_pod
-from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
+from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_binding import PodBinding
-from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
 
 NAME = "growth"
 NODES: Final = (100, 316, 1_000, 3_162, 10_000)
@@ -101,7 +99,7 @@ def _placement(nodes: int) -> Mapping[str, float]:
             times.append(time.process_time_ns())
             best = feasible[ranks.index(max(ranks))]
             times.append(time.process_time_ns())
-            verdict = assume_pod(engine, pod, best, BindTime(number, 0.0), wait=False)
+            verdict = assume_pod(engine, pod, best, BindTime(number, 0.0))
             times.append(time.process_time_ns())
             assert isinstance(verdict, PodBinding), "a node that is feasible takes the pod"
             verdict.confirm()
@@ -129,7 +127,7 @@ def _preemption(nodes: int) -> Mapping[str, float]:
     with without_collector():
         for _ in range(_TIMES):
             began = time.process_time_ns()
-            chosen = at_once(choose_victims(engine, preemptor, names, rules))
+            chosen = choose_victims(engine, preemptor, names, rules)
             times.append((time.process_time_ns() - began) / 1e9)
             assert chosen is not None
             assert chosen.evicted

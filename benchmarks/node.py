@@ -18,7 +18,7 @@ from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
 from tests.localcluster import binaries
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.processtree import cpu_seconds, resident_mib
+from tests.localcluster.processes import cpu_seconds, resident_mib
 
 from benchmarks.report import Result
 from gputile.api.config.v1alpha1 import Configuration, Trust

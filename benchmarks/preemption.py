@@ -26,11 +26,11 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import choose_gang_victims
-from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, choose_victims
+from gputile.core.scheduling.placement_engine import Decision
+from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
 from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import schedule
@@ -125,7 +125,7 @@ def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choic
     request = stage.cluster.request(index)
     assert request is not None
     preemptor = Preemptor("asking", request, priority, now)
-    choice = at_once(choose_victims(stage.engine, preemptor, list(stage.open_nodes(index)), stage.rules()))
+    choice = choose_victims(stage.engine, preemptor, list(stage.open_nodes(index)), stage.rules())
     if choice is None:
         return None
     return Choice(stage.ledger.row_of[choice.node], choice.evicted, tuple(gpu.index for gpu in choice.gpus))

@@ -22,11 +22,11 @@ _RECORDS: Final = {
     "inspect": "gputile.cli.output.answers.InspectAnswer",
     "replay": "gputile.tools.replay.study.ReplayResult",
     "replay-departures": "gputile.tools.replay.departures.Stay",
-    "selftest-isolation": "gputile.cli.output.selftest_answers.IsolationAnswer",
-    "selftest-symbols": "gputile.cli.output.selftest_answers.SymbolsAnswer",
+    "selftest-isolation": "gputile.cli.commands.selftest.IsolationAnswer",
+    "selftest-symbols": "gputile.cli.commands.selftest.SymbolsAnswer",
     "simulate": "gputile.cli.output.answers.SimulateAnswer",
     "status": "gputile.tools.views.status.Installation",
-    "top": "gputile.tools.web.usage.top_rows.TopAnswer",
+    "top": "gputile.tools.web.top_rows.TopAnswer",
     "version": "gputile.cli.output.answers.VersionAnswer",
 }
 _LISTS: Final = ("replay", "replay-departures")  # of such records

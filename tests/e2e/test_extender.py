@@ -21,7 +21,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.controlplane.extender.pod_api import ApiServerPodApi
-from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import Decision
 from gputile.kube.client import Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import Conflict

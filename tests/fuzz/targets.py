@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import struct
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,13 +34,12 @@ from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
-from gputile.node.agent.decisions.answers import cdi
+from gputile.node.agent import cdi, device_ids
 from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
-from gputile.node.agent.state import device_ids
-from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.status.container_use import owner_in
+from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,
@@ -58,7 +58,7 @@ from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from gputile.tools.web.usage.meter import UnreadableMetrics, agent_reading
+from gputile.tools.web.usage import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -226,7 +226,8 @@ def _placed(name: str, load: Callable[[Path], object]) -> Callable[[bytes], obje
 
 
 def _manifests(data: bytes) -> None:
-    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"], stdin=io.BytesIO(data))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"])
 
 
 _KUBECONFIG = b"""

@@ -17,9 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.localcluster.debian import debian_program
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import debian_program, skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
 
 START_S = 60.0
 ANSWER_S = 60.0  # a bound for what hangs, on a machine that is busy

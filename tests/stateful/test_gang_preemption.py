@@ -17,11 +17,11 @@ from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import Confirmed, Forgotten, NodeApplied, PodApplied, PodDeleted, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.assume import BindTime, assume
-from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Replaced
-from tests.fakes.corebuilders import pod, request_of
+from tests.conftest import examples
+from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
 from tests.stateful.gangmodel import annotated, held_units, units_of
 from tests.unit.controlplane.controller.gangs.preemptinggangs import PreemptingBench
@@ -126,13 +126,13 @@ class World(PreemptingBench):
             held = self.extender.booking(each.metadata.uid)
             if gated(each) or (held is not None and not held.reserved):
                 continue
-            decision = assume(self.engine, each, request_of(each), "n", BindTime(int(self.now_s * SECOND), 0.0))
-            if not isinstance(decision, Decision):
+            binding = assume_pod(self.engine, each, "n", BindTime(int(self.now_s * SECOND), 0.0))
+            if not isinstance(binding, PodBinding):
                 continue
-            if decision.version not in ("", each.metadata.resource_version):
+            if binding.version not in ("", each.metadata.resource_version):
                 self.extender.apply(Forgotten(each.metadata.uid))
                 continue
-            bound = annotated(each, **decision.annotations(each))
+            bound = annotated(each, **binding.body.metadata.annotations)
             bound = msgspec.structs.replace(bound, spec=msgspec.structs.replace(bound.spec, node_name="n"))
             self.cluster.store(bound)
             self.extender.apply(Confirmed(each.metadata.uid))
@@ -202,7 +202,7 @@ class World(PreemptingBench):
 
 
 @pytest.mark.anyio
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7)), min_size=20, max_size=60))
 async def test_no_gpu_holds_too_much_and_nobody_is_evicted_without_a_whole_plan(steps: list[tuple[str, int]]) -> None:
     world = World()

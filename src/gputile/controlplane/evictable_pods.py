@@ -2,9 +2,11 @@
 
 kube-scheduler prefers nodes with the fewest violations of PodDisruptionBudgets, and what ``preempt`` adds to its
 victims counts too. For gputile's own evictions a budget counts what the API server refuses.
+
+Anybody may create thousands of budgets in a namespace, so they are found by a label that a pod must have for them.
 """
 
-from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 
 import msgspec
 
@@ -12,8 +14,7 @@ from gputile.api.core import Pod
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.node_fit import selects
-from gputile.core.scheduling.eviction_facts import EvictionFacts, eviction_facts
-from gputile.core.scheduling.victim_groups import EvictionBudget
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 
@@ -24,13 +25,13 @@ class BoundPods:
         self._holds = holds
         self.facts: dict[str, EvictionFacts] = {}  # by UID
         self.gangs: dict[GangName, set[str]] = {}
+        self._owned: set[GangName] = set()  # whose set no snapshot has
 
-    def copy(self) -> "BoundPods":
-        """Return a private copy; nothing is applied to it."""
-        twin = BoundPods(self._holds)
-        twin.facts = self.facts.copy()
-        twin.gangs = {name: uids.copy() for name, uids in self.gangs.items()}
-        return twin
+    def snapshot(self) -> "BoundPods":
+        """Return a copy that stays as it is."""
+        copy = BoundPods(self._holds)
+        copy.facts, copy.gangs, self._owned = self.facts.copy(), self.gangs.copy(), set()
+        return copy
 
     def pod_applied(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -38,22 +39,36 @@ class BoundPods:
         if pod.spec.node_name and self._holds(uid):
             facts = self.facts[uid] = eviction_facts(pod)
             if facts.gang is not None:
-                self.gangs.setdefault(facts.gang, set()).add(uid)
+                self._members(facts.gang).add(uid)
 
     def pod_deleted(self, uid: str) -> None:
         facts = self.facts.pop(uid, None)
         if facts is None or facts.gang is None:
             return
-        members = self.gangs[facts.gang]
+        members = self._members(facts.gang)
         members.discard(uid)
         if not members:
             del self.gangs[facts.gang]
+            self._owned.discard(facts.gang)
+
+    def _members(self, gang: GangName) -> set[str]:
+        """Return the pods of a gang, to be changed."""
+        if gang not in self._owned:
+            self._owned.add(gang)
+            self.gangs[gang] = set(self.gangs.get(gang, ()))
+        elif gang not in self.gangs:
+            self.gangs[gang] = set()
+        return self.gangs[gang]
 
     def uids(self) -> KeysView[str]:
         return self.facts.keys()
 
 
 _Key = tuple[str, str]  # namespace and name
+_Label = tuple[
+    str, str, str | None
+]  # the namespace, a label's key, and its value, None for any; the key is "" for none
+_MOST_CANDIDATES = 64  # budgets that may select a pod: if there are more, all of them are taken to
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
@@ -75,14 +90,13 @@ class Budgets:
         self._holds = holds
         self._pods: dict[str, _Held] = {}
         self._budgets: dict[_Key, PodDisruptionBudget] = {}
-        self._in_namespace: dict[str, list[_Key]] = {}
+        self._by_label: dict[_Label, tuple[_Key, ...]] = {}
 
-    def copy(self) -> "Budgets":
-        """Return a private copy; nothing is applied to it."""
-        twin = Budgets(self._holds)
-        twin._pods, twin._budgets = self._pods.copy(), self._budgets.copy()
-        twin._in_namespace = self._in_namespace  # made anew whenever budgets change
-        return twin
+    def snapshot(self) -> "Budgets":
+        """Return a copy that stays as it is."""
+        copy = Budgets(self._holds)
+        copy._pods, copy._budgets, copy._by_label = self._pods.copy(), self._budgets.copy(), self._by_label.copy()
+        return copy
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -104,18 +118,31 @@ class Budgets:
     def budgets(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         match event:
             case Applied(budget):
-                self._budgets[_key(budget)] = budget
+                self._put(_key(budget), budget)
             case Deleted(budget):
-                self._budgets.pop(_key(budget), None)
+                self._put(_key(budget), None)
             case Replaced(found, unreadable):
-                kept = {(each.namespace, each.name) for each in unreadable}
-                self._budgets = {key: budget for key, budget in self._budgets.items() if key in kept}
-                self._budgets |= {_key(budget): budget for budget in found}
+                kept = {(each.namespace, each.name) for each in unreadable} | {_key(budget) for budget in found}
+                for key in self._budgets.keys() - kept:
+                    self._put(key, None)
+                for budget in found:
+                    self._put(_key(budget), budget)
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the budget stands
-        self._in_namespace = {}
-        for key in self._budgets:
-            self._in_namespace.setdefault(key[0], []).append(key)
+
+    def _put(self, key: _Key, budget: PodDisruptionBudget | None) -> None:
+        before = self._budgets.pop(key, None)
+        labels = _labels(before) if before is not None else frozenset()
+        if budget is not None:
+            self._budgets[key] = budget
+        wanted = _labels(budget) if budget is not None else frozenset()
+        for label in labels - wanted:
+            left = tuple(each for each in self._by_label[label] if each != key)
+            self._by_label[label] = left
+            if not left:
+                del self._by_label[label]
+        for label in wanted - labels:
+            self._by_label[label] = (*self._by_label.get(label, ()), key)
 
     def violations(self, before: Sequence[str], uids: Sequence[str]) -> int:
         """Return how many of the pods ``uids`` have no budget left when those in ``before`` are evicted first.
@@ -160,12 +187,40 @@ class Budgets:
         pod = self._pods.get(uid)
         if pod is None:
             return []
+        candidates: list[_Key] = []
+        for label in _labels_of(pod):
+            candidates += self._by_label.get(label, ())
+        if len(candidates) > _MOST_CANDIDATES:
+            return candidates
         return [
             key
-            for key in self._in_namespace.get(pod.namespace, ())
+            for key in candidates
             if selects((budget := self._budgets[key]).spec.selector, pod.labels)
             and pod.name not in (budget.status.disrupted_pods or {})
         ]
+
+
+def _labels(budget: PodDisruptionBudget) -> frozenset[_Label]:
+    """Return the labels of which a pod has one if the budget selects it."""
+    namespace, selector = budget.metadata.namespace, budget.spec.selector
+    if selector is None:
+        return frozenset()
+    for key, value in selector.match_labels.items():
+        return frozenset({(namespace, key, value)})
+    for rule in selector.match_expressions:
+        if rule.operator == "In":
+            return frozenset((namespace, rule.key, value) for value in rule.values)
+        if rule.operator == "Exists":
+            return frozenset({(namespace, rule.key, None)})
+    return frozenset({(namespace, "", None)})
+
+
+def _labels_of(pod: _Held) -> Iterator[_Label]:
+    """Yield each label by which budgets that may select the pod are found."""
+    yield pod.namespace, "", None
+    for key, value in pod.labels.items():
+        yield pod.namespace, key, value
+        yield pod.namespace, key, None
 
 
 def _is_selective(budget: PodDisruptionBudget) -> bool:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.eviction_facts import EvictionFacts
-from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.kube.errors import ApiError, KubeError
 
 FIRST_PAUSE_S = 60.0

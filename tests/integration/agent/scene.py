@@ -16,13 +16,12 @@ from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.gpu_health import Health
 from gputile.node.agent.agent import Agent, Host
-from gputile.node.agent.decisions.answers.allocate import VISIBLE_DEVICES
-from gputile.node.agent.decisions.calls.validation import SHARED_RESOURCES
+from gputile.node.agent.answers import VISIBLE_DEVICES
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway
-from gputile.node.gateway.messages import to_gateway
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster

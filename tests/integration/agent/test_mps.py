@@ -17,16 +17,16 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent import mps
-from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
-from gputile.node.agent.decisions.answers.allocate import daemon_name
-from gputile.node.agent.decisions.publishing.published import GPU_PROBLEM
+from gputile.node.agent.answers import daemon_name
+from gputile.node.agent.cluster.published import GPU_PROBLEM
 from gputile.node.agent.mps import LOGS
+from gputile.node.agent.node_resources import MPS_PROBLEM
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
 from tests.localcluster.nosuid import nosuid_directory
-from tests.localcluster.processtree import command, daemons
+from tests.localcluster.processes import command, daemons
 
 
 def says(file: Path, text: str) -> bool:

@@ -17,7 +17,7 @@ from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, shared
-from tests.localcluster.processtree import children, command, cpu_seconds, resident_mib
+from tests.localcluster.processes import children, command, cpu_seconds, resident_mib
 
 GPUS = [81920] * 8
 

@@ -57,11 +57,6 @@ def names(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("gputile nodepool --provider ", ["eks", "aks", "gke"]),
-        ("gputile nodepool --provider gke --way ", ["managed-driver", "own-driver"]),
-        ("gputile nodepool --way own-", ["own-plugin", "own-driver"]),
-        ("gputile nodepool --mode c", ["cgpu", "core_mem"]),
-        ("gputile nodepool --autoscaler k", ["karpenter"]),
         ("gputile replay --policy b", ["bestfit", "binpack"]),
         ("gputile replay --policy fgd --policy s", ["spread"]),
         ("gputile explain p -o j", ["json"]),
@@ -75,8 +70,8 @@ def test_values(shell: str, line: str, words: list[str]) -> None:
 
 
 def test_values_in_zsh() -> None:
-    said = completed("gputile nodepool --provider gke --way ", "zsh")
-    assert said == ["""_arguments '*: :(("managed-driver\"""", """"own-driver"))'"""]
+    said = completed("gputile replay --policy b", "zsh")
+    assert said == ["""_arguments '*: :(("bestfit\"""", """"binpack"))'"""]
 
 
 def test_names_of_files(tmp_path: Path) -> None:
@@ -131,9 +126,9 @@ def test_bash_itself(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     script = """
         source <(_GPUTILE_COMPLETE=source_bash gputile)
-        COMP_WORDS=(gputile nodepool --provider "") COMP_CWORD=3
+        COMP_WORDS=(gputile replay --policy "b") COMP_CWORD=3
         $(complete -p gputile | sed 's/.*-F \\([^ ]*\\) .*/\\1/') gputile
         printf '%s\\n' "${COMPREPLY[@]}"
     """
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout.split(), done.stderr) == (["eks", "aks", "gke"], "")
+    assert (done.stdout.split(), done.stderr) == (["bestfit", "binpack"], "")

@@ -136,7 +136,7 @@ def base(command: str, place: Path) -> list[str]:
         "inspect": ["inspect", *cluster],
         "explain": ["explain", "w", *cluster, "--cluster", str(place / "pod")],
         "status": ["status", *live],
-        "nodepool": ["nodepool", "--provider", "gke"],
+        "nodepool": ["nodepool", "--set", "provider=gke"],
         "replay": ["replay", str(place / "empty")],
         "version": ["version"],
         "top": ["top", *cluster],

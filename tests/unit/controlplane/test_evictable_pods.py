@@ -16,8 +16,8 @@ from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.devices.gang_membership import GangName
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import EvictionRules
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.fakes.corebuilders import book, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -221,3 +221,44 @@ def test_a_pod_that_is_not_ready(policy: str, healthy: int, desired: int, ready:
     assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == (uids(0) if guarded else [])
     budgets.budgets(Applied(budget(5, {}, name="c")))
     assert EvictionRules({}, {}, budget=budgets.budget).over_budget(uids(0)) == uids(0)
+
+
+def test_a_pod_that_very_many_budgets_may_select_is_guarded_whether_they_do_or_not() -> None:
+    """To find out would take as long as somebody likes who may create budgets."""
+    others = {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["back"]}]}
+    none = {"matchLabels": {"app": "x", "tier": "back"}}
+    few, many = ([budget(9, none, name=f"b{number}") for number in range(count)] for count in (9, 99))
+    assert budgets_of(*few).budget("uid-p0") is None
+    for budgets in (budgets_of(*many), budgets_of(*(budget(9, others, name=f"b{number}") for number in range(99)))):
+        assert budgets.budget("uid-p0") == EvictionBudget(("default", "b0"), 0)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"matchExpressions": [{"key": "app", "operator": "In", "values": ["x", "y"]}]},
+        {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]},
+        {},
+    ],
+)
+def test_a_budget_is_found_by_whatever_it_selects(selector: dict[str, Any]) -> None:
+    budgets = budgets_of(budget(2, selector))
+    assert budgets.budget("uid-p0") == EvictionBudget(("default", "b"), 2)
+    budgets.budgets(Applied(budget(2, {"matchLabels": {"app": "z"}})))
+    assert budgets.budget("uid-p0") is None
+    budgets.budgets(Applied(budget(2, selector)))
+    kept = budgets.snapshot()
+    budgets.budgets(Deleted(budget(2, selector)))
+    assert (budgets.budget("uid-p0"), kept.budget("uid-p0")) == (None, EvictionBudget(("default", "b"), 2))
+
+
+def test_a_snapshot_of_bound_pods_stays_as_it_is() -> None:
+    pods, gang = BoundPods(lambda _: True), GangName("default", "g", True)
+    pods.pod_applied(member("a"))
+    before = pods.snapshot()
+    pods.pod_applied(member("b"))
+    after = pods.snapshot()
+    pods.pod_deleted("uid-a")
+    assert [each.gangs[gang] for each in (before, after, pods)] == [{"uid-a"}, {"uid-a", "uid-b"}, {"uid-b"}]
+    assert [set(each.facts) for each in (before, after, pods)] == [{"uid-a"}, {"uid-a", "uid-b"}, {"uid-b"}]

@@ -12,8 +12,7 @@ from gputile.controlplane.eviction_memory import (
 )
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import EvictionFacts
-from gputile.core.scheduling.victim_choice import EvictionRules
+from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.kube.errors import AnswerLost, ApiError, KubeError, ServerError, TooManyRequests, Unauthorized
 
 pytestmark = pytest.mark.requirement("B5", "M13")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gputile.api.core import Node, Pod
     from gputile.cli.reads.cluster_objects import ClusterObjects
-    from gputile.tools.views.node_summaries import NodeSummary
+    from gputile.tools.views.inspect import NodeSummary
 
 
 class InspectFormat(StrEnum):
@@ -156,18 +156,10 @@ class _View:
 
     def of(self, state: "ClusterObjects") -> _Shown:
         """Return what is shown of a cluster."""
-        from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
-        from gputile.core.ledger.ledger import Ledger
-        from gputile.tools.views.inspect import unit_of
-        from gputile.tools.views.node_summaries import node_summaries, of_namespace
+        from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
 
         nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes
-        ledger = Ledger(state.configuration)
-        ledger.apply(TimePassed(time.time_ns()))
-        ledger.apply(NodesReplaced(state.nodes))
-        ledger.apply(PodsReplaced([pod for pod in state.pods if pod.spec.node_name or not pod.finished]))
-        selected = {node.metadata.name for node in nodes}
-        shown = [node for node in node_summaries(ledger) if node.name in selected]
+        shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns())
         missing = [name for name in self.names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
         if self.names:
             shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]

@@ -10,20 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from gputile.api.wording import described
 from gputile.cli.app import CONTEXT
 from gputile.cli.options.common import Printed, option
 from gputile.cli.output.progress import Progress
 from gputile.cli.output.streams import ExitCode, Output, fail, write, write_json
 from gputile.cli.output.terminal import write_table
 from gputile.cli.running import unwinding_on_signals
-
-if TYPE_CHECKING:
-    from gputile.node.isolation.memory_check import MemoryRow
-    from gputile.node.isolation.time_check import TimeRow
+from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
 MISSED = ExitCode.FAILED
 SAY_AFTER_S = 1.0
@@ -33,6 +32,21 @@ LONGEST_S = 3600
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
 SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # of two allocations, one of half of it, each asks for twice the larger
 SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
+
+
+class IsolationAnswer(msgspec.Struct, frozen=True):
+    """``gputile selftest isolation -o json``."""
+
+    memory: Annotated[list[MemoryRow], described("Memory, by each way to it.")]
+    time: Annotated[list[TimeRow], described("Time on the GPU.")]
+
+
+class SymbolsAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``gputile selftest symbols -o json``: how many functions the driver has, and which are not known."""
+
+    functions: Annotated[int, described("How many functions the driver has.")]
+    unknown: Annotated[list[str], described("The functions that are not known, and so refused.")]
+
 
 selftest = typer.Typer(
     help="Prove on this machine that isolation holds.",
@@ -81,8 +95,6 @@ def isolation(
     except LibraryMissing as error:
         fail(str(error))
     if output is Output.JSON:
-        from gputile.cli.output.selftest_answers import IsolationAnswer
-
         write_json(IsolationAnswer(memory, times))
     else:
         _print(memory)
@@ -108,8 +120,6 @@ def symbols(
     except (NotADriver, LibraryMissing) as error:
         fail(str(error))
     if output is Output.JSON:
-        from gputile.cli.output.selftest_answers import SymbolsAnswer
-
         write_json(SymbolsAnswer(known, refused))
     else:
         write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
@@ -137,9 +147,8 @@ def _temporary_root() -> Iterator[None]:
 
 
 def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.selftest import memory_rows, time_rows
     from gputile.node.isolation.simulated_gpus import SimulatedDriver, SimulatedGpus, driver_directory
-    from gputile.node.isolation.time_check import time_rows
 
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
         sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
@@ -150,10 +159,9 @@ def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[T
 
 
 def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.memory_check import memory_rows
-    from gputile.node.isolation.time_check import time_rows
-    from gputile.node.nvml.errors import NvmlError
+    from gputile.node.isolation.selftest import memory_rows, time_rows
     from gputile.node.nvml.nvml_probe import open_real
+    from gputile.node.nvml.probe import NvmlError
 
     try:
         gpus = open_real().inventory().gpus

@@ -117,13 +117,13 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
 def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
     """Return what the files and the nodes of the live cluster hold together."""
     from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
+    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, load_files, read_scenario
 
     cluster, files = options.cluster or (), options.files or ()
     try:
         with Progress(f"reading {', '.join([*cluster, *files])}", piped=SAY_AFTER_PIPED_S):
             return read_scenario(
-                ScenarioFiles(cluster, files),
+                *load_files(cluster, files),
                 nodes=live.nodes if live is not None else None,
                 groups=live.groups if live is not None else None,
                 configured_mib=given.unit_mib if given is not None else None,

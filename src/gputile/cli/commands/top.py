@@ -14,12 +14,12 @@ from gputile.cli.output.streams import Output, note, write, write_json
 from gputile.cli.output.terminal import lines, lines_of_note, redraws, write_first_rows, write_table
 from gputile.cli.reads.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.running import watched
-from gputile.tools.web.usage.top_order import TopOrder
+from gputile.tools.web.top_order import TopOrder
 
 if TYPE_CHECKING:
     from gputile.cli.reads.agent_usage import UsageLooks
     from gputile.cli.reads.cluster_objects import ClusterObjects
-    from gputile.tools.web.usage.top_rows import TopAnswer
+    from gputile.tools.web.top_rows import TopAnswer
 
 _LINES_BESIDE = 3  # how many rows are left, that the cluster cannot be read, and the line of the cursor
 
@@ -81,8 +81,8 @@ def _look_again(state: "ClusterObjects", source: Source, order: TopOrder, looks:
 
 
 def _answer(state: "ClusterObjects", order: TopOrder, looks: "UsageLooks | None", *, twice: bool) -> "TopAnswer":
-    from gputile.tools.web.page.state import PageState
-    from gputile.tools.web.usage.top_rows import top_answer
+    from gputile.tools.web.state import PageState
+    from gputile.tools.web.top_rows import top_answer
 
     page = PageState(state.configuration)
     page.time_passed(time.time_ns())
@@ -100,7 +100,7 @@ def _say_why(looks: "UsageLooks | None") -> None:
 
 def _show(found: "TopAnswer", of: TopOf, looks: "UsageLooks | None", most: int | None) -> None:
     """Print the rows, as many as there is room for on ``most`` lines; None: all."""
-    from gputile.tools.web.usage.top_rows import gpu_rows, node_rows, pod_rows
+    from gputile.tools.web.top_rows import gpu_rows, node_rows, pod_rows
 
     rows = {
         TopOf.NODES: lambda: node_rows(found.nodes),

@@ -26,7 +26,7 @@ from gputile.cli.output.streams import fail, note, write
 
 if TYPE_CHECKING:
     from gputile.kube.client import Connection
-    from gputile.tools.web.serving.server import Beside
+    from gputile.tools.web.server import Beside
 
 PORT = 8420
 HEALTH_PORT = 8086
@@ -73,7 +73,7 @@ def web(options: WebOptions) -> None:
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.support.listening import UnusableTls
     from gputile.support.logs import LogFormat, set_up_logging
-    from gputile.tools.web.serving.server import LoginSettings, WebSettings, serve
+    from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     reach = Reach(options.kubeconfig, options.context, options.request_timeout)
     live = read_cluster(reach, read_given(options.config), options.installed_in)
@@ -104,7 +104,7 @@ def _serving(address: str) -> None:
 
 async def _beside(connection: "Connection") -> "Beside":
     from gputile.cli.reads.live_cluster import read_groups, read_unsafe_namespaces
-    from gputile.tools.web.serving.server import Beside
+    from gputile.tools.web.server import Beside
 
     groups, _ = await read_groups(connection)
     return Beside(groups, await read_unsafe_namespaces(connection))

@@ -25,35 +25,6 @@ def policies() -> list[str]:
     return list(POLICIES)
 
 
-def providers() -> list[str]:
-    """Return the providers of node pools."""
-    from gputile.tools.nodepool.pool import WAYS
-
-    return list(WAYS)
-
-
-def ways(ctx: typer.Context) -> list[str]:
-    """Return the ways to a node pool: of the provider that is named before, else of all."""
-    from gputile.tools.nodepool.pool import WAYS
-
-    provider = ctx.params.get("provider") or ""
-    return list(WAYS.get(provider) or dict.fromkeys(way for each in WAYS.values() for way in each))
-
-
-def modes() -> list[str]:
-    """Return the node modes."""
-    from gputile.api.well_known import MODES
-
-    return list(MODES)
-
-
-def autoscalers() -> list[str]:
-    """Return the autoscalers of node pools."""
-    from gputile.tools.nodepool.pool import AUTOSCALERS
-
-    return list(AUTOSCALERS)
-
-
 def contexts(ctx: typer.Context) -> list[str]:
     """Return the contexts of the kubeconfig."""
     from gputile.kube.config import context_names

@@ -91,7 +91,7 @@ IgnoreUnknown = Annotated[
     bool,
     typer.Option(
         "--ignore-unknown",
-        help="Leave out, with a note, what cannot be judged because its kind or template is not known.",
+        help="Leave out, with a note, amounts of GPUs in an object of an unknown kind of which no pod can be made.",
     ),
 ]
 Compare = Annotated[

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gputile.api.wording import described
-from gputile.tools.views.node_summaries import NodeSummary
+from gputile.tools.views.inspect import NodeSummary
 
 
 class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,11 +1,15 @@
-"""Prints what ``gputile simulate`` found: GPUs, workloads, what does not fit, and a comparison."""
+"""Prints what ``gputile simulate`` found: tables, JSON, YAML, or a page that loads nothing."""
 
 import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from gputile.api.wording import first_of
+from gputile.cli.output.answers import ComparedAnswer, DecidedGpu, DecisionAnswer, FitAnswer, SimulateAnswer
 from gputile.cli.output.streams import write, write_json, write_yaml
 from gputile.cli.output.terminal import bars, columns, draw, write_remedies, write_table, write_text
 
@@ -13,12 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.simulator.outcomes import Advice
+    from gputile.core.devices.allocation import Allocation
+    from gputile.tools.simulator.outcomes import Advice, ToldOutcome
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import PodOutcome, Simulation
     from gputile.tools.simulator.what_if import Fit
     from gputile.tools.views.gpu_bars import NodeBars
-    from gputile.tools.views.node_summaries import NodeSummary
+    from gputile.tools.views.inspect import NodeSummary
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
@@ -60,9 +65,9 @@ class SimulationResult:
     @property
     def nodes(self) -> "list[NodeSummary]":
         """The nodes with what is on their GPUs."""
-        from gputile.tools.views.node_summaries import node_summaries
+        from gputile.tools.views.inspect import ledger_summaries
 
-        return node_summaries(self.simulation.ledger)
+        return ledger_summaries(self.simulation.ledger)
 
 
 def write_result(
@@ -72,13 +77,9 @@ def write_result(
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
-        from gputile.cli.output.simulation_json import simulate_answer
-
         (write_json if output is DecisionFormat.JSON else write_yaml)(simulate_answer(result, other))
         return
     if output is DecisionFormat.HTML:
-        from gputile.cli.output.simulation_html import simulate_html
-
         write(simulate_html(result))
         return
     nodes = result.nodes
@@ -252,3 +253,88 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
         name = meta.name + (f" and {len(told.others)} more" if told.others else "")
         rows.append((meta.namespace, name, outcome.node or "<none>", gpus, outcome.reason))
     write_table(rows)
+
+
+def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
+    """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
+    answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
+    if other is None:
+        return answer
+    decisions, fit = _decisions(other), _fit(other)
+    compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
+    return msgspec.structs.replace(answer, compared=compared)
+
+
+def _fit(result: SimulationResult) -> FitAnswer | UnsetType:
+    count = result.count
+    if count is None:
+        return UNSET
+    nodes, stopped_by = dict(sorted(count.nodes.items())), count.stopped_by or None
+    return FitAnswer(copies=count.copies, pods=count.pods, nodes=nodes, stopped_by=stopped_by)
+
+
+def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
+    from gputile.tools.simulator.outcomes import together
+
+    return [_decision(told) for told in together(result.outcomes)]
+
+
+def _decision(told: "ToldOutcome") -> DecisionAnswer:
+    outcome = told.outcome
+    meta = outcome.pod.metadata
+    return DecisionAnswer(
+        namespace=meta.namespace,
+        pod=meta.name,
+        node=outcome.node,
+        gpus=_gpus(outcome.allocation) if outcome.allocation else [],
+        reason=outcome.reason,
+        others=list(told.others) or UNSET,
+    )
+
+
+def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
+    return [
+        DecidedGpu(
+            share.index,
+            share.uuid,
+            share.mib,
+            share.mib // allocation.unit_mib,
+            share.percent if share.percent and not allocation.whole else UNSET,
+        )
+        for share in allocation.gpus
+    ]
+
+
+def simulate_html(result: SimulationResult) -> str:
+    """Return the page of a simulation: its nodes, and for each pod without a place why it has none."""
+    from gputile.tools.web.assets import html_file
+    from gputile.tools.web.records import FeedStatus, PageAnswer
+    from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
+
+    simulation, scenario = result.simulation, result.scenario
+    ledger, configuration = simulation.ledger, simulation.configuration
+    objects = {node.metadata.name: node for node in scenario.nodes}
+    there = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
+    pods = {pod.metadata.uid: pod for pod in there}
+    on_instances: dict[str, list[Pod]] = {}
+    for pod in scenario.bound:
+        if not pod.finished and instances_of_pod(pod):
+            on_instances.setdefault(pod.spec.node_name, []).append(pod)
+    tiles = [
+        node_tile(ledger, row, objects.get(info.name), pods, on_instances.get(info.name, ()))
+        for row, info in ledger.nodes()
+    ]
+    refused = [(pending_pod(each.pod, configuration), each.reason) for each in result.outcomes if each.node is None]
+    waiting = [pending_pod(pod, configuration) for pod in scenario.waiting]
+    pending = [msgspec.structs.replace(pod, waits=reason) for pod, reason in refused if pod is not None]
+    return html_file(
+        PageAnswer(
+            epoch="",
+            revision=0,
+            cluster="simulation",
+            unit_mib=configuration.unit_mib,
+            status=FeedStatus(),
+            nodes=[tile for tile in tiles if tile is not None],
+            pending=[*pending, *(pod for pod in waiting if pod is not None)],
+        )
+    )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
-    from gputile.tools.views.node_summaries import NodeSummary
+    from gputile.tools.views.inspect import NodeSummary
 
 COLUMNS_OF_A_PIPE = 100  # of drawings; tables have a line for each row there
 _COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")

@@ -7,9 +7,8 @@ from typing import Final
 
 from gputile.cli.options.common import Reach
 from gputile.cli.reads.bounded_reads import read_or_leave, reads
-from gputile.tools.web.page.records import NodeTile, NodeUsage
-from gputile.tools.web.usage.meter import AgentReading, Made, UsageMeter, made_of
-from gputile.tools.web.usage.reader import UsageReader, UsageUnknown
+from gputile.tools.web.records import NodeTile, NodeUsage
+from gputile.tools.web.usage import AgentReading, Made, UsageMeter, UsageReader, UsageUnknown, made_of
 
 MOST_NODES: Final = 200  # whose agents are asked: each by itself, through the API server
 BETWEEN_S: Final = 1.0

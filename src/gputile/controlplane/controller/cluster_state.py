@@ -126,7 +126,11 @@ class ClusterState:
         copy.budgets_read, copy.groups_read = self.budgets_read, self.groups_read
         copy.freed, copy.grown, copy.now_ns = self.freed, self.grown, self.now_ns
         copy.settled_labels = self.settled_labels.copy()
-        copy.members, copy.bound_pods, copy.budgets = self.members.copy(), self.bound_pods.copy(), self.budgets.copy()
+        copy.members, copy.bound_pods, copy.budgets = (
+            self.members.copy(),
+            self.bound_pods.snapshot(),
+            self.budgets.snapshot(),
+        )
         copy._pods, copy._versions = self._pods.copy(), self._versions.copy()
         copy._reservation_ends = self._reservation_ends.copy()
         copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()

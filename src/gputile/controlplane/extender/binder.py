@@ -1,8 +1,7 @@
-"""Executes the verb bind: it chooses the GPUs, books them, sends the Binding and learns its outcome.
+"""Executes the verb bind in a straight line: decide, book, write, confirm or take back.
 
-Choice and booking are one step (``assume_pod``), so two binds never see the same GPUs free. A Binding
-whose answer was lost may or may not have been executed: its GPUs stay booked until that is known. It is for one
-resourceVersion of its pod; so one write to the pod that leaves it unbound makes it impossible for good (``fence``),
+A Binding whose answer was lost may or may not have been executed: its GPUs stay booked until that is known. It is for
+one resourceVersion of its pod; so one write to the pod that leaves it unbound makes it impossible for good (``fence``),
 and the answer to that write tells which of both it is. Meanwhile the pod is offered its own node only.
 """
 
@@ -16,10 +15,10 @@ from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
-from gputile.core.scheduling.assume import AlreadyBound, BindRefusal, BindTime, FinalVerdict, WaitsForPod, assume_pod
+from gputile.core.refusal import Refusal
+from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_binding import PodBinding, PodReading, overdue
-from gputile.core.scheduling.reserved_place import end_reservations
+from gputile.core.scheduling.reserved_place import end_reservations, waits_for_first
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
 log = logging.getLogger(__name__)
@@ -46,25 +45,17 @@ class BindError(Exception):
     """The pod was not bound, or nobody knows yet; the text goes to kube-scheduler, which tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unconfirmed:
-    """A Binding whose answer was lost: for which version of the pod, and when (monotonic, seconds)."""
-
-    binding: PodBinding
-    version: str
-    lost_at: float
-
-
 class Binder:
     """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
 
     def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: BinderClock) -> None:
         self._engine = engine
+        self._ledger = engine.ledger
         self._pod_api = pod_api
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        # By UID. There is at most one for each pod that has GPUs booked here and is not bound yet.
-        self._unconfirmed: dict[str, _Unconfirmed] = {}
+        # By UID, those whose answers were lost: at most one for each pod.
+        self._unconfirmed: dict[str, PodBinding] = {}
         self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
 
     async def read(self, namespace: str, name: str, uid: str) -> Pod:
@@ -114,57 +105,54 @@ class Binder:
 
     async def _bind(self, pod: Pod, node: str) -> str:
         uid = pod.metadata.uid
-        if uid in self._unconfirmed and await self._resolve(self._unconfirmed[uid], node):
+        earlier = self._unconfirmed.get(uid)
+        if earlier is not None and await self._resolve(earlier) and earlier.node == node:
             return ""
-        verdict = await self._assume(pod, node)
-        if isinstance(verdict, BindRefusal):
-            raise BindError(verdict.text)
-        if isinstance(verdict, AlreadyBound):
-            return ""
-        await self._send(verdict)
-        verdict.confirm()
-        return verdict.gpus
-
-    async def _assume(self, pod: Pod, node: str) -> FinalVerdict:
-        """Book the pod's GPUs, or say why it gets none.
-
-        The first pod of a gang's plan goes first, where it is about to: pods come in any order, and at once.
-        """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # pods of a gang come in any order, and at once
             async with asyncio.timeout(FIRST_POD_S):
-                while True:
-                    verdict = assume_pod(self._engine, pod, node, self._clock.now(), wait=True)
-                    if not isinstance(verdict, WaitsForPod):
-                        return verdict
+                while waits_for_first(self._ledger, uid):
                     await self._ended.wait()
-        return assume_pod(self._engine, pod, node, self._clock.now(), wait=False)
+        binding = assume_pod(self._engine, pod, node, self._clock.now())
+        if isinstance(binding, Refusal):
+            raise BindError(binding.text)
+        if binding is None:
+            return ""
+        await self._write(binding)
+        binding.confirm()
+        return binding.gpus
 
-    async def _send(self, binding: PodBinding) -> None:
+    async def _write(self, binding: PodBinding) -> None:
         """Send the Binding; on return the pod is bound so, else BindError is raised.
 
         kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
         version that it has; but not where its gang has given it another place since (``PodBinding.obstacle``).
         """
-        version, error = binding.version, None
+        pod, conflict = binding.pod, None
         for _ in range(_VERSIONS):
-            if version:
-                error = await self._try(binding, version)
-                if error is None:
+            if binding.version:
+                conflict = await self._send(binding)
+                if conflict is None:
                     return
-            current = await self._after_conflict(binding, version, error)
-            if current is None:
+            found = await self._read_unbound(binding, conflict)
+            if found is None:
                 return
-            if current == version:
+            if (obstacle := binding.obstacle(found)) is not None:
+                binding.take_back()
+                raise BindError(f"pod {pod.key} {obstacle}") from conflict
+            if found.metadata.resource_version == binding.version:
                 break
-            version = current
+            binding.version = found.metadata.resource_version
         binding.take_back()
-        raise BindError(f"the Binding of pod {binding.pod.key} met a conflict: {error}") from error
+        raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
-    async def _try(self, binding: PodBinding, version: str) -> Conflict | None:
-        """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
+    async def _send(self, binding: PodBinding) -> Conflict | None:
+        """Send the Binding for one version; return the conflict that it met, None where the pod is bound.
+
+        A 409 says that the pod is bound already, has another version or may not be bound now.
+        """
         pod = binding.pod
         try:
-            await self._pod_api.bind(binding.at(version))
+            await self._pod_api.bind(binding.body)
         except Conflict as error:
             return error
         except NotFound as error:
@@ -174,69 +162,62 @@ class Binder:
             if not error.may_have_been_executed:
                 binding.take_back()
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
-            unconfirmed = _Unconfirmed(binding, version, self._clock.monotonic())
-            self._unconfirmed[pod.metadata.uid] = unconfirmed
+            self._answer_lost(binding)
             log.warning("the answer to a Binding was lost", extra={"pod": pod.key, "node": binding.node})
-            if not await self._resolve(unconfirmed, binding.node):
+            if not await self._resolve(binding):
                 raise BindError(f"the answer to the Binding of pod {pod.key} was lost: {error}") from error
         return None
 
-    async def _after_conflict(self, binding: PodBinding, version: str, why: Conflict | None) -> str | None:
-        """Return the version of a pod that is still to be bound, None where it is bound as decided.
-
-        A 409 says that the pod is bound already, has another version or may not be bound now.
-        """
-        pod, reading = binding.pod, binding.begin_reading()
+    async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
+        """Return the pod as it is now, which is still to be bound; None where it is bound as decided."""
+        pod, before = binding.pod, self._ledger.booking(binding.pod.metadata.uid)
         try:
             found = await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
-            self._unconfirmed[pod.metadata.uid] = _Unconfirmed(binding, version, self._clock.monotonic())
-            raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
+            self._answer_lost(binding)
+            raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}; then: {error}") from error
         if binding.is_unbound(found):
-            if (obstacle := binding.obstacle(found)) is None:
-                return found.metadata.resource_version
-            binding.take_back()
-            raise BindError(f"pod {pod.key} {obstacle}") from why
-        reading.apply(found, self._clock.monotonic())
+            return found
+        pod_was_read(self._ledger, pod.metadata.uid, before, found, self._clock.monotonic())
         if not binding.is_executed(found):
-            raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}") from why
+            raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
         return None
 
-    async def _resolve(self, unconfirmed: _Unconfirmed, node: str) -> bool:
-        """Find out what became of a Binding, or make it impossible; return whether it bound the pod to ``node``.
+    def _answer_lost(self, binding: PodBinding) -> None:
+        binding.lost_at = self._clock.monotonic()
+        self._unconfirmed[binding.pod.metadata.uid] = binding
+
+    async def _resolve(self, binding: PodBinding) -> bool:
+        """Find out what became of a Binding whose answer was lost, or make it impossible; return whether it bound.
 
         Raises:
             BindError: nobody knows yet; what was assumed stays.
         """
-        binding, may_end = unconfirmed.binding, False
-        meta, reading = binding.pod.metadata, binding.begin_reading()
+        meta, may_end = binding.pod.metadata, False
+        before = self._ledger.booking(meta.uid)
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
-        except ApiError as error:
-            found = await self._read_unwritable(unconfirmed, error)
+        except ApiError as refused:
+            try:  # a pod that may not be written to: its version or the time tells what became of its Binding
+                found = await self._pod_api.pod(meta.namespace, meta.name)
+            except KubeError as error:
+                why = f"whether pod {binding.pod.key} is bound is not known yet: {refused}; {error}"
+                raise BindError(why) from error
             # an API server that has a bad time may still execute the Binding, however late
-            lost_for_s = self._clock.monotonic() - unconfirmed.lost_at
-            may_end = error.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
+            lost_for_s = self._clock.monotonic() - binding.lost_at
+            may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
             raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: {error}") from error
-        if self._unconfirmed.get(meta.uid) is not unconfirmed:
+        if self._unconfirmed.get(meta.uid) is not binding:
             return False  # another call has resolved it meanwhile: the ledger has it
-        if binding.is_unbound(found):
-            if found.metadata.resource_version == unconfirmed.version and not may_end:
-                raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: it cannot be written to")
-            binding.take_back()
+        if not binding.is_unbound(found):
+            pod_was_read(self._ledger, meta.uid, before, found, self._clock.monotonic())
+        elif found.metadata.resource_version == binding.version and not may_end:
+            raise BindError(f"whether pod {binding.pod.key} is bound is not known yet: it cannot be written to")
         else:
-            reading.apply(found, self._clock.monotonic())
+            binding.take_back()
         del self._unconfirmed[meta.uid]
-        return binding.is_executed(found) and binding.node == node
-
-    async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: KubeError) -> Pod | None:
-        """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
-        pod = unconfirmed.binding.pod
-        try:
-            return await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
-        except KubeError as error:
-            raise BindError(f"whether pod {pod.key} is bound is not known yet: {refused}; {error}") from error
+        return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
         """End reservations that are over, and read back Bindings that no watch has confirmed in time.
@@ -245,32 +226,34 @@ class Binder:
         """
         end_reservations(self._engine, self._clock.unix_ns())
         await self._resolve_all()
-        await several_at_once(overdue(self._engine, self._clock.monotonic(), CONFIRMATION_S), self._read_back)
+        overdue = self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S)
+        await several_at_once([(each.namespace, each.name, each.uid) for each in overdue], self._read_back)
 
-    async def _read_back(self, reading: PodReading) -> bool:
-        if reading.uid in self._under_way or reading.uid in self._unconfirmed:
+    async def _read_back(self, overdue: tuple[str, str, str]) -> bool:
+        namespace, name, uid = overdue
+        if uid in self._under_way or uid in self._unconfirmed:
             return True
+        before = self._ledger.booking(uid)
         try:
-            found = await self._pod_api.pod(reading.namespace, reading.name)
+            found = await self._pod_api.pod(namespace, name)
         except KubeError as error:
-            log.warning("a Binding cannot be confirmed yet", extra={"pod": reading.key, "why": str(error)})
+            log.warning("a Binding cannot be confirmed yet", extra={"pod": f"{namespace}/{name}", "why": str(error)})
             return False
-        if reading.uid not in self._under_way:
-            reading.apply(found, self._clock.monotonic())
+        if uid not in self._under_way:
+            pod_was_read(self._ledger, uid, before, found, self._clock.monotonic())
         return True
 
     async def _resolve_all(self) -> None:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
-    async def _resolve_idle(self, unconfirmed: _Unconfirmed) -> bool:
+    async def _resolve_idle(self, binding: PodBinding) -> bool:
         """Find out what became of a Binding that nobody is dealing with; return whether that is known."""
-        pod = unconfirmed.binding.pod
-        uid = pod.metadata.uid
-        if uid in self._under_way or self._unconfirmed.get(uid) is not unconfirmed:
+        uid = binding.pod.metadata.uid
+        if uid in self._under_way or self._unconfirmed.get(uid) is not binding:
             return True
         try:
-            await self._resolve(unconfirmed, unconfirmed.binding.node)
+            await self._resolve(binding)
         except BindError as error:
-            log.warning("a Binding cannot be resolved yet", extra={"pod": pod.key, "why": str(error)})
+            log.warning("a Binding cannot be resolved yet", extra={"pod": binding.pod.key, "why": str(error)})
             return False
         return True

@@ -17,9 +17,7 @@ from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.pod_api import NoLongerActive, PodEvent, PreemptionApi
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import EvictionFacts
-from gputile.core.scheduling.victim_choice import EvictionRules
-from gputile.core.scheduling.victim_groups import EvictionBudget
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, EvictionRules
 from gputile.kube.errors import Conflict, KubeError, NotFound
 
 

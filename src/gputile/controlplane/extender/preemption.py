@@ -11,21 +11,19 @@ from typing import NoReturn
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.controlplane.event_loop import in_slices
+from gputile.controlplane.eviction_memory import RETRY_S
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.pod_api import PodEvent, PreemptionApi
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
-from gputile.controlplane.extender.preemption_reservations import RETRY_S, PreemptionReservations
+from gputile.controlplane.extender.preemption_reservations import PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import MOST_GRACE_S
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
-from gputile.core.scheduling.victim_choice import VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import MOST_NODES, VictimChoice, VictimSearch, choose_victims
 
 PERIOD_S = 0.5
 ROUND_S = 1.0  # of searches: whoever is left waits for the next round, so that reservations are not forgotten
@@ -144,12 +142,20 @@ class Preemption:
             return None
         preemptor = self.reservations.preemptor(pod, request)
         open_names = (name for name in names if takes_now(self._ledger, pod, name))
-        found = await in_slices(choose_victims(self._engine, preemptor, open_names, self.reservations.rules()))
+        search, found, compared = VictimSearch(self._engine, preemptor, self.reservations.rules()), None, 0
+        for name in open_names:
+            choice = search.on_node(name, most_priority=found.loss.priority if found is not None else None)
+            await asyncio.sleep(0)
+            compared += choice is not None
+            if choice is not None and (found is None or choice.loss < found.loss):
+                found = choice
+            if compared >= MOST_NODES:
+                break
         if found is None or not takes_now(self._ledger, pod, found.node):
             return None
         # The ledger may have changed between the steps: what is written next is decided without a pause.
         gpus = frozenset(gpu.uuid for gpu in found.gpus)
-        place = at_once(choose_victims(self._engine, preemptor, (found.node,), self.reservations.rules(), gpus))
+        place = choose_victims(self._engine, preemptor, (found.node,), self.reservations.rules(), gpus)
         if place is None or place.evicted or place.withdrawn:
             return place
         # Pods leave by themselves. Where they are of lower priority, their successors are not to take the place.
@@ -163,7 +169,7 @@ class Preemption:
             return VictimChoice(node, gpus, (), ()) if decision.allocation is not None else None
         preemptor = self.reservations.preemptor(pod, request)
         rules = self.reservations.rules(soon_s=MOST_GRACE_S)
-        place = at_once(choose_victims(self._engine, preemptor, (node,), rules))
+        place = choose_victims(self._engine, preemptor, (node,), rules)
         # Whom kube-scheduler evicts may not have been told to leave yet.
         return place if place is not None and not place.evicted and not place.withdrawn else None
 

@@ -4,12 +4,13 @@ The most important pod comes first, and of equal ones that of the namespace whos
 turn goes by namespace and time alone, whatever the priority.
 """
 
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gputile.api.core import Pod
+from gputile.api.core import ObjectMeta, Pod, PodSpec
 
 DELAY_S = 1.0  # kube-scheduler's own preemption comes first: it asks right after the refusal
 REST_S = 10.0  # between two searches for one pod
@@ -22,6 +23,7 @@ MOST_NAMES = 1000  # candidate nodes that are remembered for a pod
 class RefusedPod:
     """A refused pod and the nodes that lack GPUs only. Times are monotonic, in seconds.
 
+    Of the ``pod`` its key, its UID and its priority are kept: whole pods may have 250 kB each.
     ``by_scheduler`` tells that kube-scheduler was given victims, and is about to evict them. ``nominated_since`` is
     when it was given some last; before that, when it refused the pod first.
     """
@@ -61,7 +63,7 @@ class PreemptionQueue:
         if known is not None:
             due = min(due, known.due)
             nominated_since = now if by_scheduler else known.nominated_since
-        self._put(RefusedPod(pod, self._some(list(names)), due, nominated_since, by_scheduler), now)
+        self._put(RefusedPod(_slim(pod), self._some(list(names)), due, nominated_since, by_scheduler), now)
 
     def later(self, waiting: RefusedPod, due: float) -> None:
         """Look at a pod again at ``due``, unless it has been refused anew."""
@@ -118,7 +120,12 @@ class PreemptionQueue:
     def _some(self, names: list[str]) -> tuple[str, ...]:
         """Return as many names as are remembered; each time others, where there are more."""
         if len(names) <= MOST_NAMES:
-            return tuple(names)
+            return tuple(map(sys.intern, names))
         begin = self._first_name % len(names)
         self._first_name += MOST_NAMES
-        return tuple(islice((*names[begin:], *names[:begin]), MOST_NAMES))
+        return tuple(map(sys.intern, islice((*names[begin:], *names[:begin]), MOST_NAMES)))
+
+
+def _slim(pod: Pod) -> Pod:
+    meta = ObjectMeta(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
+    return Pod(metadata=meta, spec=PodSpec(priority=pod.spec.priority))

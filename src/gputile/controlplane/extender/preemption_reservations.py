@@ -28,12 +28,12 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, EvictionFacts
+from gputile.core.refusal import ReservationRule
+from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, SOON_S, EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
-from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules, Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.reserved_place import lost_reservation
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class PreemptionReservations:
         times = self._leaving_s(place.node, gpus)
         for seconds in times:
             rules = replace(self.rules(soon_s=seconds), evicted=gone)
-            found = at_once(choose_victims(self._engine, preemptor, (place.node,), rules, gpus, 0))
+            found = choose_victims(self._engine, preemptor, (place.node,), rules, gpus)
             if found is not None and not found.evicted and not found.withdrawn:
                 return seconds
         return times[-1]
@@ -270,10 +270,10 @@ class PreemptionReservations:
             return
         preemptor = self.preemptor(preempting.pod, request)
         rules = self.rules(soon_s=MOST_GRACE_S)
-        place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
+        place = choose_victims(self._engine, preemptor, (booking.node,), rules, gpus)
         if place is None and preempting.evicted:  # who was refused is needed
             rules = self.rules(refused_too=True, soon_s=MOST_GRACE_S)
-            place = at_once(choose_victims(self._engine, preemptor, (booking.node,), rules, gpus))
+            place = choose_victims(self._engine, preemptor, (booking.node,), rules, gpus)
         if place is None:
             if not leaving and not preempting.evicted:
                 await self.give_up(booking.uid, "the pods that have to leave may not be evicted any more")

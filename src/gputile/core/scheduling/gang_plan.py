@@ -20,12 +20,11 @@ from gputile.core.ledger.events import Assumed, Forgotten, PodDeleted
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.snapshot import GpuState
 from gputile.core.placement.fit import gpu_fits
-from gputile.core.placement.fit_refusal import grouped
 from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
-from gputile.core.scheduling.decision import Decision
+from gputile.core.refusal import grouped
 from gputile.core.scheduling.gang_bound import most_placed
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
 _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search

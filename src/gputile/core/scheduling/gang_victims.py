@@ -22,24 +22,14 @@ from gputile.core.devices.request import Request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.placement.steps import Steps, at_once
-from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, EvictionLosses, EvictionRules, Loss
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
-from gputile.core.scheduling.reservation_refusal import lost_reservation
-from gputile.core.scheduling.victim_choice import (
-    MOST_NODES,
-    SEARCHED,
-    EvictionLosses,
-    EvictionRules,
-    Preemptor,
-    VictimChoice,
-    choose_victims,
-)
-from gputile.core.scheduling.victim_groups import NOTHING, EvictionBudget, Loss
+from gputile.core.scheduling.placement_engine import Decision
+from gputile.core.scheduling.reserved_place import lost_reservation
+from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.without_pods import VictimSearchInput, WithoutPods, takes
 
-_SEARCHED_NODES = 8  # that are searched for a pod, the best of those judged by their largest pods
-_SEARCHED_A_NODE = 500  # sets of pods, at least
 _LOOKED_AT = 1000  # pods in one step
 _SECOND = 10**9
 _MOST = 2**63 - 1  # of a field of a loss: annotations may claim absurd amounts
@@ -161,7 +151,6 @@ class _Attempt:
         self._guarded: Counter[Hashable] = Counter()  # by the name of a budget: how many victims it guards
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node, by the largest pods
-        self._searched = max(_SEARCHED_A_NODE, SEARCHED // (_SEARCHED_NODES * len(members)))
 
     def run(self) -> Steps[GangVictims | None]:
         """Return the places of all pods and who has to leave, None where one pod has no place."""
@@ -216,15 +205,8 @@ class _Attempt:
         if request is None:
             return None
         judged = yield from self._judge(asking, request, kind)
-        order = sorted(judged, key=lambda name: (self._added(judged[name].loss), name))
-        searched: list[tuple[Loss, str, VictimChoice]] = []
-        for name in order[:_SEARCHED_NODES]:
-            choice = yield from self._choice(request, [name], self._searched)
-            if choice is not None:
-                searched.append((self._added(choice.loss), name, choice))
-        yield
-        best = [choice for _, _, choice in sorted(searched, key=lambda each: each[:2])]
-        for choice in (*best, *(judged[name] for name in order[_SEARCHED_NODES:])):
+        for name in sorted(judged, key=lambda name: (self._added(judged[name].loss), name)):
+            choice = judged[name]
             bookings = [booking for uid in choice.evicted if (booking := self._ledger.booking(uid)) is not None]
             yield from self._take(bookings)
             if (yield from self._predicates.reason(asking.pod, choice.node)) is None:
@@ -264,16 +246,17 @@ class _Attempt:
                 continue
             choice = known.get(name)
             if name not in known or (choice is not None and self._rules.over_budget(choice.evicted)):
-                known[name] = yield from self._choice(request, [name], 0)
+                known[name] = self._choice(request, name)
+                yield
             if (choice := known[name]) is not None:
                 found[name] = choice
             if len(found) >= MOST_NODES:
                 break
         return found
 
-    def _choice(self, request: Request, names: Sequence[str], searched: int) -> Steps[VictimChoice | None]:
+    def _choice(self, request: Request, name: str) -> VictimChoice | None:
         preemptor = Preemptor("", request, self._below, self._now_ns / _SECOND)
-        return (yield from choose_victims(self._engine, preemptor, names, self._rules, searched=searched))
+        return choose_victims(self._engine, preemptor, [name], self._rules)
 
     def _added(self, loss: Loss) -> Loss:
         """Return a loss without the priority where pods that are as important leave anyway."""

@@ -12,26 +12,27 @@ from dataclasses import dataclass, field
 from itertools import compress
 from operator import itemgetter
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gputile.api.core import Pod
-from gputile.core.devices.allocation import Chosen, allocate
+from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.core.devices.allocation import Allocation, Chosen, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
+from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
-from gputile.core.placement.fit import refusal
-from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
+from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
 from gputile.core.placement.vectorized import Fullness, by_width, fullness, no_fullness
-from gputile.core.scheduling.decision import Decision
+from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
 
 MOST_SHAPES = 64
@@ -101,6 +102,66 @@ class Filtered:
     refused: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
     closest: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """A pod's node and GPUs. A gang has thousands, so the garbage collector does not walk them.
+
+    ``allocation`` is None, and ``gpus`` empty, on a node whose GPUs another device plugin hands out.
+    """
+
+    node: str
+    gpus: tuple[Chosen, ...]
+    allocation: Allocation | None
+
+    def annotations(self, pod: Pod) -> dict[str, str]:
+        return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
+
+    def binding(self, pod: Pod, version: str = "") -> Binding:
+        """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only.
+
+        With ``version`` it is for that resourceVersion of the pod only.
+        """
+        meta = BindingMeta(
+            name=pod.metadata.name,
+            namespace=pod.metadata.namespace,
+            uid=pod.metadata.uid,
+            annotations=self.annotations(pod),
+            resource_version=version,
+        )
+        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
+
+    def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
+        """Return what to assume while the Binding is under way; None where there is nothing to book.
+
+        ``request`` is the pod's, None where it asks for no GPU; ``assumed_at`` is a time of the monotonic clock in
+        seconds.
+        """
+        if self.allocation is None or request is None:
+            return None
+        return Booking(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=self.node,
+            trust_group=request.shape.trust_group,
+            allocation=self.allocation,
+            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.gpus),
+            priority=pod.spec.priority or 0,
+            assumed_at=assumed_at,
+            host=request.host,
+        )
+
+    def text(self) -> str:
+        """Return the decision for people: "GPU 1 (4096 MiB)" or "GPU 0, GPU 3"."""
+        if self.allocation is None:
+            return "GPUs by the node's own device plugin"
+        if self.allocation.whole:
+            return ", ".join(f"GPU {share.index}" for share in self.allocation.gpus)
+        return ", ".join(
+            f"GPU {share.index} ({share.mib} MiB{f', {share.percent} % of compute' if share.percent else ''})"
+            for share in self.allocation.gpus
+        )
 
 
 class PlacementEngine:
@@ -203,14 +264,14 @@ class PlacementEngine:
 
     def decide(
         self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
-    ) -> Decision | FitRefusal:
+    ) -> Decision | Refusal[FitRule]:
         """Return which GPUs of node ``name`` the request gets now, or why it gets none.
 
         ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
         """
         node = self.state(name, without)
         if node is None:
-            return FitRefusal(FitRule.NO_GPUS, request.shape)
+            return UNKNOWN
         group = self.ledger.group_number(request.shape.trust_group)
         chosen = choose_gpus(node, request.shape, group, self.packing_state.value if self.packing_state else None)
         if chosen is None:
@@ -228,10 +289,10 @@ class PlacementEngine:
         mode = info.mode.value if info.mode else ""
         return Decision(info.name, chosen, allocate(request, chosen, mode, now_ns))
 
-    def refusal(self, request: Request, name: str) -> FitRefusal | None:
+    def refusal(self, request: Request, name: str) -> Refusal[FitRule] | None:
         node = self.state(name)
         if node is None:
-            return FitRefusal(FitRule.NO_GPUS, request.shape)
+            return UNKNOWN
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
@@ -323,7 +384,7 @@ class PlacementEngine:
                 continue
             for texts in (result.unresolvable, result.refused):
                 texts.pop(name, None)
-            (result.unresolvable if why.unresolvable else result.refused)[name] = f"{name}: {why.text}"
+            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
             result.closest.append((name, why.text))
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.core.devices.request import RequestError
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, static_reason
+from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import grouped
+from gputile.core.refusal import PredicateRule, Refusal, ReservationRule, grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
-from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
+from gputile.core.scheduling.reserved_place import reserved_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +45,27 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         engine.demand.observe(pod, request)
     if request is None:
         return PodVerdict(Filtered(list(names)))
-    if not is_ordinary(ledger, pod):
-        if (waits := reservation_problem(ledger, pod, now_ns)) is not None:
-            return PodVerdict(_none(names, waits), lacks_gpus=True)
-        if (place := reserved_node(ledger, pod, now_ns)) is not None:
-            return _only(place, names, f"GPUs of node {place} are kept for the pod")
-        if (booking := ledger.booking(pod.metadata.uid)) is not None:
-            why = f"an earlier Binding of the pod to node {booking.node} is not confirmed yet"
-            return _only(booking.node, names, why)
+    place = reserved_place(ledger, pod, now_ns)
+    if isinstance(place, Refusal):
+        return PodVerdict(_none(names, place), lacks_gpus=True)
+    if place is not None:
+        booking = ledger.booking(pod.metadata.uid)
+        why = f"GPUs of node {place} are kept for the pod"
+        if booking is not None and not booking.reserved:
+            why = f"an earlier Binding of the pod to node {place} is not confirmed yet"
+        refused = {name: why for name in names if name != place}
+        return PodVerdict(Filtered([name for name in names if name == place], refused))
     found = engine.filter(request, names)
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
 
 
-def _none(names: Sequence[str], waits: ReservationRefusal) -> Filtered:
+def _none(names: Sequence[str], waits: Refusal[ReservationRule]) -> Filtered:
     """Return that the pod may go nowhere yet.
 
     A node that pods leave for it may take it soon: kube-scheduler then keeps the node nominated.
     """
     soon = {name: waits.text for name in names if waits.rule is ReservationRule.NOT_LEFT_YET and name == waits.node}
     return Filtered([], soon, {name: waits.text for name in names if name not in soon})
-
-
-def _only(node: str, names: Sequence[str], why: str) -> PodVerdict:
-    refused = {name: why for name in names if name != node}
-    return PodVerdict(Filtered([name for name in names if name == node], refused))
 
 
 def _no_fit_text(found: Filtered, asked: int) -> str | None:
@@ -99,7 +95,7 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
     return engine.rank_without_gpus(host_request(pod), names)
 
 
-def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
+def kept_off(ledger: Ledger, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
     info = ledger.info_of(name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 

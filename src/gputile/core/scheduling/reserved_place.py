@@ -11,34 +11,21 @@ takes that of the first pod away. One of the two comes first, and the other one 
 all or nothing, at any lag.
 """
 
-from dataclasses import replace
+import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import RESERVATION_ANNOTATION
-from gputile.core.devices.allocation import Chosen
 from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.inventory import advertised_units
-from gputile.core.devices.request import Request
-from gputile.core.devices.reservation import reservation_of
+from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.ledger.node_arrays import MIXED_GROUPS
+from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.placement.steps import Steps, at_once
-from gputile.core.scheduling.decision import Decision
+from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
 
 _A_STEP = 128  # places of a plan that are judged before others are let in
-
-
-def is_ordinary(ledger: Ledger, pod: Pod) -> bool:
-    """Return whether nothing is booked for the pod and no gang's plan decides about it: it may go where it fits."""
-    if ledger.booking(pod.metadata.uid) is not None:
-        return False
-    if not ledger.configuration.admission.gangs:
-        return True
-    return RESERVATION_ANNOTATION not in pod.metadata.annotations and gang_of(pod) is None
 
 
 def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
@@ -46,72 +33,46 @@ def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
     engine.ledger.apply(TimePassed(now_ns))
 
 
-def take_reservation(
-    engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
-) -> Decision | FitRefusal | ReservationRefusal:
-    """Return which GPUs of ``node`` a pod gets that is not ordinary, or why it gets none now.
+def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
+    """Return the only node that the pod may go to, or why it has to wait; None where it may go wherever it fits.
 
-    ``now_ns`` is Unix time in nanoseconds.
-    """
-    why = reservation_problem(engine.ledger, pod, now_ns)
-    if why is not None:
-        return why
-    booking = engine.ledger.booking(pod.metadata.uid)
-    if booking is None:
-        return engine.decide(request, node, now_ns)
-    if booking.node != node:
-        return ReservationRefusal(ReservationRule.OTHER_NODE, node=booking.node)
-    if (first := waits_for(engine.ledger, pod.metadata.uid)) is not None:
-        return ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod=first.key)
-    return _taken(engine, booking, now_ns)
-
-
-def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> str | None:
-    """Return the node where GPUs are kept for the pod, None where it is free to go anywhere."""
-    booking, reservation = ledger.booking(pod.metadata.uid), reservation_of(pod)
-    if booking is not None:
-        return booking.node if booking.reserved else None
-    if not ledger.configuration.admission.gangs:
-        return None
-    return (
-        reservation.node
-        if reservation is not None
-        and reservation.allocation is None
-        and not reservation.preemption
-        and reservation.expires_ns > now_ns
-        else None
-    )
-
-
-def reservation_problem(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal | None:
-    """Return why a pod that GPUs are reserved for, or a pod of a gang, must wait; None where it need not.
-
-    A pod with a reservation belongs to its plan, whatever its labels have become.
+    The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a reservation belongs to
+    its plan, whatever its labels have become.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
-        return _preemption_problem(ledger, booking)
+        return _preemption_problem(ledger, booking) or booking.node
     if not ledger.configuration.admission.gangs:
-        return None
+        return booking.node if booking is not None else None
     gang = gang_of(pod)
     name = gang.name if gang is not None else ""
     if booking is not None:
         why = at_once(plan_problem(ledger, booking))
-        return replace(why, gang=name) if why is not None else None
-    if gang is None or reserved_node(ledger, pod, now_ns) is not None:
-        return None
-    return ReservationRefusal(ReservationRule.NO_PLACE, name)
+        return _of_gang(name, why) if why is not None else booking.node
+    reservation = reservation_of(pod)
+    if reservation is not None and _is_node_only(reservation) and reservation.expires_ns > now_ns:
+        return reservation.node
+    return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
 
 
-def _preemption_problem(ledger: Ledger, booking: Booking) -> ReservationRefusal | None:
+def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRule]:
+    return msgspec.structs.replace(why, text=f"gang {name}: {why.text}") if name else why
+
+
+def _is_node_only(reservation: Reservation) -> bool:
+    """Return whether another device plugin hands out the GPUs, so that nothing is booked."""
+    return reservation.allocation is None and not reservation.preemption
+
+
+def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
     """Return why a pod cannot have yet what other pods leave for it, None where it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
-        return replace(why, rule=ReservationRule.NOT_LEFT_YET)
+        return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
     return why
 
 
-def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal | None]:
+def plan_problem(ledger: Ledger, booking: Booking) -> Steps[Refusal[ReservationRule] | None]:
     """Return, in steps, why the plan of a reservation may not start, None where it may, or has.
 
     A plan may have thousands of places.
@@ -122,9 +83,9 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
     if any(member.begun for member in members):
         return lost_reservation(ledger, booking)
     if len(members) < booking.plan_size:
-        return ReservationRefusal(ReservationRule.PLAN_INCOMPLETE, kept=len(members), size=booking.plan_size)
+        return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(members), wanted=booking.plan_size)
     if _first(ledger, booking.plan) is None:
-        return ReservationRefusal(ReservationRule.NO_FIRST_POD)
+        return refusal_by(ReservationRule.NO_FIRST_POD)
     for number, member in enumerate(members, 1):
         if number % _A_STEP == 0:
             yield
@@ -133,13 +94,18 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
     return None
 
 
-def waits_for(ledger: Ledger, uid: str) -> Booking | None:
-    """Return the pod that must be bound, for certain, before the pod with this UID may be; None where there is none."""
-    booking = ledger.booking(uid)
-    if booking is None or not booking.reserved or any(member.begun for member in ledger.by_plan(booking.plan)):
+def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
+    """Return the pod that must be bound, for certain, before the one with this reservation; None where none must."""
+    if not reservation.reserved or any(member.begun for member in ledger.by_plan(reservation.plan)):
         return None
-    first = _first(ledger, booking.plan)
-    return first if first is not None and first.uid != uid else None
+    first = _first(ledger, reservation.plan)
+    return first if first is not None and first.uid != reservation.uid else None
+
+
+def waits_for_first(ledger: Ledger, uid: str) -> bool:
+    """Return whether the pod with this UID may be bound as soon as the first one of its gang is."""
+    booking = ledger.booking(uid)
+    return booking is not None and first_to_bind(ledger, booking) is not None
 
 
 def _first(ledger: Ledger, plan: str) -> Booking | None:
@@ -147,26 +113,49 @@ def _first(ledger: Ledger, plan: str) -> Booking | None:
     return next((member for member in ledger.by_plan(plan) if member.first), None)
 
 
-def _taken(engine: PlacementEngine, booking: Booking, now_ns: int) -> Decision:
-    """Return the decision that takes a reservation, ``booking``, which is there to be taken."""
-    state = engine.state(booking.node)
-    allocation = booking.allocation
-    if state is None or allocation is None:
-        raise ValueError(f"the reservation of {booking.key} has lost its place")
-    gpu_of = {gpu.uuid: gpu for gpu in state.info.inventory.gpus}
-    gpus = tuple(
-        Chosen(
-            gpu_of[share.uuid],
-            0 if allocation.whole else advertised_units(gpu_of[share.uuid], state.info.unit_mib),
-        )
-        for share in allocation.gpus
-    )
-    return Decision(
-        booking.node,
-        gpus,
-        allocation.decided_at(now_ns),
-        plan=booking.plan,
-        plan_size=booking.plan_size,
-        first=booking.first,
-        version=booking.version,
+def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:
+    """Return why the GPUs of a reservation cannot be taken any more, None where they can."""
+    row = ledger.row_of.get(reservation.node)
+    node_info = ledger.node_info(row) if row is not None else None
+    if row is None or node_info is None or reservation.allocation is None:
+        return _lost(ReservationRule.NODE_GONE, reservation)
+    mode = node_info.mode.value if node_info.mode else ""
+    if mode != reservation.allocation.mode:
+        return _lost(ReservationRule.NOT_SERVED, reservation)
+    found = _lost_gpu(ledger, row, node_info, reservation)
+    shared = node_info.mode is not None and node_info.mode.shared
+    if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
+        return _lost(ReservationRule.OTHER_UNIT, reservation)
+    if found is None and ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED):
+        return _lost(ReservationRule.NODE_CLOSED, reservation)
+    return found
+
+
+def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None) -> Refusal[ReservationRule]:
+    gpu = "" if index is None else f"GPU {index} of "
+    place = f"{gpu}node {reservation.node}, where {reservation.key} has its place,"
+    return refusal_by(rule, node=reservation.node, gpu=index, about=place)
+
+
+def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
+    column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
+    alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
+    for share in reservation.gpus:
+        i = column_of.get(share.uuid)
+        if i is None or not ledger.node_arrays.usable[row, i]:
+            return _lost(ReservationRule.GPU_GONE, reservation, share.index)
+        if _is_overbooked(ledger, row, i, alone=alone, compute=share.percent > 0):
+            return _lost(ReservationRule.GPU_TAKEN, reservation, share.index)
+    return None
+
+
+def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
+    """Return whether more is booked on a GPU than it has, the reservation included."""
+    arrays = ledger.node_arrays
+    return bool(
+        (alone and arrays.pods[row, i] > 1)
+        or arrays.used[row, i] > arrays.total[row, i]
+        or (compute and arrays.percent[row, i] > 100)
+        or arrays.pods[row, i] > arrays.max_pods_per_gpu[row]
+        or (arrays.grouped[row] and arrays.group[row, i] == MIXED_GROUPS)
     )

@@ -27,7 +27,7 @@ from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import gpu_fits, same_unit, serves
-from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.scheduling.eviction_rules import EvictionFacts
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 

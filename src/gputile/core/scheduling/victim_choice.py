@@ -1,47 +1,41 @@
-"""Chooses the pods to evict for a pod of higher priority, on the node where that costs least.
+"""Chooses the pods to evict for a pod of higher priority: greedily, and who need not leave stays.
 
 kube-scheduler chooses victims by what is left of the whole node, so it finds none where a node has enough in sum and
-no GPU has. Here each GPU is a covering problem: the pods that leave it have to free what is missing on it. Of all
-choices that one is taken whose most important victim is the least important; then the one with the fewest victims, the
-least cost that pods state (``controller.kubernetes.io/pod-deletion-cost``), and the least GPU time lost.
+no GPU has. Here pods leave GPU by GPU. On each GPU those leave first that free the most of what is missing; then each
+of them stays after all that the others make needless, and is exchanged for a pod whose loss is smaller if that frees
+enough. This is done with pods up to the lowest priority that is enough, so that the most important victim is the least
+important possible (``Loss`` has the rest of the order).
 
-A first pass judges each node by its largest pods first. A second one searches the nodes exactly, in the order of what
-the first pass found, until it has looked at ``_SEARCHED`` sets of pods. A pod of a gang leaves with its whole gang,
-unless more pods of the gang run than start together: so many of them, whichever they are, may leave alone.
+A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: so many of them,
+whichever they are, may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import same_unit, serves
-from gputile.core.placement.steps import Steps, at_once
-from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, EvictionFacts
-from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_cover import NodeCovering
-from gputile.core.scheduling.victim_groups import (
-    LEAVING,
+from gputile.core.scheduling.eviction_rules import (
+    MOST_GRACE_S,
     NOTHING,
     EvictionBudget,
-    FreedAmounts,
-    GpuCovering,
+    EvictionFacts,
+    EvictionLosses,
+    EvictionRules,
     Loss,
-    MissingAmounts,
-    VictimGroup,
+    total_loss,
 )
+from gputile.core.scheduling.placement_engine import PlacementEngine
 
 MOST_NODES = 100
-SOON_S = 3600.0  # whoever was told to leave, and may take longer than that, is nobody to wait for
-LATE_S = 60.0  # a pod that should have been gone for so long may never go: nobody waits for it
-SEARCHED = 20_000  # sets of pods, over all nodes of one choice
-_SEARCHED_PER_NODE = 4_000
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,59 +49,8 @@ class Preemptor:
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionRules:
-    """Whom the cluster lets go. ``gangs`` are the UIDs of each gang's bound pods.
-
-    ``evicted`` are pods whose eviction was requested, and ``budget`` returns what guards the pod with a UID, None for
-    nothing. ``withdraws`` tells whether a place that is kept for a
-    pod of lower priority may be withdrawn. ``gang_size`` returns how many pods of a gang by PodGroup start together, 0
-    where nobody knows: such a gang leaves whole. Pods that leave within ``soon_s`` seconds count as gone.
-    """
-
-    facts: Mapping[str, EvictionFacts]
-    gangs: Mapping[GangName, Collection[str]]
-    evicted: Collection[str] = ()
-    budget: Callable[[str], EvictionBudget | None] = lambda _: None
-    withdraws: bool = True
-    gang_size: Callable[[GangName], int] = lambda _: 0
-    soon_s: float = SOON_S
-
-    def over_budget(self, uids: Iterable[str]) -> list[str]:
-        return at_once(self.over_budget_in_steps(uids))
-
-    def over_budget_in_steps(self, uids: Iterable[str]) -> Steps[list[str]]:
-        """Do as ``over_budget`` does, of thousands of pods."""
-        begun: Counter[Hashable] = Counter()
-        over: list[str] = []
-        for uid in uids:
-            yield
-            budget = self.budget(uid)
-            if budget is None:
-                continue
-            if begun[budget.name] >= budget.allows:
-                over.append(uid)
-            else:
-                begun[budget.name] += 1
-        return over
-
-    def was_told_to_leave(self, uid: str) -> bool:
-        """Return whether a pod is being deleted, or its eviction was requested: it stays in no gang."""
-        facts = self.facts.get(uid)
-        return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
-
-    def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone at ``now_s`` (Unix time in seconds): it was told to leave, about now."""
-        facts = self.facts.get(uid)
-        leaves_at = facts.leaves_at if facts is not None else 0.0
-        return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
-
-
-@dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """The place that a pod gets: GPUs of a node, and who has to leave for it.
-
-    ``evicted`` are pods to be evicted, ``withdrawn`` pods that wait and lose the GPUs that are kept for them.
-    """
+    """GPUs of a node, and the pods that leave them: ``evicted`` are bound, ``withdrawn`` lose their reservation."""
 
     node: str
     gpus: tuple[Gpu, ...]
@@ -116,84 +59,157 @@ class VictimChoice:
     loss: Loss = NOTHING
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VictimGroup:
+    """Pods that leave together. ``reserved`` is a pending pod that loses its reservation.
+
+    A pod of a ``gang`` leaves with all others, or alone: at most ``most`` such groups of one pod leave, and none beside
+    the group of the whole gang, whose ``most`` is 0. ``evictions`` says how many of its pods each budget guards.
+    """
+
+    uids: tuple[str, ...]
+    loss: Loss
+    reserved: bool = False
+    gang: GangName | None = None
+    most: int = 0
+    evictions: tuple[tuple[EvictionBudget, int], ...] = ()
+
+    @property
+    def limits(self) -> Iterator[Hashable]:
+        """What limits how many groups leave: the gang and the budgets, by their names."""
+        if self.gang is not None:
+            yield self.gang
+        yield from (budget.name for budget, _ in self.evictions)
+
+
+_LEAVING = VictimGroup((), NOTHING)  # of pods that are being deleted: nothing has to be done
+
+
+class GpuAmounts(NamedTuple):
+    """What a group frees on a GPU, or what the GPU lacks: nothing is lacking where all are 0 or less.
+
+    ``incompatible`` pods all have to leave: the preempting pod may not be on a GPU with them.
+    """
+
+    mib: int = 0
+    percent: int = 0
+    pods: int = 0
+    incompatible: int = 0
+
+    @property
+    def nothing(self) -> bool:
+        return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
+
+    def without(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine - other for mine, other in zip(self, freed, strict=True)))
+
+    def plus(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
+
+    def part_in(self, freed: "GpuAmounts") -> float:
+        """Return how much of what is missing is freed: up to 1 for each amount."""
+        return sum(min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0)
+
+
+class _Departures:
+    """The groups that leave a node so far, and what they take of gangs and budgets."""
+
+    def __init__(self) -> None:
+        self.groups: dict[VictimGroup, None] = {}
+        self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
+        self._of_gang: Counter[tuple[GangName, bool]] = Counter()  # groups of one pod, or of the whole gang
+
+    def lets(self, group: VictimGroup) -> bool:
+        """Return whether the group may leave beside the others."""
+        if group.gang is not None:
+            alone, whole = self._of_gang[group.gang, True], self._of_gang[group.gang, False]
+            if whole or alone >= max(1, group.most) or (alone and not group.most):
+                return False
+        return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
+
+    def add(self, group: VictimGroup) -> None:
+        self.groups[group] = None
+        self._count(group, 1)
+
+    def remove(self, group: VictimGroup) -> None:
+        del self.groups[group]
+        self._count(group, -1)
+
+    def _count(self, group: VictimGroup, sign: int) -> None:
+        if group.gang is not None:
+            self._of_gang[group.gang, group.most > 0] += sign
+        for budget, count in group.evictions:
+            self._taken[budget.name] += sign * count
+
+
+@dataclass(slots=True, eq=False)
+class _LeavingGpu:
+    """A GPU: what it lacks for the request, and what each group that may leave frees on it."""
+
+    gpu: Gpu
+    missing: GpuAmounts
+    freed: dict[VictimGroup, GpuAmounts]
+    limits: set[Hashable] = field(default_factory=set)
+
+    def with_whole_gangs(self) -> "_LeavingGpu":
+        return _LeavingGpu(
+            self.gpu, self.missing, {group: freed for group, freed in self.freed.items() if not group.most}, self.limits
+        )
+
+    def missing_after(self, gone: Collection[VictimGroup]) -> GpuAmounts:
+        missing = self.missing
+        for group in gone:
+            if (freed := self.freed.get(group)) is not None:
+                missing = missing.without(freed)
+        return missing
+
+    def depends_on(self, groups: Iterable[VictimGroup]) -> bool:
+        """Return whether who leaves the GPU may be others once these groups leave."""
+        return any(group in self.freed or not self.limits.isdisjoint(group.limits) for group in groups)
+
+
 def choose_victims(
     engine: PlacementEngine,
     preemptor: Preemptor,
     names: Iterable[str],
     rules: EvictionRules,
     only_gpus: frozenset[str] = frozenset(),
-    searched: int = SEARCHED,
-) -> Steps[VictimChoice | None]:
-    """Return, in steps, the place with the least loss on the nodes ``names``; None where no evictions are enough.
+) -> VictimChoice | None:
+    """Return the GPUs with the least loss on the nodes ``names``; None where no evictions are enough.
 
-    At most ``MOST_NODES`` nodes that have a pod of lower priority are judged, the first ones. With ``only_gpus`` the
-    place is on the GPUs with these UUIDs. The search looks at ``searched`` sets of pods; with 0 the largest pods leave.
-    The ledger may change between two steps: the choice is then as old as it is.
+    At most ``MOST_NODES`` nodes on which evictions are enough are compared, the first ones. With ``only_gpus`` the
+    choice is among the GPUs with these UUIDs.
     """
-    groups = _VictimGroups(engine, preemptor, rules)
-    coverings: list[tuple[Loss, int, str, NodeCovering]] = []
+    search, best, compared = VictimSearch(engine, preemptor, rules), None, 0
     for name in names:
-        node = groups.node(name, only_gpus)
-        yield
-        if node is None:
-            continue
-        found = node.solve(0)
+        found = search.on_node(name, only_gpus, best.loss.priority if best is not None else None)
         if found is not None:
-            coverings.append((found.loss, len(coverings), name, node))
-        if len(coverings) >= MOST_NODES:
+            compared += 1
+            best = found if best is None or found.loss < best.loss else best
+        if compared >= MOST_NODES:
             break
-    coverings.sort(key=lambda each: each[:2])
-    best: VictimChoice | None = None
-    left = searched
-    for loss, _, name, node in coverings:
-        # What the first pass found on the node is no bound on the losses below the first field: the search decides.
-        if best is not None and (loss.priority > best.loss.priority or (searched and left <= 0)):
-            break
-        cover = node.best(min(left, _SEARCHED_PER_NODE))
-        left -= node.searched
-        if cover is not None and (best is None or cover.loss < best.loss):
-            best = VictimChoice(name, cover.gpus, cover.uids(reserved=False), cover.uids(reserved=True), cover.loss)
-        yield
     return best
 
 
-class EvictionLosses:
-    """What the eviction of each pod costs at ``now_s``, Unix time in seconds."""
+def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
+    """Return what ``attempt`` finds at the lowest of the ascending ``levels`` that is enough, by halving.
 
-    def __init__(self, ledger: Ledger, facts: Mapping[str, EvictionFacts], now_s: float) -> None:
-        self._ledger, self._facts, self._now_s = ledger, facts, now_s
-        self._totals: dict[str, tuple[dict[str, int], int]] = {}
-
-    def of(self, booking: Booking) -> Loss:
-        facts = self._facts[booking.uid]
-        seconds = max(0, int(self._now_s - facts.started_at)) if facts.started_at else 0
-        return Loss(booking.priority, 1, facts.cost, seconds * self._milli_gpus(booking))
-
-    def _milli_gpus(self, booking: Booking) -> int:
-        """Return how many thousandths of GPUs a pod holds: of each GPU its memory or its compute, what is more."""
-        totals, replicas = self._totals_of(booking.node)
-        held = 0
-        for share in booking.gpus:
-            total = totals.get(share.uuid, 0)
-            mib, percent = booking.takes(share, total, replicas)
-            held += max(1000 * mib // max(1, total), 10 * percent)
-        return held
-
-    def _totals_of(self, node: str) -> tuple[dict[str, int], int]:
-        """Return how many MiB each GPU of a node has, and how many pods have each whole GPU in turns."""
-        known = self._totals.get(node)
-        if known is None:
-            info = self._ledger.info_of(node)
-            known = self._totals[node] = (
-                ({gpu.uuid: info.gpu_total(i) for i, gpu in enumerate(info.inventory.gpus)}, info.replicas)
-                if info is not None
-                else ({}, 0)
-            )
-        return known
+    The first attempt is at the highest level: where that is not enough, none is.
+    """
+    low, high = 0, len(levels) - 1
+    middle, best = high, None
+    while low <= high:
+        found = attempt(levels[middle])
+        if found is None:
+            low = middle + 1
+        else:
+            best, high = found, middle - 1
+        middle = (low + high) // 2
+    return best
 
 
-class _VictimGroups:
-    """Which pods leave together for one preemptor, and what that costs; found once for each gang."""
+class VictimSearch:
+    """Chooses victims for one preemptor on one node after the other. What gangs cost is found once."""
 
     def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
         self._engine, self._ledger, self._rules = engine, engine.ledger, rules
@@ -201,8 +217,10 @@ class _VictimGroups:
         self._gangs: dict[GangName, tuple[int, VictimGroup | None]] = {}
         self._losses = EvictionLosses(self._ledger, rules.facts, preemptor.now_s)
 
-    def node(self, name: str, only_gpus: frozenset[str]) -> NodeCovering | None:
-        """Return the covering problem of a node, None where the eviction of pods cannot make the request fit."""
+    def on_node(
+        self, name: str, only_gpus: frozenset[str] = frozenset(), most_priority: int | None = None
+    ) -> VictimChoice | None:
+        """Return who leaves a node, None where evictions are not enough; nobody above ``most_priority`` leaves."""
         request = self._preemptor.request
         state = self._engine.state(name, frozenset({self._preemptor.uid}))
         if state is None or not serves(state.serving_mode, request.shape) or not same_unit(state.info, request.shape):
@@ -210,30 +228,42 @@ class _VictimGroups:
         if state.serving_mode is ServingMode.OTHER_PLUGIN:
             return None
         bookings = [each for each in self._ledger.on_node(name) if each.uid != self._preemptor.uid]
-        groups = {each.uid: self._of(each) for each in bookings}
+        groups = {each.uid: self._groups_of(each) for each in bookings}
         if not any(groups.values()):
             return None
         on_gpu: dict[str, list[Booking]] = {}
         for booking in bookings:
             for share in booking.gpus:
                 on_gpu.setdefault(share.uuid, []).append(booking)
-        gpus = []
-        for gpu in state.gpus:
-            if gpu.gpu.healthy and (not only_gpus or gpu.gpu.uuid in only_gpus):
-                covering = _gpu_covering(state, gpu, request, on_gpu.get(gpu.gpu.uuid, ()), groups)
-                if covering is not None:
-                    gpus.append(covering)
-        return NodeCovering(request.shape.gpus, gpus) if len(gpus) >= request.shape.gpus else None
+        gpus = [
+            found
+            for each in state.gpus
+            if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
+            if (found := _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups)) is not None
+        ]
+        if len(gpus) < request.shape.gpus:
+            return None
+        priorities = {group.loss.priority for gpu in gpus for group in gpu.freed}
+        levels = sorted(each for each in priorities if most_priority is None or each <= most_priority)
+        wanted = request.shape.gpus
+        # Single pods leave before their gang does. Where a gang lets too few go, it leaves whole.
+        alone = any(group.most for gpu in gpus for group in gpu.freed)
+        whole = [gpu.with_whole_gangs() for gpu in gpus] if alone else []
 
-    def _of(self, booking: Booking) -> tuple[VictimGroup, ...]:
-        """Return who leaves if the pod of a booking has to: one of these groups; none where it may not be made to."""
+        def attempt(level: int) -> VictimChoice | None:
+            return _choice(name, gpus, wanted, level) or (_choice(name, whole, wanted, level) if whole else None)
+
+        return lowest_enough(levels or [NOTHING.priority], attempt)
+
+    def _groups_of(self, booking: Booking) -> tuple[VictimGroup, ...]:
+        """Return who leaves if the pod of a booking does: one of these groups; none where it may not be evicted."""
         if booking.reserved:
-            # A gang's reservations stand or fall together, and the controller alone decides about them.
+            # A gang's reservations stand or fall together, and the planner of gangs alone decides about them.
             withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority
             return (VictimGroup((booking.uid,), NOTHING, reserved=True),) if withdrawn else ()
         facts = self._rules.facts.get(booking.uid)
         if self._rules.is_leaving(booking.uid, self._preemptor.now_s):
-            return (LEAVING,)
+            return (_LEAVING,)
         if facts is None or facts.leaves_at or not self._may_be_evicted(booking, facts):
             return ()
         most, whole = self._gang(facts.gang) if facts.gang is not None else (0, None)
@@ -260,34 +290,32 @@ class _VictimGroups:
         return found
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
-        """Return whether a pod is bound for certain, of lower priority, and gone within a day once it is told."""
+        """Return whether a pod is bound for certain, of lower priority, and gone within a day of its eviction."""
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
     def _together(self, bookings: Sequence[Booking], gang: GangName | None, most: int) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)
-        if self._rules.over_budget(uids):
-            return None
-        loss = self._losses.of(bookings[0])
-        for booking in bookings[1:]:
-            loss = loss.plus(self._losses.of(booking))
         guarded = Counter(budget for uid in uids if (budget := self._rules.budget(uid)) is not None)
+        if any(count > budget.allows for budget, count in guarded.items()):
+            return None
+        loss = total_loss(map(self._losses.of, bookings))
         return VictimGroup(uids, loss, gang=gang, most=most, evictions=tuple(guarded.items()))
 
 
-def _gpu_covering(
+def _gpu(
     state: NodeState,
     gpu: GpuState,
     request: Request,
     bookings: Iterable[Booking],
     groups: Mapping[str, Sequence[VictimGroup]],
-) -> GpuCovering | None:
-    """Return what has to leave a GPU for the request, None where the GPU is too small or nobody may leave it."""
+) -> _LeavingGpu | None:
+    """Return what has to leave a GPU for the request, None where it is too small, or an incompatible pod must stay."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total:
         return None
     alone = shape.kind is not RequestKind.SHARED and not info.sliced
-    amounts: dict[VictimGroup, FreedAmounts] = {}
+    freed: dict[VictimGroup, GpuAmounts] = {}
     incompatible_pods = 0
     for booking in bookings:
         share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
@@ -297,22 +325,127 @@ def _gpu_covering(
         if incompatible and not groups[booking.uid]:
             return None
         for group in groups[booking.uid]:
-            before = amounts.get(group, FreedAmounts(group, 0, 0, 0, 0))
-            amounts[group] = FreedAmounts(
-                group,
-                mib + before.mib,
-                percent + before.percent,
-                1 + before.pods,
-                incompatible + before.incompatible,
-            )
-    missing = MissingAmounts(
+            freed[group] = freed.get(group, GpuAmounts()).plus(GpuAmounts(mib, percent, 1, incompatible))
+    missing = GpuAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
         pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
         incompatible=incompatible_pods,
     )
-    leaving = amounts.pop(LEAVING, None)
-    if leaving is not None:
-        missing = missing.without(leaving)
-    order = sorted(amounts.values(), key=lambda each: (-each.mib, -each.percent, each.group.loss, each.group.uids))
-    return GpuCovering(gpu.gpu, missing, tuple(order))
+    missing = missing.without(freed.pop(_LEAVING, GpuAmounts()))
+    return _LeavingGpu(gpu.gpu, missing, freed, {limit for group in freed for limit in group.limits})
+
+
+def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
+    """Return the victims of a priority up to ``level`` that free ``wanted`` GPUs: those of the cheapest GPU first."""
+    gone = _Departures()
+    chosen: list[_LeavingGpu] = []
+    left = list(gpus)
+    known: dict[_LeavingGpu, list[VictimGroup] | None] = {}
+    while len(chosen) < wanted:
+        best: tuple[tuple[int, ...], _LeavingGpu] | None = None
+        for gpu in left:
+            if gpu not in known:
+                known[gpu] = _victims_on(gpu, level, gone)
+            if (groups := known[gpu]) is not None:
+                rank = total_loss(group.loss for group in groups)[1:]
+                best = (rank, gpu) if best is None or rank < best[0] else best
+        if best is None:
+            return None
+        taken = known[best[1]] or []
+        for group in taken:
+            gone.add(group)
+        chosen.append(best[1])
+        left.remove(best[1])
+        known = {gpu: groups for gpu, groups in known.items() if not gpu.depends_on(taken)}
+    free = _spare(gpus, wanted, gone)
+    order = sorted(free, key=lambda gpu: chosen.index(gpu) if gpu in chosen else wanted)[:wanted]
+    evicted = tuple(uid for group in gone.groups if not group.reserved for uid in group.uids)
+    withdrawn = tuple(uid for group in gone.groups if group.reserved for uid in group.uids)
+    loss = total_loss(group.loss for group in gone.groups)
+    return VictimChoice(node, tuple(gpu.gpu for gpu in order), evicted, withdrawn, loss)
+
+
+def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
+    """Let those groups stay, the dearest first, without which enough GPUs are free; return the free GPUs."""
+    missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
+    for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
+        stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
+        if sum(amounts.nothing for amounts in (missing | stays).values()) >= wanted:
+            missing |= stays
+            gone.remove(group)
+    return [gpu for gpu, amounts in missing.items() if amounts.nothing]
+
+
+def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
+    """Return more groups of a priority up to ``level`` that leave enough on the GPU; None where all do not."""
+    missing = gpu.missing_after(gone.groups)
+    if missing.nothing:
+        return []
+    freed = {
+        group: amounts
+        for group, amounts in gpu.freed.items()
+        if group.loss.priority <= level and group not in gone.groups
+    }
+    letting_go = {group.gang for group in freed if group.most}
+
+    def order(group: VictimGroup) -> tuple[object, ...]:
+        first = missing.incompatible > 0 and freed[group].incompatible > 0
+        last = group.gang in letting_go and not group.most
+        part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
+        return not first, last, -part, group.loss[1:], group.uids
+
+    return _first_enough(missing, sorted(freed, key=order), freed, gone)
+
+
+def _first_enough(
+    missing: GpuAmounts, groups: Sequence[VictimGroup], freed: Mapping[VictimGroup, GpuAmounts], gone: _Departures
+) -> list[VictimGroup] | None:
+    """Return the first groups that may leave and free enough, without those that need not; None for not enough."""
+    taken: list[VictimGroup] = []
+    for group in groups:
+        if missing.nothing:
+            break
+        if gone.lets(group):
+            gone.add(group)
+            taken.append(group)
+            missing = missing.without(freed[group])
+    if missing.nothing:
+        for group in reversed(taken[:-1]):
+            with_it = missing.plus(freed[group])
+            if with_it.nothing:
+                missing = with_it
+                gone.remove(group)
+                taken.remove(group)
+        _exchange(
+            missing, taken, sorted(set(groups) - set(taken), key=lambda each: (each.loss[1:], each.uids)), freed, gone
+        )
+    for group in taken:
+        gone.remove(group)
+    return taken if missing.nothing else None
+
+
+def _exchange(
+    missing: GpuAmounts,
+    taken: list[VictimGroup],
+    staying: list[VictimGroup],
+    freed: Mapping[VictimGroup, GpuAmounts],
+    gone: _Departures,
+) -> None:
+    """Have groups leave instead of dearer ones, where that frees enough; ``staying`` are the cheapest first."""
+    for group in sorted(taken, key=lambda each: each.loss[1:], reverse=True):
+        gone.remove(group)
+        with_it = missing.plus(freed[group])
+        instead = next(
+            (
+                other
+                for other in staying
+                if other.loss[1:] < group.loss[1:] and with_it.without(freed[other]).nothing and gone.lets(other)
+            ),
+            group,
+        )
+        gone.add(instead)
+        if instead is not group:
+            missing = with_it.without(freed[instead])
+            taken[taken.index(group)] = instead
+            staying.remove(instead)

@@ -27,9 +27,7 @@ from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, mod
 from gputile.core.devices.request import Request
 from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.assume import BindTime, assume
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.replay.trace import Nodes, PodShape
 
 Int64 = npt.NDArray[np.int64]
@@ -114,9 +112,10 @@ class ReplayCluster:
         if request is None:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
             return
-        decision = assume(self.engine, self.pod(uid, index), request, _name(row), BindTime(0, 0.0))
+        decision = self.engine.decide(request, _name(row), 0)
         if not isinstance(decision, Decision):
             raise AssertionError(f"{_name(row)} fitted pod {uid} and then did not: {decision.text}")
+        self._assume(uid, index, request, decision)
 
     def book_on(self, uid: str, index: int, row: int, gpus: Sequence[int]) -> None:
         """Put a pod on these GPUs of a node."""
@@ -124,7 +123,11 @@ class ReplayCluster:
         if request is None or info is None:
             self.ledger.apply(PodApplied(self.pod(uid, index, row)))
             return
-        decision = self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
+        self._assume(
+            uid, index, request, self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
+        )
+
+    def _assume(self, uid: str, index: int, request: Request, decision: Decision) -> None:
         booking = decision.booking(self.pod(uid, index), request, 0.0)
         if booking is not None:
             self.ledger.apply(Assumed(booking))

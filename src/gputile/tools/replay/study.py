@@ -23,14 +23,16 @@ from gputile.tools.replay import departures
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import Stay
 from gputile.tools.replay.engine import (
+    BestFit,
     Curve,
+    Fgd,
     LivePlacer,
     Placer,
+    Random,
     ReferencePlacer,
     ReferencePolicy,
     replay,
 )
-from gputile.tools.replay.policies import BestFit, Fgd, Random
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
 
 POINTS = (95, 100, 130)

@@ -94,6 +94,11 @@ def _fields(type_name: str) -> tuple[dict[str, str], tuple[str, ...]]:
     return types, tuple(name for name in required if (type_name, name) not in _MAY_BE_EMPTY)
 
 
+def names_of_fields(type_name: str) -> frozenset[str]:
+    """Return which fields a type of Kubernetes has."""
+    return frozenset(_fields(type_name)[0])
+
+
 def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
     scalar = _SCALARS.get(type_name)
     if scalar is not None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.kubernetes import kubernetes_kinds
@@ -144,12 +144,10 @@ def told_together(notes: Iterable[Note]) -> list[str]:
     return sentences
 
 
-def load_manifests(
-    paths: Iterable[str], stdin: BinaryIO | None = None, *, described: bool = False, stdin_name: str = STDIN_NAME
-) -> list[Manifest]:
+def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Manifest]:
     """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
 
-    ``described`` says that the files describe the state of a cluster. Errors call the standard input ``stdin_name``.
+    ``described`` says that the files describe the state of a cluster.
 
     Raises:
         ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.
@@ -160,14 +158,27 @@ def load_manifests(
     if named.count("-") > 1:
         raise ManifestError(STDIN_TWICE)
     for path in named:
-        before = len(loaded)
-        given = [(stdin_name, read_standard_input(stdin, stdin_name))] if path == "-" else _files(path)
-        for file, data in given:
-            _read(file, data, loaded, described)
-        if len(loaded) == before:
-            place = stdin_name if path == "-" else path
-            raise ManifestError(f"{place}: it holds no object, so there is nothing to judge")
+        if path == "-":
+            loaded += parse_manifests(STDIN_NAME, read_standard_input(), described=described)
+            continue
+        found = [each for file, data in _files(path) for each in _read(file, data, described)]
+        loaded += _some(path, found)
     return loaded
+
+
+def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[Manifest]:
+    """Return the objects in a text that errors call ``name``.
+
+    Raises:
+        ManifestError: it cannot be used, or holds no object.
+    """
+    return _some(name, _read(name, data, described))
+
+
+def _some(name: str, found: list[Manifest]) -> list[Manifest]:
+    if not found:
+        raise ManifestError(f"{name}: it holds no object, so there is nothing to judge")
+    return found
 
 
 def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
@@ -209,32 +220,32 @@ def _of_directory(directory: Path) -> list[Path]:
     return files
 
 
-def read_standard_input(stdin: BinaryIO | None = None, name: str = STDIN_NAME) -> bytes:
-    """Return what comes from ``stdin``, by default from that of the process, which errors call ``name``.
+def read_standard_input() -> bytes:
+    """Return what comes from the standard input.
 
     Raises:
         ManifestError: it is closed, cannot be read, or is too large.
     """
     given: TextIO | None = sys.stdin
-    if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
-        raise ManifestError(f"{name}: it is closed")
+    if given is None:  # so Python says that the descriptor was closed before it began
+        raise ManifestError(f"{STDIN_NAME}: it is closed")
     try:
-        data = (stdin or sys.stdin.buffer).read(MOST_BYTES + 1)
+        data = given.buffer.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ManifestError(f"{name}: {error.strerror or error}") from error
+        raise ManifestError(f"{STDIN_NAME}: {error.strerror or error}") from error
     if len(data) > MOST_BYTES:
-        raise ManifestError(f"{name}: it is larger than {MOST_BYTES // MIB} MiB")
+        raise ManifestError(f"{STDIN_NAME}: it is larger than {MOST_BYTES // MIB} MiB")
     return data
 
 
-def _read(file: str, data: bytes, loaded: list[Manifest], described: bool) -> None:
+def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
     wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         what = "UTF-16" if wide else "UTF-8"
         raise ManifestError(f"{file}: {why_no_text(error, what)}") from error
-    document = 0
+    loaded, document = list[Manifest](), 0
     try:
         for document, body in enumerate(load_documents(text), 1):
             if document > MOST_OBJECTS:
@@ -243,6 +254,7 @@ def _read(file: str, data: bytes, loaded: list[Manifest], described: bool) -> No
                 _add(Origin(file, document), body, loaded, described)
     except DocumentError as error:
         raise ManifestError(f"{file}, document {document + 1}: {error}") from error
+    return loaded
 
 
 def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> None:

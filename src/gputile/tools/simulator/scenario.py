@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import Node, Pod
@@ -14,7 +13,7 @@ from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.described_cluster import MOST_NODES, described_nodes, described_unit, written_node
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.simulator.manifests import STDIN_NAME, STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
+from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
 from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, expand
 
 DEFAULT_NAMESPACE = "default"
@@ -43,19 +42,6 @@ class Scenario:
     notes: list[Note] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class ScenarioFiles:
-    """Names of files that describe a cluster, and of files with workloads; "-" in either is ``stdin``.
-
-    Errors call it ``stdin_name``.
-    """
-
-    cluster: Sequence[str]
-    workloads: Sequence[str] = ()
-    stdin: BinaryIO | None = None
-    stdin_name: str = STDIN_NAME
-
-
 def load_scenario(
     cluster: Sequence[str],
     workloads: Sequence[str] = (),
@@ -63,44 +49,49 @@ def load_scenario(
     nodes: Sequence[Node] | None = None,
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
-    stdin: BinaryIO | None = None,
 ) -> Scenario:
     """Return what ``read_scenario`` reads, with the pods of its objects, as a cluster by the defaults takes them in.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    scenario = read_scenario(
-        ScenarioFiles(cluster, workloads, stdin), nodes=nodes, groups=groups, configured_mib=configured_mib
-    )
+    scenario = read_scenario(*load_files(cluster, workloads), nodes=nodes, groups=groups, configured_mib=configured_mib)
     unit_mib = configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
     make_pods(scenario, Intake(Admission(Configuration(gpu_memory_unit=f"{unit_mib}MiB"))))
     return scenario
 
 
+def load_files(cluster: Sequence[str], workloads: Sequence[str]) -> tuple[list[Manifest], list[Manifest]]:
+    """Return what stands in the files that describe a cluster, and in those of workloads.
+
+    Raises:
+        ManifestError: a file cannot be used.
+    """
+    if "-" in cluster and "-" in workloads:
+        raise ManifestError(STDIN_TWICE)
+    return load_manifests(cluster, described=True), load_manifests(workloads)
+
+
 def read_scenario(
-    files: ScenarioFiles,
+    described: Sequence[Manifest],
+    asked: Sequence[Manifest],
     *,
     nodes: Sequence[Node] | None = None,
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
     namespace: str = DEFAULT_NAMESPACE,
 ) -> Scenario:
-    """Return what the files hold together, beside the ``nodes`` of a live cluster, where there is one.
+    """Return what the objects are together, beside the ``nodes`` of a live cluster, where there is one.
 
-    Nodes stand in ``files.cluster``, pods in any of the files. The PodGroups in them are added to ``groups``, in place
-    of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names
-    it: nodes that are described without a unit count in it. Objects that may make pods stay ``manifests``: how they are
-    taken in depends on the configuration, and that on what was read. Objects of ``files.workloads`` that name no
-    namespace are in ``namespace``.
+    ``described`` say how the cluster is, nodes among them; ``asked`` are workloads, and those that name no namespace
+    are in ``namespace``. The PodGroups among them are added to ``groups``, in place of those of the same names.
+    ``configured_mib`` is the memory unit of the configuration in MiB, None where none names it: nodes that are
+    described without a unit count in it. Objects that may make pods stay ``manifests``: how they are taken in depends
+    on the configuration, and that on what was read.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    if "-" in files.cluster and "-" in files.workloads:
-        raise ManifestError(STDIN_TWICE)
-    described = load_manifests(files.cluster, files.stdin, described=True, stdin_name=files.stdin_name)
-    asked = load_manifests(files.workloads, files.stdin, stdin_name=files.stdin_name)
     manifests = [*described, *(manifest.within(namespace) for manifest in asked)]
     scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
@@ -137,15 +128,13 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
     return expansion
 
 
-def load_pods(
-    paths: Iterable[str], scenario: Scenario, intake: Intake | None = None, *, stdin: BinaryIO | None = None
-) -> list[Pod]:
+def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = None) -> list[Pod]:
     """Return the pods of the workloads in files, without a place in the scenario.
 
     Raises:
         ManifestError: a file or an object cannot be used, or there is no pod in them.
     """
-    loaded = load_manifests(paths, stdin)
+    loaded = load_manifests(paths)
     within = [manifest.within(scenario.namespace) for manifest in loaded]
     _take_groups(within, scenario)
     expansion = expand(within, scenario.nodes, intake)

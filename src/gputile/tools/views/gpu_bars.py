@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
-from gputile.tools.views.inspect import unit_name
-from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary, unit_name
 from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
 
 OTHERS: Final = "others"  # what has no letter of its own

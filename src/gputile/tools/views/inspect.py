@@ -1,16 +1,181 @@
-"""Prints the tables of ``kubectl inspect cgpu``: columns, order and totals of ACK's tool (V2, V3).
+"""Builds the records of nodes, GPUs and pods of every view, and prints the tables of ACK's tool.
 
-The spacing is that of the documents' sample output, down to its heading, which stands two characters off the rows.
+Columns, order and totals of ``kubectl inspect cgpu`` are those of ACK's tool (V2, V3). The spacing is that of the
+documents' sample output, down to its heading, which stands two characters off the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+import msgspec
+
+from gputile.api.wording import described
+from gputile.core.ledger.booking import Booking, booking_of
+from gputile.core.ledger.node_info import NodeInfo, node_info_of
+from gputile.core.ledger.reservations import reserved_booking
 from gputile.tools.views.terminal_text import aligned, inert
+
+if TYPE_CHECKING:
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.api.core import Node, Pod
+    from gputile.core.ledger.ledger import Ledger
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
 _USUAL_CELL = 5  # characters of "15/15": wider cells widen their heading
+
+
+class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
+
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
+
+
+class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are not known, where they are not."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    mib: Annotated[dict[int, int], described("MiB on each GPU, by the number of the GPU.")]
+    whole: Annotated[bool, described("Whether it has whole GPUs.")]
+    asked_mib: Annotated[int, described("What it asks for, MiB.")]
+    problem: Annotated[str, described('Why its GPUs are not known, "" where they are.')] = ""
+
+
+class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words.
+
+    ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
+    """
+
+    name: Annotated[str, described("The node's name.")]
+    address: Annotated[str, described("The node's address.")]
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    shared: Annotated[bool, described("Whether GPUs are given away in parts.")]
+    unit_mib: Annotated[int, described("The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuSummary], described("Its GPUs.")]
+    pods: Annotated[list[PodSummary], described("The pods that have GPUs there.")]
+    problem: Annotated[str, described('What is wrong with the node\'s own words, "" for nothing.')] = ""
+    replicas: Annotated[
+        int, described("How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
+    ] = 0
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with the node, and each of its GPUs that is unhealthy."""
+        unhealthy = [f"GPU {gpu.index} is unhealthy" for gpu in self.gpus if not gpu.healthy]
+        return [self.problem, *unhealthy] if self.problem else unhealthy
+
+    @property
+    def booked_mib(self) -> int:
+        """MiB booked on all GPUs."""
+        return sum(gpu.booked_mib for gpu in self.gpus)
+
+    @property
+    def total_mib(self) -> int:
+        """MiB of all GPUs that can be given away."""
+        return sum(gpu.total_mib for gpu in self.gpus)
+
+    @property
+    def unplaced_mib(self) -> int:
+        """MiB that pods on unknown GPUs ask for."""
+        return sum(pod.asked_mib for pod in self.pods if not pod.mib)
+
+
+def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
+    """Return all nodes with GPUs, or with pods that ask for some, by name."""
+    return _worth_showing(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
+
+
+def node_summaries(
+    nodes: "Iterable[Node]", pods: "Iterable[Pod]", configuration: "Configuration", now_ns: int
+) -> list[NodeSummary]:
+    """Return what a ledger of these nodes and pods has at ``now_ns``, without its arrays: loading numpy takes long."""
+    bookings: dict[str, list[Booking]] = {}
+    for pod in pods:
+        booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
+        if booking is None:
+            booking = reserved_booking(pod, configuration)
+            if booking is None or booking.expires_ns <= now_ns:
+                continue
+        bookings.setdefault(booking.node, []).append(booking)
+    known = sorted((node_info_of(node, configuration) for node in nodes), key=lambda info: info.name)
+    return _worth_showing(_node(info, bookings.get(info.name, ())) for info in known)
+
+
+def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
+    return [node for node in nodes if node.gpus or node.pods or node.problem]
+
+
+def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
+    """Return a node with its pods of one namespace alone; "" leaves all. What is booked stays as it is.
+
+    A pod of which nobody knows the GPUs stays: what it asks for counts.
+    """
+    if not namespace:
+        return node
+    pods = [pod for pod in node.pods if pod.namespace == namespace or not pod.mib]
+    return msgspec.structs.replace(node, pods=pods)
+
+
+def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
+    gpus = info.inventory.gpus
+    position = {gpu.uuid: i for i, gpu in enumerate(gpus)}
+    totals = [info.gpu_total(i) for i in range(len(gpus))]
+    mib, percent, count = [0] * len(gpus), [0] * len(gpus), [0] * len(gpus)
+    index_of = {gpu.uuid: gpu.index for gpu in gpus}
+    pods = []
+    for booking in bookings:
+        pods.append(_pod(booking, index_of))
+        for share in booking.gpus:
+            if (i := position.get(share.uuid)) is not None:
+                taken = booking.takes(share, totals[i], info.replicas)
+                mib[i], percent[i], count[i] = mib[i] + taken[0], percent[i] + taken[1], count[i] + 1
+    return NodeSummary(
+        name=info.name,
+        address=info.address,
+        mode=info.mode.value if info.mode else "",
+        shared=info.mode is not None and info.mode.shared,
+        unit_mib=info.unit_mib,
+        gpus=[
+            GpuSummary(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                model=gpu.model,
+                total_mib=totals[i],
+                booked_mib=mib[i],
+                compute_percent=percent[i],
+                pods=count[i],
+                healthy=gpu.healthy,
+            )
+            for i, gpu in enumerate(gpus)
+        ],
+        pods=sorted(pods, key=lambda pod: (pod.namespace, pod.name)),
+        problem=info.problem,
+        replicas=info.replicas,
+    )
+
+
+def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
+    problem = booking.problem
+    missing = [share.uuid for share in booking.gpus if share.uuid not in index_of]
+    if missing:
+        problem = f"it holds GPU {missing[0]}, which the node does not have"
+    return PodSummary(
+        namespace=booking.namespace,
+        name=booking.name,
+        mib={index_of[share.uuid]: share.mib for share in booking.gpus if share.uuid in index_of},
+        whole=booking.whole,
+        asked_mib=booking.asked_mib,
+        problem=problem,
+    )
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:

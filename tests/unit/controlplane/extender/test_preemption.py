@@ -1,7 +1,6 @@
 """Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
 
 from itertools import permutations
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,9 @@ from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.controlplane.extender import preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
-from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.eviction_rules import EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 from gputile.kube.objects import Applied
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
@@ -340,14 +339,15 @@ async def searches_in(monkeypatch: pytest.MonkeyPatch, seconds: int) -> tuple[Pr
         await world.run(f"top{i}", 13, 100)
     await world.run("staying", 3, 100)
     await world.run("low", 12)
-    real, searched = choose_victims, list[str]()
+    searched = list[str]()
 
-    def timed(engine: PlacementEngine, preemptor: Preemptor, *asked: Any) -> Steps[VictimChoice | None]:
-        world.pass_time(seconds)
-        searched.append(preemptor.uid)
-        return real(engine, preemptor, *asked)
+    class Timed(VictimSearch):
+        def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
+            super().__init__(engine, preemptor, rules)
+            world.pass_time(seconds)
+            searched.append(preemptor.uid)
 
-    monkeypatch.setattr(preemption, "choose_victims", timed)
+    monkeypatch.setattr(preemption, "VictimSearch", Timed)
     return world, searched
 
 

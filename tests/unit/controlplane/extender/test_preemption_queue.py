@@ -2,6 +2,7 @@
 
 from itertools import takewhile
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,15 @@ def test_the_most_important_pod_comes_first_and_each_after_a_moment() -> None:
     assert taken(queue, 0.5) == []
     assert names(taken(queue, 2 + DELAY_S)) == ["b", "c", "a"]
     assert len(queue) == 0
+
+
+def test_of_a_large_pod_little_is_kept() -> None:
+    queue, pod = PreemptionQueue(), gpu_pod("p", priority=3)
+    pod.metadata.annotations = {"mine": "x" * 250_000}
+    queue.refused(pod, ["n"], 0.0)
+    (found,) = taken(queue, DELAY_S)
+    assert len(msgspec.json.encode(found)) < 1_000
+    assert (found.pod.key, found.pod.metadata.uid, found.pod.spec.priority) == (pod.key, pod.metadata.uid, 3)
 
 
 def test_a_pod_that_is_refused_again_keeps_its_turn_and_one_that_rests_waits() -> None:

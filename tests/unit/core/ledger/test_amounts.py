@@ -32,8 +32,7 @@ from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import MOST_CPU, MOST_HOST_MIB
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.kube.objects import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
 from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.stateful.ledgercheck import image

@@ -19,8 +19,7 @@ from gputile.core.ledger.events import Assumed, NodeApplied, NodeDeleted, NodesR
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 from tests.stateful.ledgercheck import image
 

@@ -17,9 +17,8 @@ from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import Demand, prices
 from gputile.core.scheduling import demand as learning
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.demand import FIRST_DUE, DemandEstimator, DemandTracker, generic, wanted_models
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.conftest import examples
 from tests.fakes.corebuilders import gpu_node, pod
 

@@ -20,11 +20,10 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.gang_search import search
 from gputile.core.scheduling import gang_bound
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.core.scheduling.gang_rules import started
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, book, gpu_node, ledger_of, pod, request_of, share
 from tests.stateful.ledgercheck import image

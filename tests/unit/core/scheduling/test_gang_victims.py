@@ -15,12 +15,10 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import eviction_facts
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import EvictionRules
-from gputile.core.scheduling.victim_groups import EvictionBudget
 from gputile.core.scheduling.without_pods import VictimSearchInput
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 

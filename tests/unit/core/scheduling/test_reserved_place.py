@@ -1,6 +1,7 @@
 """What is decided about a pod that is to be bound: by its request, or by the place that a plan keeps for it."""
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 import pytest
@@ -15,7 +16,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import (
     Reservation,
     encode_reservation,
@@ -31,26 +31,21 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
-from gputile.core.scheduling.assume import (
-    AlreadyBound,
-    BindRefusal,
+from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
+from gputile.core.scheduling.bind import (
     BindTime,
-    BindVerdict,
-    BoundElsewhere,
-    WaitsForPod,
+    PodBinding,
     assume_pod,
     decide_pod,
+    pod_was_read,
 )
-from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_binding import PodBinding
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
-from gputile.core.scheduling.reserved_place import is_ordinary, reservation_problem, reserved_node
+from gputile.core.scheduling.reserved_place import reserved_place, waits_for_first
 from tests.fakes.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
 
 GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
+NOW = BindTime(unix_ns=5, monotonic=7.0)
 
 
 def member(name: str, units: int = 10, *, gang: str = "g", size: int = 2) -> Pod:
@@ -69,14 +64,6 @@ def holding(
     return msgspec.structs.replace(asking, metadata=meta)
 
 
-def bound(asking: Pod, decision: Decision) -> Pod:
-    annotations = asking.metadata.annotations | decision.annotations(asking)
-    meta = msgspec.structs.replace(asking.metadata, annotations=annotations)
-    return msgspec.structs.replace(
-        asking, metadata=meta, spec=msgspec.structs.replace(asking.spec, node_name=decision.node)
-    )
-
-
 def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
     ledger = ledger_of(gpu_node(mode="cgpu", sizes=sizes), configuration=GANGS)
     for each in pods:
@@ -84,22 +71,22 @@ def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
     return ledger
 
 
-def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> Decision | FitRefusal | ReservationRefusal:
-    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, 5)
+def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
+    return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, NOW)
 
 
 def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     """Return why a pod must wait, in words, "" where it need not."""
-    why = reservation_problem(ledger, asking, now_ns)
-    return why.text if why is not None else ""
+    place = reserved_place(ledger, asking, now_ns)
+    return place.text if isinstance(place, Refusal) else ""
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     ledger = ledger_with()
     assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, member("a")), ReservationRefusal)
-    assert isinstance(claimed(ledger, pod("alone", mem=1)), Decision)
+    assert isinstance(claimed(ledger, member("a")), Refusal)
+    assert isinstance(claimed(ledger, pod("alone", mem=1)), PodBinding)
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -118,7 +105,7 @@ def test_a_gang_that_shares_a_time_sliced_gpu_starts(replicas: int, starts: bool
         meta = msgspec.structs.replace(asking.metadata, labels=labels, annotations=notes)
         held.append(msgspec.structs.replace(asking, metadata=meta))
         ledger.apply(PodApplied(held[-1]))
-    assert isinstance(claimed(ledger, held[0]), Decision) == starts
+    assert isinstance(claimed(ledger, held[0]), PodBinding) == starts
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -128,21 +115,21 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     stripped = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
     ledger = ledger_with(stripped)
     assert problem(ledger, stripped, 0) == "1 of the 2 places of its plan are kept so far"
-    assert isinstance(claimed(ledger, stripped), ReservationRefusal)
+    assert isinstance(claimed(ledger, stripped), Refusal)
     ledger.apply(PodApplied(second))
-    assert isinstance(claimed(ledger, stripped), Decision)
+    assert isinstance(claimed(ledger, stripped), PodBinding)
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_held_gpu_is_not_given_to_others() -> None:
     held = holding(member("a"), 0)
     ledger = ledger_with(held, sizes=(GIB15,))
-    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
-    assert isinstance(claimed(ledger, pod("small", mem=5)), Decision)
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
+    assert isinstance(claimed(ledger, pod("small", mem=5)), PodBinding)
     ledger.apply(TimePassed(LATER - 1))
-    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
     ledger.apply(TimePassed(LATER))
-    assert isinstance(claimed(ledger, pod("thief", mem=6)), Decision)
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), PodBinding)
     ledger.apply(PodApplied(held))
     assert ledger.booking("a") is None, "what has ended does not begin again"
 
@@ -166,9 +153,9 @@ def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first, second)
     before = ledger.booking("a")
-    decision = claimed(ledger, first)
-    assert isinstance(decision, Decision)
-    booking = decision.booking(first, request_of(first), 1.0)
+    binding = claimed(ledger, first)
+    assert isinstance(binding, PodBinding)
+    booking = binding.booking
     assert booking is not None
     ledger.apply(Assumed(booking))
     ledger.apply(PodApplied(first))
@@ -199,7 +186,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     ledger.apply(PodApplied(holding(member("a"), 0)))
     assert ledger.booking("a") is None
     assert problem(ledger, member("a"), 0) == ""
-    assert reserved_node(ledger, holding(member("a"), 0), 0) is None
+    assert reserved_place(ledger, holding(member("a"), 0), 0) is None
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -241,7 +228,7 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     ledger = ledger_with(lying)
     assert ledger.booking("a") is None
     assert problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, lying), ReservationRefusal)
+    assert isinstance(claimed(ledger, lying), Refusal)
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -251,16 +238,13 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     meta = msgspec.structs.replace(asking.metadata, annotations={RESERVATION_ANNOTATION: encode_reservation(hold)})
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
-    assert reserved_node(ledger, held, 0) == "foreign"
+    assert reserved_place(ledger, held, 0) == "foreign"
     assert problem(ledger, held, 0) == ""
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
 
-NOW = BindTime(unix_ns=5, monotonic=7.0)
-
-
-def verdict_on(ledger: Ledger, asking: Pod, node: str = "n", *, wait: bool = True) -> BindVerdict:
-    return assume_pod(PlacementEngine(ledger), asking, node, NOW, wait=wait)
+def verdict_on(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[Enum] | None:
+    return assume_pod(PlacementEngine(ledger), asking, node, NOW)
 
 
 def binding_on(ledger: Ledger, asking: Pod) -> PodBinding:
@@ -295,12 +279,12 @@ def test_a_pod_that_asks_for_no_gpu_is_bound_without_a_booking() -> None:
 def test_a_refusal_says_why_and_books_nothing() -> None:
     ledger = share_node()
     invalid = verdict_on(ledger, pod("p", core=7))
-    assert isinstance(invalid, BindRefusal)
-    assert isinstance(invalid.why, RequestError)
+    assert isinstance(invalid, Refusal)
+    assert invalid.rule is BindRule.INVALID
     assert invalid.text.startswith("spec.containers[main].resources.limits: ")
     too_large = verdict_on(ledger, pod("p", mem=99))
-    assert isinstance(too_large, BindRefusal)
-    assert isinstance(too_large.why, FitRefusal)
+    assert isinstance(too_large, Refusal)
+    assert too_large.rule is FitRule.TOO_LARGE
     why = "node n: its largest GPU has 15 units of 1024 MiB; the pod needs 99 on one GPU"
     assert (too_large.text, ledger.booking("p")) == (why, None)
 
@@ -308,9 +292,10 @@ def test_a_refusal_says_why_and_books_nothing() -> None:
 def test_a_pod_is_bound_once() -> None:
     ledger = share_node()
     verdict_on(ledger, pod("p", mem=4))
-    assert verdict_on(ledger, pod("p", mem=4)) == AlreadyBound()
+    assert verdict_on(ledger, pod("p", mem=4)) is None
     elsewhere = verdict_on(ledger, pod("p", mem=4), "m")
-    assert elsewhere == BindRefusal("m", BoundElsewhere("default/p", "n"))
+    assert isinstance(elsewhere, Refusal)
+    assert elsewhere.rule is BindRule.BOUND_ELSEWHERE
     assert elsewhere.text == "pod default/p has GPUs of node n already"
 
 
@@ -319,22 +304,26 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     ledger, first, second = share_node(), holding(member("a"), 0), holding(member("b"), 1)
     ledger.apply(PodApplied(first))
     ledger.apply(PodApplied(second))
-    assert verdict_on(ledger, second) == WaitsForPod("default/a")
-    told = verdict_on(ledger, second, wait=False)
-    assert told == BindRefusal("n", ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod="default/a"))
+    assert [waits_for_first(ledger, uid) for uid in ("a", "b", "gone")] == [False, True, False]
+    told = verdict_on(ledger, second)
+    assert isinstance(told, Refusal)
+    assert told.rule is ReservationRule.FIRST_NOT_BOUND
     assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
     binding = binding_on(ledger, first)
     assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10240 MiB)")
 
 
-def test_a_pod_is_ordinary_without_booking_gang_and_reservation() -> None:
+def test_only_pods_of_gangs_and_pods_with_a_place_are_bound_to_one() -> None:
     ledger, first = share_node(), holding(member("a"), 0)
     unlabelled = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
-    assert [is_ordinary(ledger, each) for each in (pod("a", mem=4), member("a"), unlabelled)] == [True, False, False]
+    assert reserved_place(ledger, pod("a", mem=4), 0) is None
+    assert isinstance(reserved_place(ledger, member("a"), 0), Refusal)
+    ledger.apply(PodApplied(unlabelled))
+    assert isinstance(reserved_place(ledger, unlabelled, 0), Refusal)
     without_gangs = ledger_of(gpu_node(mode="cgpu"))
-    assert is_ordinary(without_gangs, member("a"))
+    assert reserved_place(without_gangs, member("a"), 0) is None
     verdict_on(without_gangs, member("a"))
-    assert not is_ordinary(without_gangs, member("a"))
+    assert reserved_place(without_gangs, member("a"), 0) == "n"
 
 
 @pytest.mark.requirement("B1")
@@ -344,10 +333,10 @@ def test_the_watch_is_newer_than_a_reading_that_began_before() -> None:
     bound = pod("p", mem=4, node="n", annotations=binding.body.metadata.annotations)
     assert binding.is_executed(bound)
     assert not binding.is_executed(pod("p", mem=4, node="elsewhere", annotations=bound.metadata.annotations))
-    reading = binding.begin_reading()
+    before = ledger.booking("p")
     ledger.apply(PodApplied(bound))
     by_watch = ledger.booking("p")
-    reading.apply(pod("p", mem=4, node="elsewhere"), 9.0)
+    pod_was_read(ledger, "p", before, pod("p", mem=4, node="elsewhere"), 9.0)
     assert ledger.booking("p") is by_watch
-    binding.begin_reading().apply(None, 9.0)
+    pod_was_read(ledger, "p", by_watch, None, 9.0)
     assert ledger.booking("p") is None

@@ -15,9 +15,8 @@ from gputile.api.well_known import DELETION_COST_ANNOTATION
 from gputile.core.devices.allocation import Allocation
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.eviction_rules import DEFAULT_GRACE_S, MOST_GRACE_S, EvictionFacts, eviction_facts
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.scheduler_victims import Interchange, victims
 from tests.conftest import examples
 from tests.fakes.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share

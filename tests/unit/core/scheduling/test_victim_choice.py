@@ -21,22 +21,10 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.eviction_facts import MOST_GRACE_S, eviction_facts
-from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import EvictionRules, Preemptor, VictimChoice, choose_victims
-from gputile.core.scheduling.victim_cover import NodeCovering
-from gputile.core.scheduling.victim_groups import (
-    EvictionBudget,
-    FreedAmounts,
-    GpuCovering,
-    Loss,
-    MissingAmounts,
-    VictimGroup,
-)
+from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
@@ -95,7 +83,7 @@ class Cluster:
     ) -> VictimChoice | None:
         preemptor = Preemptor(asking.metadata.uid, request_of(asking), priority, NOW_S)
         names = [node.metadata.name for node in self.nodes]
-        return at_once(choose_victims(self.engine(), preemptor, names, self.rules(evicted, forbidden)))
+        return choose_victims(self.engine(), preemptor, names, self.rules(evicted, forbidden))
 
 
 def _timestamp(seconds: float) -> str:
@@ -156,7 +144,7 @@ def check_best(
     if any(fits(node, ()) for node in names):
         return  # nobody searches for victims then
     preemptor = Preemptor(asking.metadata.uid, request, priority, NOW_S)
-    choice = at_once(choose_victims(engine, preemptor, names, rules or cluster.rules()))
+    choice = choose_victims(engine, preemptor, names, rules or cluster.rules())
     lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < priority]
     enough = [
         gone
@@ -210,33 +198,6 @@ def test_no_other_victims_within_budgets_are_better(
 
     rules = replace(cluster.rules(), budget=budget)
     check_best(cluster, pod("high", mem=gib * count, count=count), 3, rules, lets_go)
-
-
-@given(pods_on_gpus, st.integers(1, 15), st.integers(1, 2), st.integers(0, 3))
-def test_a_node_that_was_looked_at_is_answered_as_if_it_were_new(
-    held: list[tuple[str, int, int, int, int]], gib: int, count: int, allows: int
-) -> None:
-    """What the first look at a node has found is not searched again where only one set of pods is enough."""
-    guarded = ((EvictionBudget("all", allows), 1),) if allows else ()
-    covers = []
-    for looked_at in (False, True):
-        gpus = []
-        for gpu in range(2):
-            on_gpu = [(i, each) for i, each in enumerate(held) if each[1] == gpu]
-            amounts = [
-                FreedAmounts(VictimGroup((str(i),), Loss(priority, 1, cost, i), evictions=guarded), size, 0, 1, 0)
-                for i, (_, _, size, priority, cost) in on_gpu
-            ]
-            used = sum(each[2] for _, each in on_gpu)
-            missing = MissingAmounts(used + gib - 15, 0, 0, 0)
-            order = sorted(amounts, key=lambda each: (-each.mib, each.group.loss))
-            gpus.append(GpuCovering(Gpu(gpu, f"GPU-{gpu}", 15), missing, tuple(order)))
-        node = NodeCovering(count, gpus)
-        if looked_at:
-            node.solve(0)
-        cover = node.best(4_000)
-        covers.append(None if cover is None else ([gpu.uuid for gpu in cover.gpus], cover.uids(reserved=False)))
-    assert covers[0] == covers[1]
 
 
 def test_nobody_leaves_a_gpu_that_another_victim_has_made_needless() -> None:
@@ -337,12 +298,12 @@ def test_a_gang_lets_as_many_go_as_it_does_not_need_whichever_they_are(allowed: 
     cluster = gang_of_four({GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"})
     rules = replace(cluster.rules(), budget=lambda _: EvictionBudget("all", allowed))
     preemptor = Preemptor("high", request_of(pod("high", mem=15)), 10, NOW_S)
-    choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
+    choice = choose_victims(cluster.engine(), preemptor, ["n"], rules)
     assert choice is not None
     assert sorted(choice.evicted) == ["v0", "v2"]
     assert choice.loss == loss_of(cluster, ["v0", "v2"])
     both = Preemptor("high", request_of(pod("high", mem=30, count=2)), 10, NOW_S)
-    found = at_once(choose_victims(cluster.engine(), both, ["n"], rules))
+    found = choose_victims(cluster.engine(), both, ["n"], rules)
     if allowed < 4:
         assert found is None
         return
@@ -356,7 +317,7 @@ def test_a_gang_by_pod_group_lets_go_whom_its_group_does_not_need() -> None:
     preemptor = Preemptor("high", request_of(pod("high", mem=15)), 10, NOW_S)
     for size, evicted in (0, 4), (2, 2), (3, 4):
         rules = replace(cluster.rules(), gang_size={GangName("default", "g", True): size}.__getitem__)
-        choice = at_once(choose_victims(cluster.engine(), preemptor, ["n"], rules))
+        choice = choose_victims(cluster.engine(), preemptor, ["n"], rules)
         assert choice is not None
         assert len(choice.evicted) == len({*choice.evicted}) == evicted
 

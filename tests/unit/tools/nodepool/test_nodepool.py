@@ -215,9 +215,10 @@ def test_a_field_of_few_values_names_them() -> None:
             load_nodepool(described("eks", "accelerated-image") | {field: "azure"})
 
 
-def test_options_go_before_the_file(tmp_path: Path) -> None:
+def test_fields_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
-    options = ["--mode", "share", "--unit", "1GiB", "--gpus", "1", "--name", "other", "--max-nodes", "9"]
+    fields = ["mode=share", "gpuMemoryUnit=1GiB", "gpus.count=1", "name=other", "maxNodes=9"]
+    options = [word for field in fields for word in ("--set", field)]
     result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), *options])
     assert result.exit_code == 0, result.output
     assert "resources/aliyun.com/gpu-mem,Value=22," in result.stdout

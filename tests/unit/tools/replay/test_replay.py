@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gputile.tools.replay.engine import Curve, replay
-from gputile.tools.replay.policies import Fragments
+from gputile.tools.replay.engine import Curve, Fragments, replay
 from gputile.tools.replay.study import POLICIES, make_placer
 from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 from tests.unit.tools.replay.traces import write_trace

@@ -15,8 +15,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.prices import prices
-from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.equal_pods import bind
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import IN_A_ROW, RANK_WEIGHT, Simulation

@@ -10,7 +10,7 @@ from gputile.api.other_groups import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.manifests import ManifestError, load_manifests
-from gputile.tools.simulator.scenario import ScenarioFiles, load_scenario, make_pods, read_scenario
+from gputile.tools.simulator.scenario import load_files, load_scenario, make_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.what_if import fit_more
 from gputile.tools.simulator.workloads import Intake, expand
@@ -170,7 +170,7 @@ def test_a_gangs_turn_comes_by_priority_and_with_its_last_pod(tmp_path: Path) ->
 
 def test_a_gang_that_can_never_be_served_names_the_rule(tmp_path: Path) -> None:
     files = write(tmp_path, pod("m0", in_gang(2)) + pod("m1", in_gang(2), units="16Gi"))
-    scenario = read_scenario(ScenarioFiles([write(tmp_path, CLUSTER, "cluster.yaml")], [files]))
+    scenario = read_scenario(*load_files([write(tmp_path, CLUSTER, "cluster.yaml")], [files]))
     make_pods(scenario, Intake(Admission(enforced=False)))
     simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True)))
     found = {outcome.pod.metadata.name: outcome for outcome in simulation.run(scenario, lambda: 1)}

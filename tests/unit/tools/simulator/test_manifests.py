@@ -1,6 +1,7 @@
 """Files are read as kubectl reads them, and mistakes name their place."""
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,19 @@ items:
     ]
 
 
-def test_directories_and_standard_input(tmp_path: Path) -> None:
+def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
         write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
     (tmp_path / "below.yaml").mkdir()
     for twice, why in ((["-", "-"], "named twice"), ([""], "a file's name is empty")):
         with pytest.raises(ManifestError, match=why):
-            load_manifests(twice, io.BytesIO(b""))
+            load_manifests(twice)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(ManifestError, match="standard input: it holds no object"):
-        load_manifests(["-"], io.BytesIO(b""))
-    loaded = load_manifests([str(tmp_path), "-"], io.BytesIO(b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"))
+        load_manifests(["-"])
+    text = b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    loaded = load_manifests([str(tmp_path), "-"])
     assert [m.body["metadata"]["name"] for m in loaded] == ["a.yaml", "b.yml", "c.json", "z"]
     assert loaded[-1].origin.file == "standard input"
 

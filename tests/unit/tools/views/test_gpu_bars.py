@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputile.tools.views.gpu_bars import Bar, Line, NodeBars, Paper, draw, groups_of, node_bars
-from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary
 from gputile.tools.views.terminal_text import columns_of
 
 pytestmark = pytest.mark.requirement("V2", "V3")

@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from gputile.tools.views.inspect import details, summary, unit_name, unit_of
-from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary, details, summary, unit_name, unit_of
 
 pytestmark = pytest.mark.requirement("V2", "V3")
 

@@ -13,13 +13,13 @@ import httpx2 as httpx
 from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.serving.server import Beside, LoginSettings, WebSettings, serve
+from gputile.tools.web.server import Beside, LoginSettings, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import pod
 from tests.fakes.reviews import Users
-from tests.localcluster.certificates import Authority, KeyPair
-from tests.localcluster.ports import free_ports
+from tests.localcluster.identities import Authority, KeyPair
+from tests.localcluster.machine import free_ports
 from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
 
 HANG_S = 60.0

@@ -14,7 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.tools.simulator.gangs import PodGroups
-from gputile.tools.web.serving.server import Beside, WebSettings, serve
+from gputile.tools.web.server import Beside, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share

@@ -25,13 +25,12 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.eviction_facts import EvictionFacts
+from gputile.core.refusal import Refusal, ReservationRule
+from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
-from gputile.core.scheduling.victim_choice import SOON_S, EvictionRules
-from gputile.core.scheduling.victim_groups import EvictionBudget
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
@@ -208,7 +207,7 @@ class GangPreemption:
         closed = self._closed(pods, preempting.plan)
         if closed:
             return PreemptionState.LOST, closed
-        problems: list[ReservationRefusal] = []
+        problems: list[Refusal[ReservationRule]] = []
         for booking in bookings.values():
             if (problem := lost_reservation(self._cluster_state.ledger, booking)) is not None:
                 problems.append(problem)
@@ -220,7 +219,7 @@ class GangPreemption:
         if not 0 < preempting.until_ns - now_ns <= preempting.lasts_ns:
             return PreemptionState.LOST, "its time is over"
         cluster, rules = self._cluster_state.victim_search_input(), self._rules()
-        if not preempting.evicted and at_once(rules.over_budget_in_steps(preempting.victims)):
+        if not preempting.evicted and rules.over_budget(preempting.victims):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
         if self._is_any_due(preempting) and not (

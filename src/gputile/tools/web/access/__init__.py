@@ -1,1 +1,0 @@
-"""Admits the viewers of a page, and shows each only what it may see."""

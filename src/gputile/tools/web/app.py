@@ -1,0 +1,355 @@
+"""Answers the page's requests: its files, the state, its changes, and questions about pods."""
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from gputile.api.core import Pod
+from gputile.api.workloads import Event
+from gputile.kube.client import Connection
+from gputile.kube.errors import Forbidden, KubeError
+from gputile.kube.objects import list_all
+from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
+from gputile.tools.web.assets import assets
+from gputile.tools.web.feed import Feed, change_event
+from gputile.tools.web.login import RIGHTS, SECRET
+from gputile.tools.web.questions import Moment, explanation, what_if
+from gputile.tools.web.records import PageAnswer, PodUsageAnswer
+from gputile.tools.web.stream import Change, Sight, Viewer
+from gputile.tools.web.usage_feed import MOST_NODES, UsageFeed
+from gputile.tools.web.viewers import ALL_RIGHTS, Rights, Viewers
+from gputile.tools.web.visible import (
+    visible_difference,
+    visible_nodes,
+    visible_pending,
+    visible_pod_usage,
+    visible_usage,
+)
+
+log = logging.getLogger(__name__)
+
+LARGEST_MANIFEST: Final = 256 * 1024
+FIRST_NODES: Final = 64  # more rows than any screen shows
+_MOST_WAITING: Final = 64  # questions about pods, of all viewers: fifty may open the same page at once
+_MOST_WAITING_OF_ONE: Final = 16
+_MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
+_MOST_MANIFESTS_OF_ONE: Final = 2
+_EVENTS_SHOWN: Final = 50
+_NUMBERS: Final = re.compile(r"([0-9]+)")
+_AGAIN_S: Final = "2"
+T = TypeVar("T")
+
+
+class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event of a pod."""
+
+    type: str
+    reason: str
+    message: str
+    when: str
+
+
+class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``/api/pod``: what ``gputile explain`` says, and the pod's Events; ``events_unknown`` is why there are none."""
+
+    explanation: ExplainAnswer
+    created: str
+    events: list[PodEventLine]
+    events_unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSources:
+    """What the page is made of: the cluster's state, what is used, and ``moment``: the cluster for questions.
+
+    ``viewers`` are those who have logged in, None where whoever started the page is the only one.
+    """
+
+    feed: Feed
+    usage: UsageFeed
+    connection: Connection
+    moment: Callable[[], Awaitable[Moment]]
+    viewers: Viewers | None = None
+
+
+class TooManyQuestions(Exception):
+    """Others have asked, and are not answered yet."""
+
+
+class Questions:
+    """Answers questions about the cluster one at a time, beside the event loop; ``most`` may wait.
+
+    Of one viewer ``most_of_one`` may, where viewers have names.
+    """
+
+    def __init__(self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int) -> None:
+        self._moment = moment
+        self._most = most
+        self._most_of_one = most_of_one
+        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+
+    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
+        """Return what ``answer`` returns of the cluster as it is now; ``viewer`` is "" where viewers have no names.
+
+        Raises:
+            TooManyQuestions: too many wait already.
+            KubeError: what the answer needs to know of the cluster cannot be read.
+        """
+        if self._waiting.total() >= self._most or (viewer and self._waiting[viewer] >= self._most_of_one):
+            raise TooManyQuestions
+        self._waiting[viewer] += 1
+        try:
+            moment = await self._moment()
+            async with self._turn:
+                return await asyncio.to_thread(answer, moment)
+        finally:
+            self._waiting[viewer] -= 1
+            self._waiting += Counter()  # which forgets who waits for nothing
+
+
+class PageApp:
+    """The page over HTTP. ``epoch`` names this server, ``cluster`` what it shows."""
+
+    def __init__(self, sources: PageSources, epoch: str, cluster: str) -> None:
+        self._feed = sources.feed
+        self._usage_feed = sources.usage
+        self._connection = sources.connection
+        self._viewers = sources.viewers
+        self._epoch = epoch
+        self._cluster = cluster
+        self._encoded = -1, b""  # the state as of a revision: viewers who come together need it but once
+        self._encoding = asyncio.Lock()  # for viewers who see a part: one at a time, beside the event loop
+        self._questions = Questions(sources.moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = Questions(sources.moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._bodies = BodyReader(LARGEST_MANIFEST)
+
+    def app(self) -> Handler:
+        """Return what answers the page's requests."""
+        found = assets()
+
+        def file_of(name: str) -> Handler:
+            async def file(_: web.BaseRequest) -> web.Response:
+                return web.Response(body=found[name].body, headers={"Content-Type": found[name].media_type})
+
+            return file
+
+        reads: dict[str, Handler] = {
+            "/": file_of("page.html"),
+            **{f"/static/{name}": file_of(name) for name in found},
+            "/api/first": self._first,
+            "/api/state": self._state,
+            "/api/changes": self._changes,
+            "/api/pod": self._pod,
+            "/api/usage": self._usage,
+            "/api/pod-usage": self._pod_usage,
+        }
+        routes = {path: ("GET", handler) for path, handler in reads.items()}
+        return routed({**routes, "/api/what-if": ("POST", self._what_if)})
+
+    def _rights(self, request: web.BaseRequest) -> Rights:
+        """Return what a viewer may see: everything where nobody logs in, else what the guard has found out."""
+        return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
+
+    def _viewer(self, request: web.BaseRequest) -> str:
+        """Return what viewers are told apart by, "" where nobody logs in."""
+        return "" if self._viewers is None else self._viewers.user(request[SECRET])
+
+    def prepare(self) -> None:
+        """Encode the state, so that the first viewer need not wait for that."""
+        self._encoded_state()
+
+    async def _first(self, request: web.BaseRequest) -> web.Response:
+        """Answer what fills a screen: a browser draws it while thousands of nodes are on their way."""
+        await self._feed.publish()
+        answer, rights = self._answer(), self._rights(request)
+        if len(answer.nodes) > FIRST_NODES:
+            nodes = sorted(answer.nodes, key=lambda node: _as_counted(node.name))[:FIRST_NODES]
+            answer = msgspec.structs.replace(answer, nodes=nodes, pending=[], more=True)
+        return _json(answer if rights.everywhere else self._visible(answer, rights))
+
+    async def _state(self, request: web.BaseRequest) -> web.StreamResponse:
+        rights = self._rights(request)
+        if rights.everywhere:
+            await self._feed.publish()
+            body = self._encoded_state()
+        else:
+            async with self._encoding:
+                await self._feed.publish()
+                answer = self._answer()
+                body = await asyncio.to_thread(lambda: msgspec.json.encode(self._visible(answer, rights)))
+        viewer = Viewer(request, "application/json")
+        await viewer.begin()
+        await viewer.write(body)
+        return viewer.answer
+
+    def _encoded_state(self) -> bytes:
+        if self._encoded[0] != self._feed.log.revision:
+            answer = self._answer()
+            self._encoded = answer.revision, msgspec.json.encode(answer)
+        return self._encoded[1]
+
+    def _answer(self) -> PageAnswer:
+        page = self._feed.state.page
+        return PageAnswer(
+            epoch=self._epoch,
+            revision=self._feed.log.revision,
+            cluster=self._cluster,
+            unit_mib=self._feed.state.configuration.unit_mib,
+            status=self._feed.status,
+            nodes=[page.nodes[name] for name in sorted(page.nodes)],
+            pending=[page.pending[key] for key in sorted(page.pending)],
+            login=self._viewers is not None,
+        )
+
+    def _visible(self, answer: PageAnswer, rights: Rights) -> PageAnswer:
+        nodes, pending = visible_nodes(answer.nodes, rights), visible_pending(answer.pending, rights)
+        epoch = self._epoch_for(rights)
+        return msgspec.structs.replace(answer, epoch=epoch, nodes=nodes, pending=pending, partial=True)
+
+    def _epoch_for(self, rights: Rights) -> str:
+        """Return what a state is named after: differences for other rights do not go on from it."""
+        if rights.everywhere:
+            return self._epoch
+        return f"{self._epoch}-{hashlib.sha256(' '.join(sorted(rights.namespaces)).encode()).hexdigest()[:16]}"
+
+    async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Send changes after the revision that the browser has; it names it again when it connects anew."""
+        text = request.headers.get("last-event-id") or request.query.get("after", "")
+        known = text.isascii() and text.isdecimal() and len(text) <= 18
+        rights = self._rights(request)
+        same = request.query.get("epoch") == self._epoch_for(rights)
+        viewer = Viewer(request, "text/event-stream")
+        await viewer.begin()
+
+        def shown(change: Change) -> bytes:
+            if rights.everywhere or change.difference is None:
+                return change.encoded
+            return change_event(change.revision, visible_difference(change.difference, rights))
+
+        async def lasts() -> bool:
+            return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
+
+        await viewer.follow(self._feed.log, int(text) if known and same else -1, Sight(shown, lasts))
+        return viewer.answer
+
+    async def _usage(self, request: web.BaseRequest) -> web.Response:
+        there = self._feed.state.page.nodes
+        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
+        return _json(
+            visible_usage(
+                self._usage_feed.of_nodes(list(names)[:MOST_NODES], self._viewer(request)), self._rights(request)
+            )
+        )
+
+    async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
+        pod = self._asked_for(request)
+        if pod is None:
+            return _no_pod()
+        if pod.spec.node_name not in self._feed.state.page.nodes:
+            return _json(PodUsageAnswer())
+        node, uid = pod.spec.node_name, pod.metadata.uid
+        found = await self._usage_feed.opened(node, pod.key, uid, self._viewer(request))
+        return _json(visible_pod_usage(found, self._rights(request)))
+
+    def _asked_for(self, request: web.BaseRequest) -> Pod | None:
+        """Return the pod that a request names, None where there is none, or none that the viewer may know of."""
+        namespace = request.query.get("namespace", "")
+        if not self._rights(request).sees(namespace):
+            return None
+        key = f"{namespace}/{request.query.get('name', '')}"
+        return next((each for each in self._feed.state.pods if each.key == key), None)
+
+    async def _pod(self, request: web.BaseRequest) -> web.Response:
+        pod = self._asked_for(request)
+        if pod is None:
+            return _no_pod()
+        try:
+            said = await self._questions.ask(lambda moment: explanation(pod, moment), self._viewer(request))
+        except TooManyQuestions:
+            return _busy()
+        except KubeError as error:
+            return _unread(error)
+        if not self._rights(request).everywhere:
+            said = _own(said, pod)
+        events, unknown = await self._events_for(request, pod)
+        return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+
+    async def _events_for(self, request: web.BaseRequest, pod: Pod) -> tuple[list[PodEventLine], str]:
+        if self._viewers is not None:
+            try:
+                may = await self._viewers.may_list(request[SECRET], "events", pod.metadata.namespace)
+            except KubeError as error:
+                return [], f"the Events cannot be read: {error}"
+            if not may:
+                return [], "you may not list the Events of this namespace"
+        return await self._events(pod)
+
+    async def _events(self, pod: Pod) -> tuple[list[PodEventLine], str]:
+        meta = pod.metadata
+        path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/events"
+        query = {
+            "fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={meta.name},involvedObject.uid={meta.uid}"
+        }
+        try:
+            found = await list_all(self._connection, path, Event, query)
+        except Forbidden as error:
+            return [], f"you may not list the Events of this namespace: {error}"
+        except KubeError as error:
+            return [], f"the Events cannot be read: {error}"
+        found = sorted(found, key=lambda each: each.when, reverse=True)[:_EVENTS_SHOWN]
+        return [PodEventLine(each.type, each.reason, each.message, each.when) for each in found], ""
+
+    async def _what_if(self, request: web.BaseRequest) -> web.Response:
+        if not self._rights(request).everywhere:
+            return web.Response(status=403, text="only those who may list the pods of all namespaces may ask what if\n")
+        try:
+            body = await self._bodies.body(request)
+        except BodyRefused as refused:
+            return web.Response(status=refused.status, text=f"{refused}\n")
+        try:
+            return _json(await self._manifests.ask(lambda moment: what_if(body, moment), self._viewer(request)))
+        except TooManyQuestions:
+            return _busy()
+        except KubeError as error:
+            return _unread(error)
+
+
+def _as_counted(name: str) -> list[str | int]:
+    """Return what names are sorted by where node-10 comes after node-9, as in the browser."""
+    return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
+
+
+def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
+    """Return what an explanation says of its pod alone: why it is there, or has no place, is often due to others."""
+    unseen = "It has no node. Those who may list the pods of all namespaces see why."
+    text = whereabouts(pod)[1] if said.node else unseen
+    return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
+
+
+def _no_pod() -> web.Response:
+    text = "there is no such pod (any more), or you may not list the pods of its namespace\n"
+    return web.Response(status=404, text=text)
+
+
+def _busy() -> web.Response:
+    text = "too many questions wait for an answer; ask again in a moment\n"
+    return web.Response(status=503, text=text, headers={"Retry-After": _AGAIN_S})
+
+
+def _unread(error: KubeError) -> web.Response:
+    return web.Response(status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S})
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

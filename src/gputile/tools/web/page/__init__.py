@@ -1,1 +1,0 @@
-"""Builds what the page shows: records, tiles, changes and files."""

@@ -1,0 +1,116 @@
+"""Answers a viewer's questions about a pod or a manifest, by the code that explains and simulates."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.ledger import Ledger
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
+from gputile.tools.simulator.gangs import PodGroups
+from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
+from gputile.tools.simulator.running_pods import recognise
+from gputile.tools.simulator.scenario import make_pods, read_scenario
+from gputile.tools.simulator.simulation import PodOutcome, Simulation
+from gputile.tools.simulator.workloads import Intake
+from gputile.tools.web.records import TileShare
+
+MOST_NODES: Final = 100  # of which an explanation tells, the nearest first
+MOST_SECONDS: Final = 20.0  # for the decisions about a manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The cluster at one moment. ``groups`` and ``unsafe`` (namespaces) are as the simulator takes them."""
+
+    nodes: Sequence[Node]
+    pods: Sequence[Pod]
+    configuration: Configuration
+    groups: PodGroups = field(default_factory=PodGroups)
+    unsafe: frozenset[str] = frozenset()
+    namespace: str = "default"
+
+
+class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Where a pod of the manifest would go: ``node`` is "" where it has no place; ``reason`` says why."""
+
+    namespace: str
+    name: str
+    reason: str
+    node: str = ""
+    shares: tuple[TileShare, ...] = ()
+    whole: bool = False
+
+
+class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
+    """What would become of a manifest. ``error`` is why it cannot be used, "" where it can."""
+
+    pods: list[WhatIfPod] = []
+    notes: list[str] = []
+    error: str = ""
+
+
+def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
+    """Return what ``gputile explain`` says of a pod, with the nodes that come closest."""
+    found = explain_pod(pod, moment.nodes, moment.pods, moment.configuration, time.time_ns())
+    return explain_answer(found, MOST_NODES)
+
+
+def what_if(manifest: bytes, moment: Moment) -> WhatIf:
+    """Return where the pods of a manifest would go, as ``gputile simulate --from-cluster`` decides it."""
+    groups = PodGroups(dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent)
+    try:
+        scenario = read_scenario(
+            (),
+            parse_manifests("the pasted manifest", manifest),
+            nodes=moment.nodes,
+            groups=groups,
+            configured_mib=moment.configuration.unit_mib,
+            namespace=moment.namespace,
+        )
+        expansion = make_pods(scenario, Intake(Admission(moment.configuration, unsafe=moment.unsafe)))
+        recognise(scenario, moment.pods, expansion)
+    except ManifestError as error:
+        return WhatIf(error=str(error))
+    decided = []
+    notes = list(told_together(scenario.notes))
+    ends = time.monotonic() + MOST_SECONDS
+    simulation = Simulation(moment.configuration)
+    for outcome in simulation.run(scenario, time.time_ns):
+        decided.append(_decided(outcome, simulation.ledger))
+        if time.monotonic() > ends:
+            left = len(scenario.pending) - len(decided)
+            notes.append(f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate decides all")
+            break
+    if not decided and not notes:
+        notes.append("the manifest asks for no pod, so there is nothing to place")
+    return WhatIf(decided, notes)
+
+
+def _decided(outcome: PodOutcome, ledger: Ledger) -> WhatIfPod:
+    meta, booking = outcome.pod.metadata, ledger.booking(outcome.pod.metadata.uid)
+    return WhatIfPod(
+        namespace=meta.namespace,
+        name=meta.name,
+        reason=outcome.reason,
+        node=outcome.node or "",
+        shares=_shares(booking, ledger) if booking is not None else (),
+        whole=booking is not None and booking.whole,
+    )
+
+
+def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
+    """Return what a pod takes of its GPUs, as the tile of a pod that is there says it."""
+    info = ledger.node_info(ledger.row_of[booking.node])
+    if info is None:
+        return ()
+    total_of = {gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)}
+    return tuple(
+        TileShare(share.index, *booking.takes(share, total_of[share.uuid], info.replicas)) for share in booking.gpus
+    )

@@ -1,1 +1,0 @@
-"""Runs the page's server: answers, streams and questions."""

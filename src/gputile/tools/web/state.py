@@ -1,0 +1,216 @@
+"""Turns facts of the API server into the page, and into what has changed of it.
+
+Only what facts touch is computed again. It does no I/O and knows no clock.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.core.ledger.events import (
+    NodeApplied,
+    NodeDeleted,
+    NodesReplaced,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+    TimePassed,
+)
+from gputile.core.ledger.ledger import Ledger
+from gputile.tools.web.records import Difference, NodeTile, PageContent, PendingPod
+from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
+
+
+class PageState:
+    """Nodes, pods, and the page that they make. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._ledger = Ledger(configuration)
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._on_instances: dict[str, dict[str, Pod]] = {}  # pods with MIG instances by their UIDs, by node
+        self._tiles: dict[str, NodeTile] = {}
+        self._pending: dict[str, PendingPod] = {}
+        self._pending_uid: dict[str, str] = {}
+        self._touched_nodes: set[str] = set()
+        self._touched_pods: dict[str, str] = {}  # UID -> namespace/name
+        self._position = self._ledger.changes.position
+
+    # -- facts
+
+    def pod_applied(self, pod: Pod) -> None:
+        """A pod was created or changed."""
+        uid = pod.metadata.uid
+        if _is_known(self._pods.get(uid), pod):
+            return
+        self._touch(uid, pod)
+        self._instances_freed(self._pods.get(uid))
+        self._pods[uid] = pod
+        if pod.spec.node_name and not pod.finished and instances_of_pod(pod):
+            self._on_instances.setdefault(pod.spec.node_name, {})[uid] = pod
+            self._touched_nodes.add(pod.spec.node_name)
+        self._ledger.apply(PodApplied(pod))
+        self._touch(uid, pod)
+
+    def pod_deleted(self, uid: str) -> None:
+        """A pod object is gone."""
+        self._instances_freed(self._pods.get(uid))
+        self._touch(uid, self._pods.pop(uid, None))
+        self._ledger.apply(PodDeleted(uid))
+
+    def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
+        """Take a complete list of the pods; ``unreadable`` are UIDs of those of which the last word stands."""
+        there = unreadable.union(pod.metadata.uid for pod in pods)
+        for uid in self._pods.keys() - there:
+            self.pod_deleted(uid)
+        self._ledger.apply(PodsReplaced((), there))
+        for pod in pods:
+            self.pod_applied(pod)
+
+    def node_applied(self, node: Node) -> None:
+        """A node was created or changed."""
+        if _is_known(self._nodes.get(node.metadata.name), node):
+            return
+        self._nodes[node.metadata.name] = node
+        self._touched_nodes.add(node.metadata.name)
+        self._ledger.apply(NodeApplied(node))
+
+    def node_deleted(self, name: str) -> None:
+        """A node object is gone."""
+        self._nodes.pop(name, None)
+        self._touched_nodes.add(name)
+        self._ledger.apply(NodeDeleted(name))
+
+    def nodes_replaced(self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()) -> None:
+        """Take a complete list of the nodes; ``unreadable`` are names of those of which the last word stands."""
+        there = unreadable.union(node.metadata.name for node in nodes)
+        for name in self._nodes.keys() - there:
+            self.node_deleted(name)
+        self._ledger.apply(NodesReplaced((), there))
+        for node in nodes:
+            self.node_applied(node)
+
+    def time_passed(self, now_ns: int) -> None:
+        """It is ``now_ns``, Unix time in nanoseconds: reservations that end by then keep nothing any more."""
+        self._ledger.apply(TimePassed(now_ns))
+
+    # -- questions
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes now."""
+        return list(self._nodes.values())
+
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods now."""
+        return list(self._pods.values())
+
+    @property
+    def page(self) -> PageContent:
+        """The page, as of the last call of ``take_difference``."""
+        return PageContent(dict(self._tiles), dict(self._pending))
+
+    def tile(self, node: str) -> NodeTile | None:
+        """Return a node of the page, as of the last call of ``take_difference``; None where it is not there."""
+        return self._tiles.get(node)
+
+    @property
+    def namespaces(self) -> set[str]:
+        """The namespaces of the pods on the page."""
+        bound = {pod.namespace for tile in self._tiles.values() for pod in tile.pods}
+        return bound.union(pod.namespace for pod in self._pending.values())
+
+    @property
+    def differs(self) -> bool:
+        """Whether something may have changed since the last call of ``take_difference``, or was too much for it."""
+        return bool(self._touched_nodes or self._touched_pods) or self._ledger.changes.position != self._position
+
+    def take_difference(self, most: int | None = None) -> Difference:
+        """Return what has changed of the page since the last call.
+
+        With ``most``, no more than so many nodes and so many pods are looked at: the next calls tell of the others.
+        """
+        nodes, nodes_gone = self._changed_nodes(most)
+        pending, pending_gone = self._changed_pending(most)
+        return Difference(nodes, nodes_gone, pending, pending_gone)
+
+    # -- within
+
+    def _touch(self, uid: str, pod: Pod | None) -> None:
+        """Note that a pod, and what it holds now, may look different."""
+        if pod is not None:
+            self._touched_pods[uid] = pod.key
+        booking = self._ledger.booking(uid)
+        if booking is not None:
+            self._touched_nodes.add(booking.node)
+
+    def _instances_freed(self, pod: Pod | None) -> None:
+        """Take note that a pod is not on its node any more as it was."""
+        on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
+        if pod is not None and on_node is not None and on_node.pop(pod.metadata.uid, None) is not None:
+            self._touched_nodes.add(pod.spec.node_name)
+            if not on_node:
+                del self._on_instances[pod.spec.node_name]
+
+    def _changed_nodes(self, most: int | None) -> tuple[dict[str, NodeTile], tuple[str, ...]]:
+        changed: dict[str, NodeTile] = {}
+        gone: list[str] = []
+        for name in sorted(self._names_to_look_at(most)):
+            row = self._ledger.row_of.get(name)
+            tile = self._tile(name, row) if row is not None else None
+            before = self._tiles.get(name)
+            if tile is None and before is not None:
+                gone.append(name)
+                del self._tiles[name]
+            elif tile is not None and tile != before:
+                changed[name] = self._tiles[name] = tile
+        return changed, tuple(gone)
+
+    def _tile(self, name: str, row: int) -> NodeTile | None:
+        on_instances = self._on_instances.get(name, {}).values()
+        return node_tile(self._ledger, row, self._nodes.get(name), self._pods, on_instances)
+
+    def _names_to_look_at(self, most: int | None) -> set[str]:
+        rows = self._ledger.changes.rows_since(self._position)
+        self._position = self._ledger.changes.position
+        if rows is None:
+            self._touched_nodes.update(self._ledger.row_of)
+        else:
+            infos = (self._ledger.node_info(int(row)) for row in rows)
+            self._touched_nodes.update(info.name for info in infos if info is not None)
+        names = set(islice(self._touched_nodes, most))
+        self._touched_nodes -= names
+        return names
+
+    def _changed_pending(self, most: int | None) -> tuple[dict[str, PendingPod], tuple[str, ...]]:
+        changed: dict[str, PendingPod] = {}
+        gone: list[str] = []
+        touched = dict(islice(self._touched_pods.items(), most))
+        for uid in touched:
+            del self._touched_pods[uid]
+        for uid, key in touched.items():
+            pod = self._pods.get(uid)
+            found = pending_pod(pod, self.configuration) if pod is not None else None
+            if found is not None:
+                self._pending_uid[key] = uid
+            elif self._pending_uid.get(key) != uid:
+                continue  # the name is another pod's by now
+            else:
+                del self._pending_uid[key]
+            if found is None:
+                del self._pending[key]
+                changed.pop(key, None)
+                gone.append(key)
+            elif found != self._pending.get(key):
+                changed[key] = self._pending[key] = found
+        return changed, tuple(key for key in gone if key not in changed)
+
+
+def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
+    """Return whether an object is one that is there already: a list names thousands that have not changed."""
+    version = listed.metadata.resource_version
+    same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (listed.metadata.uid, version)
+    return same and version != ""

@@ -1,0 +1,220 @@
+"""Builds the records of nodes and pods for the page, from the ledger and the objects."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.conversion import unix_seconds
+from gputile.api.core import Node, NodeCondition, Pod
+from gputile.api.reasons import ConditionType
+from gputile.api.well_known import CONDITION_PREFIX, MIG_PREFIX
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.kube_predicates.pod_requests import node_allocatable, pod_requests
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
+from gputile.tools.simulator.node_reports import asks, waiting_for
+from gputile.tools.simulator.outcomes import workload_of
+from gputile.tools.web.records import GpuTile, MigCount, MigTile, NodeTile, PendingPod, PodTile, TileShare
+
+_SERVES: Final[Mapping[int, str]] = {
+    ServingMode.WHOLE: "gpus",
+    ServingMode.TOPOLOGY: "gpus",
+    ServingMode.SLICED: "gpus",
+    ServingMode.OTHER_PLUGIN: "gpus",
+    ServingMode.MEMORY: "memory",
+    ServingMode.MEMORY_AND_CORE: "memory",
+}
+
+
+def node_tile(
+    ledger: Ledger, row: int, node: Node | None, pods: Mapping[str, Pod], on_instances: Collection[Pod] = ()
+) -> NodeTile | None:
+    """Return the record of the node in a row of the ledger, None where it has nothing to do with GPUs.
+
+    ``node`` is its object, ``pods`` are the cluster's pods by their UIDs, ``on_instances`` those of the node that have
+    MIG instances.
+    """
+    info = ledger.node_info(row)
+    if info is None:
+        return None
+    bookings = sorted(ledger.on_node(info.name), key=lambda each: (each.namespace, each.name, each.uid))
+    problems = _problems(ledger, info, node)
+    counts = {pod.metadata.uid: instances_of_pod(pod) for pod in on_instances}
+    instances = instances_of_node(node, counts.values())
+    if not info.inventory.gpus and not bookings and not problems and not instances:
+        return None
+    arrays = ledger.node_arrays
+    shut = closed_by(node) if node is not None and (info.inventory.gpus or instances) else None
+    offers = nothing_offered(node, info.mode, info.inventory, info.unit_mib) if node is not None else None
+    closed = shut or offers
+    serves = "" if closed is not None else _SERVES.get(int(arrays.serving_mode[row]), "")
+    if not serves and shut is None and any(each.total for each in instances):
+        serves = "instances"
+    index_of = {gpu.uuid: gpu.index for gpu in info.inventory.gpus}
+    gpus = tuple(
+        GpuTile(
+            index=gpu.index,
+            total=int(arrays.total[row, i]),
+            model=gpu.model,
+            booked=int(arrays.used[row, i]),
+            percent=int(arrays.percent[row, i]),
+            pods=int(arrays.pods[row, i]),
+            healthy=gpu.healthy,
+        )
+        for i, gpu in enumerate(info.inventory.gpus)
+    )
+    total_of = {gpu.index: gpu.total for gpu in gpus}
+    blocks = [_pod_tile(each, index_of, total_of, info, pods.get(each.uid)) for each in bookings]
+    booked = {each.uid: block for each, block in zip(bookings, blocks, strict=True)}
+    for pod in on_instances:
+        uid = pod.metadata.uid
+        booked[uid] = msgspec.structs.replace(booked.get(uid) or _named(pod), instances=counts[uid])
+    return NodeTile(
+        name=info.name,
+        mode=info.mode.value if info.mode else "",
+        unit=info.unit_mib,
+        serves=serves,
+        gpus=gpus,
+        pods=tuple(sorted(booked.values(), key=lambda each: (each.namespace, each.name))),
+        problems=(*problems, f"takes no GPU pods: {closed}") if closed is not None else problems,
+        taints=_taints(node),
+        silent=_condition(node, ConditionType.AGENT_SILENT) is not None,
+        cordoned=node is not None and node.spec.unschedulable,
+        replicas=info.replicas,
+        instances=instances,
+    )
+
+
+def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
+    """Return the record of a pod that asks for GPUs and is on no node yet; None for any other."""
+    if pod.spec.node_name or pod.finished:
+        return None
+    waits = waiting_for(pod)
+    try:
+        request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+    except RequestError as error:
+        text = f"can never be placed: {error}"
+    else:
+        instances = instances_of_pod(pod) if request is None else ()
+        if request is None and not instances:
+            return None
+        text = asked_text(instances) if instances else asks(request)
+    gang = gang_of(pod)
+    meta = pod.metadata
+    return PendingPod(
+        meta.namespace, meta.name, text, created_s(pod), gang.name if gang is not None else "", waits or ""
+    )
+
+
+def created_s(pod: Pod | None) -> int:
+    """Return when a pod was created, Unix time in seconds; 0 where that is not known."""
+    return int(unix_seconds(pod.metadata.creation_timestamp)) if pod is not None else 0
+
+
+def _pod_tile(
+    booking: Booking, index_of: Mapping[str, int], total_of: Mapping[int, int], info: NodeInfo, pod: Pod | None
+) -> PodTile:
+    missing = next((share.uuid for share in booking.gpus if share.uuid not in index_of), None)
+    shares = []
+    for share in booking.gpus:
+        if share.uuid in index_of:
+            index = index_of[share.uuid]
+            mib, percent = booking.takes(share, total_of[index], info.replicas)
+            shares.append(TileShare(index, mib, percent))
+    return PodTile(
+        namespace=booking.namespace,
+        name=booking.name,
+        shares=tuple(shares),
+        workload=_workload(pod),
+        whole=booking.whole,
+        reserved=booking.reserved,
+        created=created_s(pod),
+        asked=0 if shares else booking.asked_mib,
+        problem=f"it holds GPU {missing}, which the node does not have" if missing else booking.problem,
+    )
+
+
+def _named(pod: Pod) -> PodTile:
+    """Return the record of a pod of which nothing is booked."""
+    return PodTile(pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod))
+
+
+def _workload(pod: Pod | None) -> str:
+    if pod is None:
+        return ""
+    owner = workload_of(pod)
+    return "" if owner.kind == "Pod" else owner.name
+
+
+def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:
+    """Return what the node says of itself that is wrong, and why it takes no pods."""
+    found = [info.problem] if info.problem else []
+    found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
+    unknown = [booking.key for booking in ledger.unplaced(info.name)] if info.serving_mode.blocks else []
+    if unknown:
+        found.append(f"takes no GPU pods: nobody knows the GPUs of {', '.join(sorted(unknown))}")
+    found += [_worded(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))]
+    ready = _conditions(node, lambda kind: kind == "Ready", bad=("False", "Unknown"))
+    found += [f"not ready: {_worded(each)}" for each in ready]
+    return tuple(found)
+
+
+def _worded(condition: NodeCondition) -> str:
+    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason or condition.type
+
+
+def _conditions(
+    node: Node | None, wanted: Callable[[str], bool], bad: tuple[str, ...] = ("True",)
+) -> list[NodeCondition]:
+    if node is None:
+        return []
+    return [each for each in node.status.conditions if wanted(each.type) and each.status in bad]
+
+
+def _condition(node: Node | None, kind: str) -> NodeCondition | None:
+    return next(iter(_conditions(node, lambda each: each == kind)), None)
+
+
+def _taints(node: Node | None) -> tuple[str, ...]:
+    if node is None:
+        return ()
+    return tuple(f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}" for taint in node.spec.taints)
+
+
+_NONE: Final[tuple[MigCount, ...]] = ()
+
+
+def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
+    """Return how many MIG instances of each profile a pod asks for."""
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        resources = container.resources
+        if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
+            return _counts(pod_requests(pod.spec))
+    return _NONE
+
+
+def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -> tuple[MigTile, ...]:
+    """Return the profiles of which a node has instances, or of which its ``pods`` have some."""
+    counted = _counts(node_allocatable(node)) if node is not None else _NONE
+    offered = {each.profile: each.count for each in counted}
+    held: dict[str, int] = {}
+    for counts in pods:
+        for each in counts:
+            held[each.profile] = held.get(each.profile, 0) + each.count
+    return tuple(
+        MigTile(profile, offered.get(profile, 0), held.get(profile, 0)) for profile in sorted(offered.keys() | held)
+    )
+
+
+def asked_text(counts: tuple[MigCount, ...]) -> str:
+    """Return what a pod asks for, in words."""
+    return "asks for " + ", ".join(f"{each.count} of {MIG_PREFIX}{each.profile}" for each in counts)
+
+
+def _counts(amounts: Mapping[str, int]) -> tuple[MigCount, ...]:
+    found = ((name.removeprefix(MIG_PREFIX), count) for name, count in amounts.items() if name.startswith(MIG_PREFIX))
+    return tuple(MigCount(profile, count) for profile, count in sorted(found) if count > 0)

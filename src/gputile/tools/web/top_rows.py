@@ -1,0 +1,241 @@
+"""Builds the rows of ``gputile top``, booked beside used, those with most booked first."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from gputile.api.wording import described
+from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
+from gputile.tools.web.top_order import TopOrder
+
+_NO_USAGE: Final = NodeUsage()
+_UNKNOWN: Final = PodUsage(None)
+
+
+class TopNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A node, and what is booked and used of its GPUs."""
+
+    name: Annotated[str, described("The node's name.")]
+    mode: Annotated[str, described('The mode in force, "" where it is not valid.')]
+    gpus: Annotated[int, described("How many GPUs it has.")]
+    gpus_in_use: Annotated[int, described("How many of them have pods.")]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent of one GPU.")]
+    pods: Annotated[int, described("How many pods have GPUs there.")]
+    problems: Annotated[list[str], described("What is wrong.")]
+
+
+class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU, and what is booked and used of it."""
+
+    node: Annotated[str, described("The node's name.")]
+    index: Annotated[int, described("The number of the GPU on its node.")]
+    model: Annotated[str, described('The GPU\'s model, "" where it is not known.')]
+    booked_mib: Annotated[int, described("Memory that is booked, MiB.")]
+    used_mib: Annotated[int | None, described("Memory in use by whomever, MiB; null: not known.")]
+    total_mib: Annotated[int, described("Memory that can be given away, MiB.")]
+    compute_percent: Annotated[int, described("Compute that is booked, per cent.")]
+    pods: Annotated[int, described("How many pods have a part of it.")]
+    healthy: Annotated[bool, described("Whether it is in order.")]
+
+
+class TopPod(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that has GPUs, or for which some are reserved."""
+
+    namespace: Annotated[str, described("The pod's namespace.")]
+    name: Annotated[str, described("The pod's name.")]
+    node: Annotated[str, described("The node.")]
+    gpus: Annotated[
+        list[int], described("The numbers of its GPUs; empty where they are not known, as those of MIG instances are.")
+    ]
+    booked_mib: Annotated[int, described("What it has of their memory, MiB.")]
+    used_mib: Annotated[int | None, described("What it uses of their memory, MiB; null: not known.")]
+    used_mib_of_gpus: Annotated[
+        list[int | None], described("What it uses of each of these GPUs, MiB, in the order of `gpus`; null: not known.")
+    ]
+    compute_percent: Annotated[int, described("What it has of their compute, per cent of one GPU.")]
+    gpu_time_percent: Annotated[
+        int | None, described("What it has of their time now, per cent of one GPU; null: not known.")
+    ]
+    reserved: Annotated[bool, described("Whether the GPUs are kept for it and it is not bound yet.")]
+
+
+class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """``gputile top -o json``: everything, each list in the order that was asked for."""
+
+    nodes: Annotated[list[TopNode], described("The GPU nodes.")]
+    gpus: Annotated[list[TopGpu], described("Their GPUs.")]
+    pods: Annotated[list[TopPod], described("The pods that have GPUs.")]
+
+
+def top_answer(
+    tiles: Iterable[NodeTile], order: TopOrder, usage: Mapping[str, NodeUsage] = MappingProxyType({})
+) -> TopAnswer:
+    """Return the rows of these nodes; ``usage`` is what is known of their use, by their names."""
+    tiles = sorted(tiles, key=lambda tile: tile.name)
+    used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
+    gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
+    pods = [_pod(tile.name, pod, used_on[tile.name]) for tile in tiles for pod in tile.pods]
+    pods.sort(key=lambda pod: (pod.namespace, pod.name))
+    return TopAnswer(
+        sorted(
+            (_node(tile, used_on[tile.name]) for tile in tiles), key=_key(order, lambda row: (_part(row), row.pods))
+        ),
+        sorted(gpus, key=_key(order, lambda row: (_part(row), row.pods))),
+        sorted(pods, key=_key(order, lambda row: (float(row.booked_mib), len(row.gpus)))),
+    )
+
+
+def node_rows(nodes: Sequence[TopNode]) -> list[tuple[str, ...]]:
+    """Return the table of nodes; amounts are in GiB."""
+    heading = ("NODE", "MODE", "GPUS IN USE", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "PROBLEMS")
+    rows = [
+        (
+            node.name,
+            node.mode or "-",
+            f"{node.gpus_in_use}/{node.gpus}",
+            f"{_gib(node.booked_mib)}/{_gib(node.total_mib)}",
+            f"{_part(node):.0%}",
+            _used(node.used_mib),
+            f"{node.compute_percent}%" if node.compute_percent else "-",
+            str(node.pods),
+            "; ".join(node.problems),
+        )
+        for node in nodes
+    ]
+    return [heading, *rows]
+
+
+def gpu_rows(gpus: Sequence[TopGpu]) -> list[tuple[str, ...]]:
+    """Return the table of GPUs; amounts are in GiB."""
+    heading = ("NODE", "GPU", "MODEL", "BOOKED GiB", "BOOKED", "USED GiB", "COMPUTE", "PODS", "HEALTH")
+    rows = [
+        (
+            gpu.node,
+            str(gpu.index),
+            gpu.model or "-",
+            f"{_gib(gpu.booked_mib)}/{_gib(gpu.total_mib)}",
+            f"{_part(gpu):.0%}",
+            _used(gpu.used_mib),
+            f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
+            str(gpu.pods),
+            "ok" if gpu.healthy else "unhealthy",
+        )
+        for gpu in gpus
+    ]
+    return [heading, *rows]
+
+
+def pod_rows(pods: Sequence[TopPod]) -> list[tuple[str, ...]]:
+    """Return the table of pods; amounts are in GiB."""
+    heading = ("NAMESPACE", "POD", "NODE", "GPUS", "BOOKED GiB", "USED GiB", "COMPUTE", "GPU TIME", "STATE")
+    rows = [
+        (
+            pod.namespace,
+            pod.name,
+            pod.node,
+            ",".join(map(str, pod.gpus)) or "unknown",
+            _gib(pod.booked_mib),
+            _used_by(pod),
+            f"{pod.compute_percent}%" if pod.compute_percent else "-",
+            "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
+            "reserved" if pod.reserved else "bound",
+        )
+        for pod in pods
+    ]
+    return [heading, *rows]
+
+
+def _gpu(node: str, gpu: GpuTile, usage: NodeUsage) -> TopGpu:
+    return TopGpu(
+        node=node,
+        index=gpu.index,
+        model=gpu.model,
+        booked_mib=gpu.booked,
+        used_mib=usage.gpus.get(gpu.index),
+        total_mib=gpu.total,
+        compute_percent=gpu.percent,
+        pods=gpu.pods,
+        healthy=gpu.healthy,
+    )
+
+
+def _node(tile: NodeTile, usage: NodeUsage) -> TopNode:
+    silent = ["its agent is silent"] if tile.silent else []
+    cordoned = ["it is cordoned"] if tile.cordoned else []
+    return TopNode(
+        name=tile.name,
+        mode=tile.mode,
+        gpus=len(tile.gpus),
+        gpus_in_use=sum(gpu.pods > 0 for gpu in tile.gpus),
+        booked_mib=sum(gpu.booked for gpu in tile.gpus),
+        used_mib=_sum(usage.gpus.get(gpu.index) for gpu in tile.gpus),
+        total_mib=sum(gpu.total for gpu in tile.gpus),
+        compute_percent=sum(gpu.percent for gpu in tile.gpus),
+        pods=len(tile.pods),
+        problems=[*cordoned, *silent, *tile.problems],
+    )
+
+
+def _pod(node: str, pod: PodTile, usage: NodeUsage) -> TopPod:
+    measured = usage.pods.get(f"{pod.namespace}/{pod.name}", _UNKNOWN)
+    return TopPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        node=node,
+        gpus=[share.index for share in pod.shares],
+        booked_mib=sum(share.mib for share in pod.shares) or pod.asked,
+        used_mib=measured.mib,
+        used_mib_of_gpus=[measured.gpus.get(share.index) for share in pod.shares],
+        compute_percent=sum(share.percent for share in pod.shares),
+        gpu_time_percent=measured.percent,
+        reserved=pod.reserved,
+    )
+
+
+def _part(row: TopNode | TopGpu) -> float:
+    return row.booked_mib / row.total_mib if row.total_mib else 0.0
+
+
+def _key(order: TopOrder, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
+    """Return what rows are sorted by, from what is booked of a row and how many it has; equal ones keep their order."""
+    match order:
+        case TopOrder.BOOKED:
+            return lambda row: -amounts(row)[0]
+        case TopOrder.USED:
+            return lambda row: 0 if row.used_mib is None else -1 - row.used_mib
+        case TopOrder.PODS:
+            return lambda row: -amounts(row)[1]
+        case TopOrder.COMPUTE:
+            return lambda row: -row.compute_percent
+        case TopOrder.NAME:
+            return lambda _: 0
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """Return the sum of amounts that are all known, None where one is not."""
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _used_by(pod: TopPod) -> str:
+    """Return what a pod uses, and of several GPUs what of each, in their order."""
+    if pod.used_mib is None or len(pod.gpus) < 2:
+        return _used(pod.used_mib)
+    return f"{_gib(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
+
+
+def _used(mib: int | None) -> str:
+    return "-" if mib is None else _gib(mib)
+
+
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.1f}".removesuffix(".0")

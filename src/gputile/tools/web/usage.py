@@ -1,0 +1,297 @@
+"""Reads what agents measure, and computes from it which memory and GPU time pods use.
+
+GPU time is the difference between two readings.
+
+Agents are asked through the API server's proxy, with the rights of the person who looks. The proxy needs neither a
+second address nor a second credential, and RBAC decides who may use it (get pods/proxy). A Prometheus would need both,
+and its tenants are not the cluster's. Each agent is asked by itself, so a page asks only those of the nodes that
+somebody looks at, and a cluster of thousands of nodes costs no more than one of fifty.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from gputile.api.quantity import MIB
+from gputile.api.usage_hour import HOUR_PATH, POD_UID, PodHour
+from gputile.api.workloads import RunningPod
+from gputile.kube.errors import ApiError, Forbidden, KubeError, NotFound
+from gputile.kube.objects import NO_QUERY, Query, Reading, list_all
+from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, UsageSample
+
+_USED: Final = "gputile_agent_container_memory_used_bytes"
+_TIME: Final = "gputile_agent_gpu_time_seconds_total"
+_GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
+_STARTED: Final = "gputile_agent_agents_started_total"
+_READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
+_OF_AGENT: Final = "gputile_agent_"
+_MOST: Final = 1 << 53  # bytes or seconds: more than any node has, and the last whole number that a float counts to
+_AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
+_MOST_S: Final = 5.0  # for one agent's answer, tries included
+_LIST_AGAIN_S: Final = 60.0
+_MOST_QUOTED: Final = 60  # characters of an answer
+_HOUR: Final = msgspec.json.Decoder(PodHour)
+
+
+class UnreadableMetrics(Exception):
+    """What a port answered are no metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReading:
+    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; one that is not measured is absent.
+
+    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` time on GPUs since the containers' start, ``gpu_bytes`` memory
+    in use by GPU index, by whomever. ``agents_started`` tells an agent, and what it has counted, from the one before.
+    """
+
+    pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    pod_seconds: Mapping[str, float] = field(default_factory=dict)
+    gpu_bytes: Mapping[int, int] = field(default_factory=dict)
+    agents_started: int = 0
+
+
+def agent_reading(text: bytes) -> AgentReading:
+    """Return what an agent's ``/metrics`` say, in Prometheus' text format.
+
+    Raises:
+        UnreadableMetrics: they are not in that format.
+    """
+    # The other series are most of the text, and Prometheus' own parser takes a tenth of a second for all of them.
+    said = [line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)]
+    if not said:
+        raise UnreadableMetrics("none of them is named")
+    lines = [line for line in said if line.startswith(_READ)]
+    pod_bytes: dict[str, dict[int, int]] = {}
+    pod_seconds: dict[str, float] = {}
+    gpu_bytes: dict[int, int] = {}
+    agents_started = 0
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for each in family.samples:
+                if each.name == _USED:
+                    on, index = pod_bytes.setdefault(_pod(each), {}), int(each.labels["gpu"])
+                    on[index] = on.get(index, 0) + int(_amount(each))
+                elif each.name == _TIME:
+                    pod_seconds[_pod(each)] = pod_seconds.get(_pod(each), 0.0) + _amount(each)
+                elif each.name == _GPU_USED:
+                    gpu_bytes[int(each.labels["gpu"])] = int(_amount(each))
+                elif each.name == _STARTED:
+                    agents_started = int(_amount(each))
+    except (ValueError, OverflowError, LookupError) as error:
+        raise UnreadableMetrics(f"{type(error).__name__}: {error}") from error
+    return AgentReading(pod_bytes, pod_seconds, gpu_bytes, agents_started)
+
+
+def mib(count: int) -> int:
+    """Return bytes as MiB, rounded up: what uses anything does not use nothing."""
+    return -(-count // MIB)
+
+
+def _amount(sample: Sample) -> float:
+    if not 0 <= sample.value <= _MOST:  # nor NaN, of which both comparisons are false
+        raise ValueError(f"{sample.name} is {sample.value}")
+    return sample.value
+
+
+def _pod(sample: Sample) -> str:
+    return f"{sample.labels['namespace']}/{sample.labels['pod']}"
+
+
+Made = Mapping[str, int]
+"""When the pods of a node were created, by ``namespace/name``: it tells a pod from its predecessor of the same name."""
+
+
+def made_of(tile: NodeTile) -> Made:
+    """Return when the pods of a node were created, Unix time in seconds."""
+    return {f"{pod.namespace}/{pod.name}": pod.created for pod in tile.pods}
+
+
+def is_same(key: str, earlier: Made, later: Made) -> bool:
+    """Return whether a name was that of the same pod at two moments."""
+    return earlier.get(key, 0) == later.get(key, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    at_s: float
+    reading: AgentReading
+    made: Made
+
+
+class UsageMeter:
+    """Keeps the latest reading of each node, to which the next one is compared."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, _Read] = {}
+
+    def take(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
+        """Return what the node's pods and GPUs use by a reading at ``at_s``, in seconds of a clock that only advances.
+
+        ``made`` says of which pods the reading is. A pod has a part of GPU time from its second reading on, where its
+        agent counts GPU time.
+        """
+        before = self._latest.get(node)
+        now = self._latest[node] = _Read(at_s, reading, made)
+        pods = {}
+        for key in sorted(reading.pod_bytes.keys() | reading.pod_seconds.keys()):
+            used = reading.pod_bytes.get(key, {})
+            by_gpu = {index: mib(count) for index, count in sorted(used.items())}
+            pods[key] = PodUsage(mib(sum(used.values())) if used else None, _percent(key, before, now), by_gpu)
+        return NodeUsage(pods, {index: mib(used) for index, used in sorted(reading.gpu_bytes.items())})
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all other nodes."""
+        for name in self._latest.keys() - set(nodes):
+            del self._latest[name]
+
+
+def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
+    """Return the part of one GPU's time in percent; None where two readings do not tell it."""
+    if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
+        return None
+    if before.reading.agents_started != now.reading.agents_started:
+        return None  # what another agent has counted, began at another time
+    earlier, later = before.reading.pod_seconds.get(key), now.reading.pod_seconds.get(key)
+    if earlier is None or later is None or later < earlier:
+        return None  # it is new, or its containers have started again
+    return round(100 * (later - earlier) / (now.at_s - before.at_s))
+
+
+class UsageUnknown(Exception):
+    """Why it is not known what a node's pods use.
+
+    ``refused``: whoever looks may not know of any node; asking again does not help.
+    """
+
+    def __init__(self, text: str, *, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+class UsageReader:
+    """Asks the agents of the release in ``namespace``."""
+
+    def __init__(self, connection: Reading, namespace: str) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._listing = asyncio.Lock()
+        self._listed_at = float("-inf")
+        self._unlisted: UsageUnknown | None = None
+        self._place_of: dict[str, str] = {}  # node -> name and port of its agent's pod
+        self._doubted: set[str] = set()  # nodes whose agent's pod may be another by now
+
+    async def read(self, node: str) -> AgentReading:
+        """Return what the agent of a node measures now.
+
+        Raises:
+            UsageUnknown: it cannot be read.
+        """
+        place = await self._place(node)
+        answer = await self._ask(node, place, "/metrics", NO_QUERY)
+        try:
+            return agent_reading(answer)
+        except UnreadableMetrics as error:
+            self._doubted.add(node)
+            who = self._named(place)
+            raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
+
+    async def hour(self, node: str, uid: str) -> list[UsageSample]:
+        """Return what the agent of a node remembers of a pod, oldest first; an agent may be too old to remember.
+
+        Raises:
+            UsageUnknown: it cannot be read.
+        """
+        place = await self._place(node)
+        try:
+            answer = await self._ask(node, place, HOUR_PATH, {POD_UID: uid})
+        except UsageUnknown as error:
+            if isinstance(error.__cause__, NotFound):
+                self._doubted.discard(node)
+                return []
+            raise
+        try:
+            return _of_pod(_HOUR.decode(answer))
+        except msgspec.MsgspecError as error:
+            raise UsageUnknown(f"{self._named(place)} answers no use of an hour: {error}; {_quoted(answer)}") from error
+
+    def _named(self, place: str) -> str:
+        """Return a pod and a port of it in words."""
+        name, _, port = place.rpartition(":")
+        return f"port {port} of pod {self._namespace}/{name}"
+
+    async def _ask(self, node: str, place: str, path: str, query: Query) -> bytes:
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{place}/proxy{path}"
+        try:
+            async with asyncio.timeout(_MOST_S):  # ends before the connection's own time-out
+                return await self._connection.get(path, query, within=2 * _MOST_S)
+        except TimeoutError as error:
+            raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
+        except Forbidden as error:
+            raise UsageUnknown(f"you may not ask the agents: {error}", refused=bool(error.reason)) from error
+        except KubeError as error:
+            self._doubted.add(node)
+            raise UsageUnknown(f"the agent cannot be asked: {_said(error)}") from error
+
+    async def _place(self, node: str) -> str:
+        async with self._listing:
+            known = node in self._place_of and node not in self._doubted
+            if not known and time.monotonic() - self._listed_at >= _LIST_AGAIN_S:
+                await self._list()
+        if self._unlisted is not None:
+            raise self._unlisted
+        if node not in self._place_of:
+            where = f"on this node, in namespace {self._namespace}"
+            if not self._place_of:
+                where = f"in namespace {self._namespace}; --installed-in names another"
+            raise UsageUnknown(f"no agent is ready {where}")
+        return self._place_of[node]
+
+    async def _list(self) -> None:
+        try:
+            self._place_of, self._unlisted = await self._places(), None
+        except KubeError as error:
+            refused = isinstance(error, Forbidden)
+            self._unlisted = UsageUnknown(f"the agents cannot be listed: {error}", refused=refused)
+        self._listed_at = time.monotonic()
+        self._doubted.clear()
+
+    async def _places(self) -> dict[str, str]:
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        pods = await list_all(self._connection, path, RunningPod, _AGENTS)
+        return {
+            pod.spec.node_name: f"{pod.metadata.name}:{port.container_port}"
+            for pod in pods
+            if pod.ready
+            for container in pod.spec.containers
+            for port in container.ports
+            if port.name == "metrics"
+        }
+
+
+def _of_pod(hour: PodHour) -> list[UsageSample]:
+    """Return what all containers of a pod have used together."""
+    mib: dict[int, int] = {}
+    percent: dict[int, int] = {}
+    for sample in (each for line in hour.lines for each in line.samples):
+        if sample.mib is not None:
+            mib[sample.at] = mib.get(sample.at, 0) + sample.mib
+        if sample.percent is not None:
+            percent[sample.at] = percent.get(sample.at, 0) + sample.percent
+    return [UsageSample(at, mib.get(at), percent.get(at)) for at in sorted(mib.keys() | percent.keys())]
+
+
+def _quoted(answer: bytes) -> str:
+    """Return how an answer begins, for somebody who looks for what gave it."""
+    text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
+    return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
+
+
+def _said(error: Exception) -> str:
+    return error.said if isinstance(error, ApiError) and error.said else str(error)

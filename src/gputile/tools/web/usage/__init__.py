@@ -1,1 +1,0 @@
-"""Measures what pods use of GPUs, by the metrics of agents."""

@@ -1,0 +1,207 @@
+"""Reads again and again what is used on the nodes that somebody looks at, and keeps it for an hour.
+
+A node is followed while a browser has it in sight, and for an hour after one has opened a pod on it. The
+samples are lost when the process ends; Prometheus keeps them for longer. The node's agent has the hour before that.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer, UsageAnswer, UsageSample
+from gputile.tools.web.usage import Made, UsageMeter, UsageReader, UsageUnknown, is_same
+
+EVERY_S: Final = 15.0
+KEPT_S: Final = 3600.0
+MOST_NODES: Final = 128
+MOST_PODS: Final = 1000
+_IN_SIGHT_S: Final = 60.0
+_LOOKED_AT_S: Final = 30.0  # who has a node in sight asks of it more often; one that nobody asks of gives way to others
+_ASK_AGAIN_S: Final = 300.0  # whom the API server has refused: rights are granted by people
+_LOOK_EVERY_S: Final = 1.0
+_AT_ONCE: Final = 8
+_TOO_MANY: Final = f"use is read of {MOST_NODES} nodes at a time, and others look at as many"
+_NOT_MEASURED: Final = "its agent does not measure it; without gputile's library that needs agent.hostPID of the chart"
+_SAMPLES: Final = int(KEPT_S / EVERY_S)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A node that ``viewer`` looked at last; ``made`` says of which pods ``usage`` is."""
+
+    viewer: str = ""
+    looked_s: float = 0.0
+    until_s: float = 0.0
+    due_s: float = 0.0
+    usage: NodeUsage | None = None
+    made: Made = field(default_factory=dict)
+
+
+class UsageFeed:
+    """The use of nodes that are followed. One event loop owns it.
+
+    ``made`` returns when the pods were created that are on a node now. Viewers are told apart by a name, so that one
+    who opens very much leaves room for others.
+    """
+
+    def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:
+        self._reader = reader
+        self._made = made
+        self._meter = UsageMeter()
+        self._followed: dict[str, _Followed] = {}
+        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}  # by node, pod, and when that was created
+        self._earlier: dict[tuple[str, str, int], list[UsageSample]] = {}  # of those lines, as their agents remember
+        self._refused = ""
+        self._ask_again_s = 0.0
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read what is followed, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                now_s = time.monotonic()
+                self._forget(now_s)
+                for name, each in self._followed.items():
+                    if each.due_s <= now_s and self._ask_again_s <= now_s:
+                        each.due_s = float("inf")  # it is due again once it has been read
+                        group.create_task(self._read(name, each))
+                try:
+                    async with asyncio.timeout(_LOOK_EVERY_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+
+    def of_nodes(self, names: Iterable[str], viewer: str = "") -> UsageAnswer:
+        """Return what is known of these nodes, and follow them for a while: what is not known yet, is soon."""
+        found = {}
+        for name in names:
+            followed = self._follow(name, _IN_SIGHT_S, viewer)
+            if followed is None:
+                found[name] = NodeUsage(problem=_TOO_MANY)
+            elif followed.usage is not None:
+                found[name] = _of_those(followed.usage, followed.made, self._made(name))
+        return UsageAnswer(self._trouble(), found)
+
+    async def opened(self, node: str, key: str, uid: str, viewer: str = "") -> PodUsageAnswer:
+        """Return ``of_pod``, and before its samples those that the node's agent has of the pod with this UID."""
+        answer = self.of_pod(node, key, viewer)
+        line = node, key, self._made(node).get(key, 0)
+        if line not in self._samples or line in self._earlier or self._ask_again_s > time.monotonic():
+            return answer
+        self._earlier[line] = []  # others who open it meanwhile do not ask as well
+        try:
+            async with self._turns:
+                self._earlier[line] = await self._reader.hour(node, uid)
+        except UsageUnknown:
+            self._earlier.pop(line, None)  # why it cannot be read, the next reading says
+        return self.of_pod(node, key, viewer)
+
+    def of_pod(self, node: str, key: str, viewer: str = "") -> PodUsageAnswer:
+        """Return what is known of a pod, ``namespace/name``, and follow its node for an hour."""
+        followed = self._follow(node, KEPT_S, viewer)
+        if followed is None:
+            return PodUsageAnswer(_TOO_MANY)
+        made, usage = self._made(node), followed.usage
+        line = node, key, made.get(key, 0)
+        if line not in self._samples and len(self._samples) >= MOST_PODS:
+            del self._samples[next(iter(self._samples))]
+        self._samples.setdefault(line, deque(maxlen=_SAMPLES))
+        if usage is None or not is_same(key, followed.made, made):
+            return PodUsageAnswer(self._refused, None, self._hour(line))
+        problem = usage.problem or ("" if key in usage.pods else _NOT_MEASURED)
+        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), self._hour(line))
+
+    def _hour(self, line: tuple[str, str, int]) -> list[UsageSample]:
+        """Return the samples of the last hour: the page's own are finer, and come after the agent's."""
+        own, now = list(self._samples[line]), time.time()
+        until = own[0].at if own else now
+        return [each for each in self._earlier.get(line, ()) if now - KEPT_S <= each.at < until] + own
+
+    def _follow(self, name: str, for_s: float, viewer: str) -> _Followed | None:
+        """Follow a node for a while; return None where there is no room for it."""
+        now_s = time.monotonic()
+        if name not in self._followed and not self._has_room(now_s, viewer):
+            return None
+        followed = self._followed.setdefault(name, _Followed())
+        followed.viewer, followed.looked_s = viewer, now_s
+        followed.until_s = max(followed.until_s, now_s + for_s)
+        if followed.usage is None:
+            self._wake.set()
+        return followed
+
+    def _has_room(self, now_s: float, viewer: str) -> bool:
+        """Return whether a node may be followed for a viewer; one that gives way for it is followed no longer.
+
+        That is one that nobody looks at, else one of the viewer who looks at most.
+        """
+        if len(self._followed) < MOST_NODES:
+            return True
+        oldest_first = sorted(self._followed.items(), key=lambda item: item[1].looked_s)
+        name, oldest = oldest_first[0]
+        if now_s - oldest.looked_s < _LOOKED_AT_S:
+            nodes_of = Counter(each.viewer for each in self._followed.values())
+            most = max(nodes_of.values())
+            if most <= nodes_of[viewer] + 1:
+                return False
+            name = next(name for name, each in oldest_first if nodes_of[each.viewer] == most)
+        del self._followed[name]
+        return True
+
+    def _forget(self, now_s: float) -> None:
+        """Follow no longer what nobody has looked at for long."""
+        self._followed = {name: each for name, each in self._followed.items() if each.until_s > now_s}
+        self._meter.keep(self._followed)
+        for line in [line for line in self._samples if line[0] not in self._followed]:
+            del self._samples[line]
+        self._earlier = {line: each for line, each in self._earlier.items() if line in self._samples}
+
+    async def _read(self, name: str, followed: _Followed) -> None:
+        async with self._turns:
+            made = self._made(name)  # before it is read: what is read later of a name may be its predecessor's
+            try:
+                reading = await self._reader.read(name)
+            except UsageUnknown as error:
+                followed.usage = NodeUsage(problem=str(error))
+                if error.refused:
+                    self._refused = str(error)
+                    self._ask_again_s = time.monotonic() + _ASK_AGAIN_S
+            else:
+                self._refused = ""
+                followed.usage = self._meter.take(name, time.monotonic(), reading, made)
+                followed.made = made
+                self._keep(name, followed.usage, made)
+        followed.due_s = time.monotonic() + EVERY_S
+
+    def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
+        now = int(time.time())
+        lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
+        there = {(node, *pod) for pod in made.items()}  # one of them that is not measured has a line, without samples
+        for line in [line for line in self._samples if line[0] == node and line not in there | lines.keys()]:
+            del self._samples[line]
+        for line, pod in lines.items():
+            if line in self._samples or len(self._samples) < MOST_PODS:
+                self._samples.setdefault(line, deque(maxlen=_SAMPLES)).append(_sample(now, pod))
+
+    def _trouble(self) -> str:
+        """Return why nothing at all is known, "" where something is, or is not known yet."""
+        known = [each.usage for each in self._followed.values() if each.usage is not None]
+        if self._refused or not known or any(not usage.problem for usage in known):
+            return self._refused
+        return known[0].problem
+
+
+def _of_those(usage: NodeUsage, earlier: Made, later: Made) -> NodeUsage:
+    """Return the use of the pods that are there now, without that of predecessors of the same names."""
+    pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
+    return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)
+
+
+def _sample(now: int, pod: PodUsage) -> UsageSample:
+    return UsageSample(now, pod.mib, pod.percent)

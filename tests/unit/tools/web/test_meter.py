@@ -1,0 +1,124 @@
+"""Parts of GPU time from readings: of two of the same containers, and of no others."""
+
+import pytest
+from prometheus_client import generate_latest
+
+from gputile.node.agent.pod_devices import PodContainer
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.time_shares import TimeUsed
+from gputile.tools.web.records import NodeTile, NodeUsage, PodTile, PodUsage
+from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading, made_of, mib
+from tests.fakes.agents import metrics_text
+
+pytestmark = pytest.mark.requirement("B7")
+
+MIB = 1 << 20
+
+
+def test_memory_is_known_at_once_and_gpu_time_from_the_second_reading() -> None:
+    meter = UsageMeter()
+    first = meter.take(
+        "n", 100.0, AgentReading({"a/p": {0: 2 * MIB, 1: MIB}}, {"a/p": 50.0, "a/q": 1.0}, {1: 5 * MIB}), {}
+    )
+    assert first == NodeUsage({"a/p": PodUsage(3, None, {0: 2, 1: 1}), "a/q": PodUsage(None)}, {1: 5})
+    second = meter.take("n", 110.0, AgentReading({"a/p": {0: 4 * MIB}}, {"a/p": 54.0, "a/q": 1.0}), {})
+    assert second == NodeUsage({"a/p": PodUsage(4, 40, {0: 4}), "a/q": PodUsage(None, 0)})
+
+
+@pytest.mark.parametrize(("at_s", "seconds"), [(110.0, {"a/p": 49.0}), (110.0, {}), (100.0, {"a/p": 60.0})])
+def test_containers_that_started_again_and_clocks_that_stand_have_no_part(
+    at_s: float, seconds: dict[str, float]
+) -> None:
+    meter = UsageMeter()
+    meter.take("n", 100.0, AgentReading({"a/p": {0: MIB}}, {"a/p": 50.0}), {})
+    assert meter.take("n", at_s, AgentReading({"a/p": {0: MIB}}, seconds), {}).pods["a/p"] == PodUsage(1, None, {0: 1})
+
+
+def test_an_agent_that_started_again_counts_anew() -> None:
+    meter = UsageMeter()
+    percents = [
+        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}, agents_started=started), {}).pods["a/p"].percent
+        for at_s, seconds, started in ((100.0, 1.0, 1), (110.0, 5.0, 2), (120.0, 6.0, 2))
+    ]
+    assert percents == [None, None, 10]
+
+
+def test_a_pod_of_the_same_name_has_no_part_of_its_predecessors_time() -> None:
+    meter = UsageMeter()
+    percents = [
+        meter.take("n", at_s, AgentReading({}, {"a/p": seconds}), {"a/p": made}).pods["a/p"].percent
+        for at_s, seconds, made in ((100.0, 50.0, 1), (110.0, 55.0, 2), (120.0, 56.0, 2))
+    ]
+    assert percents == [None, None, 10]
+
+
+def test_pods_are_told_apart_by_when_they_were_created() -> None:
+    tile = NodeTile("n", pods=(PodTile("a", "p", created=7), PodTile("b", "q")))
+    assert made_of(tile) == {"a/p": 7, "b/q": 0}
+
+
+def test_a_node_that_nobody_looks_at_is_forgotten() -> None:
+    meter = UsageMeter()
+    for node in ("n", "other"):
+        meter.take(node, 100.0, AgentReading({}, {"a/p": 50.0}), {})
+    meter.keep(["other"])
+    assert meter.take("n", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent is None
+    assert meter.take("other", 110.0, AgentReading({}, {"a/p": 60.0}), {}).pods["a/p"].percent == 100
+
+
+def test_containers_and_gpus_of_a_pod_are_added_up() -> None:
+    text = metrics_text({"a/p": 5, "b/p": 7}, {"a/p": 1.5})
+    more = text.replace(b'container="c"', b'container="d"').replace(b"gpu_mem", b"x")
+    assert agent_reading(text + more) == AgentReading(
+        {"a/p": {0: 10}, "b/p": {0: 14}}, {"a/p": 3.0}, {0: 12 + (1 << 20)}
+    )
+
+
+def test_memory_of_a_pod_is_told_apart_by_gpu() -> None:
+    text = metrics_text({"a/p": 5})
+    other = text.replace(b'c",gpu="0"', b'c",gpu="1"')
+    assert agent_reading(text + other).pod_bytes == {"a/p": {0: 5, 1: 5}}
+
+
+def test_what_an_agent_serves_of_gpu_time_is_read() -> None:
+    metrics = AgentMetrics()
+    metrics.gpu_times.rows = (
+        TimeUsed(PodContainer("u", "ns", 'p"\\', "c"), "0", 2.0, 1.0),
+        TimeUsed(PodContainer("v", "ns", "q", "c"), "0", 3.5, 0),
+    )
+    metrics.agents_started = 3
+    found = agent_reading(generate_latest(metrics.registry))
+    assert (found.pod_seconds, found.agents_started) == ({'ns/p"\\': 2.0, "ns/q": 3.5}, 3)
+
+
+def test_metrics_without_the_series_say_nothing() -> None:
+    assert agent_reading(b"gputile_agent_gpu_information 1\n") == AgentReading()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"<html>login</html>\n",
+        b"\xff\x00",
+        b"gputile_agent_gpu_memory_used_bytes{",
+        b'gputile_agent_gpu_memory_used_bytes{index="0"} 1',
+        b'gputile_agent_gpu_memory_used_bytes{gpu="GPU-x"} 1',
+        b'gputile_agent_container_memory_used_bytes{namespace="a",pod="p"} NaN',
+        b'gputile_agent_container_memory_used_bytes{namespace="a",pod="p"} +Inf',
+        b'gputile_agent_container_memory_used_bytes{namespace="a",pod="p"} -1',
+        b'gputile_agent_container_memory_used_bytes{namespace="a",pod="p"} 1e30',
+        b'gputile_agent_container_memory_used_bytes{pod="p"} 1',
+        b'gputile_agent_gpu_time_seconds_total{namespace="a",pod="p"} NaN',
+        b'gputile_agent_gpu_time_seconds_total{namespace="a",pod="p"} +Inf',
+        b'gputile_agent_gpu_time_seconds_total{namespace="a",pod="p"} -1',
+        b'gputile_agent_gpu_time_seconds_total{namespace="a",pod="p"} 1e300',
+    ],
+)
+def test_series_that_no_agent_writes_are_refused(text: bytes) -> None:
+    with pytest.raises(UnreadableMetrics):
+        agent_reading(text)
+
+
+def test_what_uses_a_byte_uses_a_mib() -> None:
+    assert [mib(count) for count in (0, 1, 1 << 20, (1 << 20) + 1)] == [0, 1, 1, 2]

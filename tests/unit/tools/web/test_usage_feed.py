@@ -1,0 +1,230 @@
+"""What is followed is read again and again, within bounds, and what nobody looks at is not."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import pytest
+
+from gputile.kube.client import Attempts, Connection
+from gputile.tools.web import usage_feed
+from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer, UsageSample
+from gputile.tools.web.usage import UsageReader
+from gputile.tools.web.usage_feed import UsageFeed
+from tests.fakes.agents import PODS, hour_path, metrics_path, metrics_text, put_agent
+from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
+
+HANG_S = 60.0
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
+    monkeypatch.setattr(usage_feed, "EVERY_S", 0.02)
+    monkeypatch.setattr(usage_feed, "_LOOK_EVERY_S", 0.02)
+    fake = FakeApiServer()
+    fake.store[PODS] = {}
+    async with fake.running():
+        yield fake
+
+
+@pytest.fixture
+def made() -> dict[str, dict[str, int]]:
+    """When the pods of a node were created, as the page knows it; a test changes it."""
+    return {}
+
+
+@pytest.fixture
+async def feed(server: FakeApiServer, made: dict[str, dict[str, int]]) -> AsyncIterator[UsageFeed]:
+    async with Connection(server.access(), attempts=Attempts(number=1)) as connection:
+        found = UsageFeed(UsageReader(connection, "gputile"), lambda node: made.get(node, {}))
+        running = asyncio.create_task(found.run())
+        yield found
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.01)
+
+
+def asked(server: FakeApiServer, node: str) -> int:
+    return [request.path for request in server.requests].count(metrics_path(node))
+
+
+async def test_only_what_is_looked_at_is_read(server: FakeApiServer, feed: UsageFeed) -> None:
+    for node in ("a", "b"):
+        put_agent(server, node, metrics_text({"ns/p": 3 * MIB}))
+    assert feed.of_nodes(["a"]).nodes == {}
+    await until(lambda: feed.of_nodes(["a"]).nodes == {"a": NodeUsage({"ns/p": PodUsage(3, None, {0: 3})}, {0: 4})})
+    await until(lambda: asked(server, "a") > 3)
+    assert asked(server, "b") == 0
+
+
+async def test_a_node_that_nobody_looks_at_any_more_is_read_no_longer(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_feed, "_IN_SIGHT_S", 0.05)
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    await until(lambda: bool(feed.of_nodes(["a"]).nodes))
+    await asyncio.sleep(0.3)
+    before = asked(server, "a")
+    await asyncio.sleep(0.3)
+    assert asked(server, "a") == before
+    assert feed.of_nodes(["a"]).nodes == {}, "what it used then is not what it uses now"
+
+
+async def test_a_pods_line_grows_and_ends_with_it(server: FakeApiServer, feed: UsageFeed) -> None:
+    put_agent(server, "a", metrics_text({"ns/p": MIB}, {"ns/p": 5}))
+    assert feed.of_pod("a", "ns/p").samples == []
+    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 3)
+    answer = feed.of_pod("a", "ns/p")
+    assert answer.usage == PodUsage(1, 0, {0: 1})
+    assert [(sample.mib, sample.percent) for sample in answer.samples][:2] == [(1, None), (1, 0)]
+    put_agent(server, "a", metrics_text({}))
+    await until(lambda: feed.of_pod("a", "ns/p").samples == [])
+    assert feed.of_pod("a", "ns/p").usage is None
+    assert "does not measure it" in feed.of_pod("a", "ns/p").trouble
+
+
+async def test_a_pod_made_anew_under_its_name_has_a_line_of_its_own(
+    server: FakeApiServer, feed: UsageFeed, made: dict[str, dict[str, int]]
+) -> None:
+    made["a"] = {"ns/p": 100}
+    put_agent(server, "a", metrics_text({"ns/p": 9 * MIB}, {"ns/p": 5}))
+    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 2)
+    made["a"] = {"ns/p": 101}
+    put_agent(server, "a", metrics_text({"ns/p": MIB}, {"ns/p": 7}))
+    assert feed.of_pod("a", "ns/p") == PodUsageAnswer(), "it is not measured yet"
+    assert feed.of_nodes(["a"]).nodes["a"].pods == {}
+    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 1)
+    samples = feed.of_pod("a", "ns/p").samples
+    assert [(each.mib, each.percent) for each in samples[:2]] == [(1, None), (1, 0)]
+
+
+async def test_what_nobody_looks_at_any_more_gives_way(feed: UsageFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_feed, "MOST_NODES", 2)
+    for node in ("a", "b"):
+        feed.of_pod(node, "ns/p", "one")
+    assert "nodes at a time" in feed.of_nodes(["a", "b", "c"], "one").nodes["c"].problem
+    monkeypatch.setattr(usage_feed, "_LOOKED_AT_S", 0.0)
+    assert feed.of_nodes(["c"], "another").nodes == {}, "it is read soon"
+    assert feed.of_pod("d", "ns/p", "another") == PodUsageAnswer()
+
+
+async def test_a_viewer_who_opens_very_much_leaves_room_for_others(
+    feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_feed, "MOST_NODES", 4)
+    for node in ("a", "b", "c", "d"):
+        feed.of_pod(node, "ns/p", "one")
+    assert set(feed.of_nodes(["e", "f", "g"], "another").nodes) == {"g"}, "each has half"
+    assert feed.of_nodes(["c", "d"], "one").nodes == {}
+    assert "nodes at a time" in feed.of_pod("h", "ns/p", "one").trouble
+
+
+async def test_nodes_and_pods_are_bounded(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_feed, "MOST_NODES", 1)
+    monkeypatch.setattr(usage_feed, "MOST_PODS", 2)
+    put_agent(server, "a", metrics_text({f"ns/{number}": MIB for number in range(5)}))
+    put_agent(server, "b", metrics_text({}))
+    await until(lambda: len(feed.of_pod("a", "ns/4").samples) > 2)
+    assert [len(feed.of_pod("a", f"ns/{number}").samples) > 2 for number in (4, 3)] == [True, False]
+    assert "nodes at a time" in feed.of_nodes(["b"]).nodes["b"].problem
+    await asyncio.sleep(0.2)
+    assert asked(server, "b") == 0, "the pod that somebody has open goes first"
+
+
+async def test_who_may_not_ask_is_told_once_and_the_api_server_is_left_alone(
+    server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_agent(server, "a", b"")
+    del server.proxied[metrics_path("a")]
+    server.refused[metrics_path("a")] = (403, "Forbidden")
+    await until(lambda: "pods/proxy" in feed.of_nodes(["a"]).trouble)
+    assert "pods/proxy" in feed.of_pod("a", "ns/p").trouble
+    before = asked(server, "a")
+    await asyncio.sleep(0.3)
+    assert asked(server, "a") == before
+    del server.refused[metrics_path("a")]
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    monkeypatch.setattr(feed, "_ask_again_s", 0.0)
+    await until(lambda: not feed.of_nodes(["a"]).trouble)
+
+
+async def test_one_silent_agent_is_its_nodes_problem_and_all_of_them_everybodys(
+    server: FakeApiServer, feed: UsageFeed
+) -> None:
+    put_agent(server, "a", b"connection refused", 503)
+    put_agent(server, "b", metrics_text({}))
+    problem = "the agent cannot be asked: connection refused"
+    await until(lambda: feed.of_nodes(["a"]).trouble == problem)
+    await until(lambda: "b" in feed.of_nodes(["b"]).nodes)
+    answer = feed.of_nodes(["a", "b"])
+    assert answer.trouble == ""
+    assert answer.nodes["a"].problem == problem
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e300])
+async def test_an_agent_that_answers_nonsense_is_its_nodes_problem_alone(
+    server: FakeApiServer, feed: UsageFeed, seconds: float
+) -> None:
+    put_agent(server, "a", metrics_text({"ns/p": MIB}, {"ns/p": seconds}))
+    put_agent(server, "b", metrics_text({"ns/q": MIB}, {"ns/q": 1.0}))
+    await until(lambda: "no metrics of an agent" in feed.of_nodes(["a"]).nodes.get("a", NodeUsage()).problem)
+    await until(lambda: asked(server, "a") > 3)
+    await until(lambda: feed.of_nodes(["b"]).nodes.get("b", NodeUsage()).pods == {"ns/q": PodUsage(1, 0, {0: 1})})
+
+
+async def test_a_pod_has_the_hour_of_its_agent_when_it_is_opened(server: FakeApiServer, feed: UsageFeed) -> None:
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    now = int(time.time())
+    samples = f"[[{now - 7200},1,1],[{now - 120},2,5],[{now - 60},3,6]]"
+    body = f'{{"lines":[{{"container":"c","gpu":0,"samples":{samples}}}]}}'
+    server.proxied[hour_path("a")] = 200, body.encode()
+    hour = [UsageSample(now - 120, 2, 5), UsageSample(now - 60, 3, 6)]
+    assert (await feed.opened("a", "ns/p", "uid")).samples == hour
+    await until(lambda: len(feed.of_pod("a", "ns/p").samples) > 4)
+    assert (await feed.opened("a", "ns/p", "uid")).samples[:2] == hour
+    assert [request.path for request in server.requests].count(hour_path("a")) == 1
+
+
+def _has_asked(server: FakeApiServer, reads: int) -> bool:
+    return asked(server, "a") >= reads
+
+
+async def test_what_an_agent_does_not_measure_it_is_asked_once(
+    server: FakeApiServer, feed: UsageFeed, made: dict[str, dict[str, int]]
+) -> None:
+    made["a"] = {"ns/p": 100}
+    put_agent(server, "a", metrics_text({}))
+    server.proxied[hour_path("a")] = 200, b'{"lines":[]}'
+    hours = [hour_path("a")]
+    for _ in range(3):
+        assert (await feed.opened("a", "ns/p", "uid")).samples == []
+        reads = asked(server, "a") + 2
+        await until(partial(_has_asked, server, reads))
+    assert [request.path for request in server.requests if request.path in hours] == hours
+    made["a"] = {"ns/p": 101}
+    await feed.opened("a", "ns/p", "another")
+    assert [request.path for request in server.requests if request.path in hours] == 2 * hours, "it is another pod"
+
+
+async def test_an_hour_that_cannot_be_read_is_asked_for_again(server: FakeApiServer, feed: UsageFeed) -> None:
+    put_agent(server, "a", metrics_text({"ns/p": MIB}))
+    server.proxied[hour_path("a")] = 503, b"connection refused"
+    assert (await feed.opened("a", "ns/p", "uid")).samples == []
+    server.proxied[hour_path("a")] = (
+        200,
+        b'{"lines":[{"container":"c","gpu":0,"samples":[[%d,2,5]]}]}' % (time.time() - 9),
+    )
+    assert (await feed.opened("a", "ns/p", "uid")).samples[0].mib == 2
