@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
-from gputile.node.arbiter.connection import ContainerConnection
-from gputile.node.arbiter.listener import (
+from gputile.node.arbiter.connection import (
     CONNECTIONS_AT_ONCE,
     CONNECTIONS_PER_S,
     MOST_CONNECTIONS,
     NODE_CONNECTIONS_AT_ONCE,
     NODE_CONNECTIONS_PER_S,
+    ContainerConnection,
     Listener,
     remove_from,
 )
