@@ -1,8 +1,10 @@
 """However many pods come and go, what an extender keeps of them stays as it is (it runs for months)."""
 
 import gc
+import random
 import tracemalloc
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any, Literal
 
 import pytest
@@ -20,8 +22,10 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.topology import best_set
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted
+from tests.costs.calls import calls
 from tests.fakes.corebuilders import allocation_text, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -139,3 +143,13 @@ def test_pods_that_name_many_models_leave_little_behind() -> None:
             yield pod
 
     assert kept_of(pods(), "packing") < MOST_KEPT
+
+
+@pytest.mark.parametrize("size", [4, 6, 8, 10])
+def test_the_best_connected_of_16_gpus_are_found_in_bounded_steps(size: int) -> None:
+    """A node reports its matrix, and each bind on it waits for the search."""
+    rng = random.Random(1)
+    links = {pair: float(rng.choice((1, 2, 3))) for pair in combinations(range(16), 2)}
+    matrix = tuple(tuple(0.0 if a == b else links[min(a, b), max(a, b)] for b in range(16)) for a in range(16))
+    best_set.cache_clear()
+    assert calls(lambda: best_set(matrix, tuple(range(16)), size)) < 200_000

@@ -70,9 +70,10 @@ def parse_quantity(value: str | int | float) -> Fraction:
         if value.bit_length() > _LONGEST_INTEGER:
             raise QuantityError(f"a quantity is an integer of at most {_LONGEST_INTEGER} bits, this one is longer")
         return Fraction(value)
-    text = repr(value) if isinstance(value, float) else value.strip(_SPACES)
+    text = repr(value) if isinstance(value, float) else value
     if len(text) > LONGEST_QUANTITY:
         raise QuantityError(f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}")
+    text = text.strip(_SPACES)
     match = _QUANTITY.fullmatch(text)
     if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
@@ -127,7 +128,7 @@ def parse_count(value: str | int | float) -> int:
     Raises:
         QuantityError: it is not a quantity, negative, or not a whole number.
     """
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+    if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdigit():
         return int(value)  # nearly all of them; a fraction takes ten times as long
     amount = parse_amount(value)
     if amount.denominator != 1:

@@ -52,6 +52,7 @@ class BindRule(Enum):
     """Why a pod is not bound whatever its node has."""
 
     INVALID = "{about}"
+    DOUBTED = "whether pod {about} is still bound to node {node} is being read from the API server"
     BOUND_ELSEWHERE = "pod {about} has GPUs of node {node} already"
 
 

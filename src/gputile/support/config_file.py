@@ -48,7 +48,10 @@ class ConfigFile:
             if content == self._content:
                 return
             self._content = content
-            found = await asyncio.to_thread(_decoded, content)
+            document = await asyncio.to_thread(parse, content)
+            if document is None and self.current != Configuration():
+                raise ConfigurationError("it is empty")  # whoever wants the defaults writes one of them
+            found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
             self._content = None
             self._refuse(error.strerror or str(error))
@@ -75,7 +78,7 @@ def read(path: Path) -> Configuration:
         ConfigurationError: it cannot be read, is no YAML, or is not valid.
     """
     try:
-        return _decoded(read_bounded(path, MOST_BYTES))
+        return load_configuration(parse(read_bounded(path, MOST_BYTES)))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from error
 
@@ -90,7 +93,3 @@ def parse(content: str | bytes) -> Any:
         return load_document(content)
     except DocumentError as error:
         raise ConfigurationError(str(error)) from error
-
-
-def _decoded(content: bytes) -> Configuration:
-    return load_configuration(parse(content))

@@ -145,6 +145,7 @@ def test_what_an_api_server_takes_is_taken(text: str, value: Fraction) -> None:
         (2**63, "out of range"),
         pytest.param(10**5000, "1024 bits", id="too-long"),
         ("9" * 257, "256 characters"),
+        (" " * 256 + "1", "256 characters"),
         ("1e100000", "out of range"),
         (True, "not a quantity"),
     ],

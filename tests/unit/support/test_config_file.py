@@ -63,6 +63,21 @@ async def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Pat
 
 @pytest.mark.anyio
 @pytest.mark.requirement("U9")
+@pytest.mark.parametrize("text", ["", "\n", "# gpuMemoryUnit: 128MiB\n", "---\n"])
+async def test_an_emptied_file_puts_no_defaults_in_force(tmp_path: Path, text: str) -> None:
+    """A key of the ConfigMap that a template left out would change the unit of all nodes."""
+    path = tmp_path / "configuration.yaml"
+    write(path, "gpuMemoryUnit: 128MiB")
+    file = ConfigFile(path, read(path))
+    write(path, text)
+    await file.look()
+    assert file.current.unit_mib == 128
+    assert file.problem is not None
+    assert "it is empty" in file.problem
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("U9")
 @pytest.mark.parametrize(
     ("text", "why"),
     [

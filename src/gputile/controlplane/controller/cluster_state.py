@@ -1,7 +1,7 @@
 """Keeps the cluster as the controller knows it: the ledger, kube-scheduler's counts and the gangs.
 
 Watches feed it, and so do the answers to the controller's own writes, so that a round of planning sees what the one
-before it wrote. An older version of a pod than the one known is ignored.
+before it wrote. An older version of a pod than the one known is ignored, unless a list has it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -179,11 +179,17 @@ class ClusterState:
                 for finished in (False, True):
                     async for pod in taking_turns(pods):
                         if pod.finished is finished:
-                            self._apply(pod)
+                            self._apply_listed(pod)
                 self.freed += 1
             case UnreadableObject():
                 return
         self._changed()
+
+    def _apply_listed(self, pod: Pod) -> None:
+        """Believe a list whatever its versions are: they go back where etcd is restored; watches bring the rest."""
+        if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
+            self._forget(pod.metadata.uid)
+        self._apply(pod)
 
     async def node_event(self, event: WatchEvent[Node]) -> None:
         match event:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from gputile.api.core import Node, Pod
 from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
+    Doubted,
     LedgerEvent,
     NodeApplied,
     NodeDeleted,
@@ -108,6 +109,8 @@ class Informer:
         for pods in _pieces(event.objects):
             yield
             for pod in pods:
+                if not pod.spec.node_name:
+                    self._ledger.apply(Doubted(pod.metadata.uid))
                 self._ledger.apply(PodApplied(pod))
                 for observer in self._observers:
                     observer.pod_applied(pod)

@@ -17,6 +17,7 @@ from gputile.core.devices.node_type import NodeType, worded
 from gputile.core.devices.request import RequestError, parse_request
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_MOST_ADDED: Final = 4096  # requirements, over all terms: each is written into the pod
 _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
@@ -33,7 +34,12 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
         whys = worded({kind.name: refusal for kind, refusal in refusals})
         rewriting.warnings.append(f"no node that the autoscaler can add could take the pod: {whys}")
     wanted = [NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,)) for kind, _ in refusals]
-    if wanted:
+    affinity = rewriting.affinity.node_affinity if rewriting.affinity is not None else None
+    terms = len(affinity.required.node_selector_terms) if affinity is not None and affinity.required is not None else 1
+    if terms * len(wanted) > _MOST_ADDED:
+        why = f"its {terms} terms of node affinity are too many: an autoscaler may add nodes that cannot take it"
+        rewriting.warnings.append(f"the pod is not kept off node types that could never take it, since {why}")
+    elif wanted:
         rewriting.operations += _operations(rewriting.affinity, wanted)
 
 

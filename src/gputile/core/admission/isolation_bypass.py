@@ -54,7 +54,8 @@ GPU_PATHS: Final = (
 )
 # Other ways to the same on a node, kept from pods that hold a GPU: devices, NVIDIA's daemons, what the kernel lets one
 # change, and what starts containers or programs with them (sockets, state and configuration of runtimes and kubelets,
-# plugins of CNI and NRI, static pods, systemd). Whole directories where distributions differ in what is below them.
+# plugins of CNI and NRI, static pods, services of systemd and D-Bus). Whole directories where distributions differ in
+# what is below them.
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
@@ -66,13 +67,17 @@ NODE_PATHS: Final = (
     "/etc/containerd",
     "/etc/containers",
     "/etc/crio",
+    "/etc/dbus-1",
+    "/etc/default",
     "/etc/docker",
     "/etc/k0s",
     "/etc/kubernetes",
     "/etc/nri",
     "/etc/nvidia-container-runtime",
     "/etc/rancher",
+    "/etc/sysconfig",
     "/etc/systemd",
+    "/lib/systemd",
     "/opt/cni",
     "/opt/nri",
     "/proc",
@@ -104,10 +109,18 @@ NODE_PATHS: Final = (
     "/run/user",
     "/run/vc",
     "/sys",
+    "/usr/lib/systemd",
+    "/usr/libexec/crio",
+    "/usr/libexec/kubernetes",
+    "/usr/local/lib/systemd",
     "/usr/local/nvidia/toolkit",
+    "/usr/local/share/dbus-1",
+    "/usr/share/containers",
+    "/usr/share/dbus-1",
     "/var/lib/buildkit",
     "/var/lib/containerd",
     "/var/lib/containers",
+    "/var/lib/crio",
     "/var/lib/docker",
     "/var/lib/k0s",
     "/var/lib/kubelet",

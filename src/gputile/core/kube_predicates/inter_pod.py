@@ -6,6 +6,7 @@ told of each pod that comes or goes, and is then asked of each node.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -50,14 +51,16 @@ class Check(Protocol):
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
     """Return the checks that ``pod`` calls for, in the order of kube-scheduler's; they have counted nobody yet."""
     checks: list[Check] = []
-    constraints = hard_spread(pod)
-    if constraints:
-        known = list(nodes)
-        checks += [_Spread(pod, constraint, known) for constraint in constraints]
+    if constraints := hard_spread(pod):
+        if too_many_parts(constraints):
+            checks.append(_KeptOut(SPREAD))
+        else:
+            known = list(nodes)
+            checks += [_Spread(pod, constraint, known) for constraint in constraints]
     if terms := affinity_terms(pod):
-        checks.append(_AffinityTerms(pod, terms))
+        checks.append(_KeptOut(AFFINITY) if too_many_parts(terms) else _AffinityTerms(pod, terms))
     if repelling := anti_affinity_terms(pod):
-        checks.append(_AntiAffinity(pod, repelling))
+        checks.append(_KeptOut(ANTI_AFFINITY) if too_many_parts(repelling) else _AntiAffinity(pod, repelling))
     checks.append(_ExistingAntiAffinity(pod))
     return checks
 
@@ -149,12 +152,39 @@ class _Domains:
         return any(label in counts for label in labels.items())
 
 
-def _by_key(terms: Iterable[PodAffinityTerm]) -> dict[str, list[PodAffinityTerm]]:
-    """Return terms by their topology keys: a node has few labels, and a pod may have thousands of terms."""
-    found: dict[str, list[PodAffinityTerm]] = {}
+MOST_PARTS = 256
+"""Terms of a pod, with what they select by. A pod with more is judged simply, so that it costs others no more."""
+
+
+def too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
+    """Return whether terms are too many, or too large, to be compared with every pod; this itself is bounded."""
+    parts = 0
     for term in terms:
-        found.setdefault(term.topology_key, []).append(term)
-    return found
+        parts += 1 + len(term.match_label_keys)
+        selectors = [term.label_selector]
+        if isinstance(term, PodAffinityTerm):
+            parts += len(term.namespaces) + len(term.mismatch_label_keys)
+            selectors.append(term.namespace_selector)
+        for selector in selectors:
+            if selector is not None:
+                parts += len(selector.match_labels) + len(selector.match_expressions)
+                parts += sum(len(each.values) for each in islice(selector.match_expressions, MOST_PARTS))
+        if parts > MOST_PARTS:
+            return True
+    return False
+
+
+class _KeptOut:
+    """No node is one for a pod with too many parts."""
+
+    def __init__(self, why: Refusal[PredicateRule]) -> None:
+        self._why = why
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Where others are does not matter."""
+
+    def reason(self, _: Labels) -> Refusal[PredicateRule] | None:
+        return self._why
 
 
 class _AntiAffinity:
@@ -162,43 +192,37 @@ class _AntiAffinity:
 
     def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
         self._pod = pod
-        self._terms = _by_key(terms)
+        self._terms = terms
         self._taken = _Domains()
 
     def count(self, placed: Placed, sign: int) -> None:
         labels = placed.node.metadata.labels
-        for key in self._terms.keys() & labels.keys():
-            for term in self._terms[key]:
-                if term_matches(term, self._pod, placed.pod):
-                    self._taken.count(key, labels[key], sign)
+        for term in self._terms:
+            value = labels.get(term.topology_key)
+            if value is not None and term_matches(term, self._pod, placed.pod):
+                self._taken.count(term.topology_key, value, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         return ANTI_AFFINITY if self._taken.have(labels) else None
 
 
 class _ExistingAntiAffinity:
-    """No pod in one of the node's domains keeps the pod out."""
+    """No pod in one of the node's domains keeps the pod out. One with too many parts keeps every pod out of its own."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._closed = _Domains()
-        self._terms: dict[int, tuple[Sequence[PodAffinityTerm], dict[str, list[PodAffinityTerm]]]] = {}
 
     def count(self, placed: Placed, sign: int) -> None:
-        labels = placed.node.metadata.labels
-        terms = self._of(placed.pod)
-        for key in terms.keys() & labels.keys():
-            for term in terms[key]:
-                if term_matches(term, placed.pod, self._pod):
-                    self._closed.count(key, labels[key], sign)
-
-    def _of(self, pod: Pod) -> dict[str, list[PodAffinityTerm]]:
-        """Return the terms of a pod; those of one template share them."""
-        terms = anti_affinity_terms(pod)
-        known = self._terms.get(id(terms))
-        if known is None:
-            known = self._terms[id(terms)] = terms, _by_key(terms)  # with itself, so that its id stays its own
-        return known[1]
+        labels, terms = placed.node.metadata.labels, anti_affinity_terms(placed.pod)
+        if too_many_parts(terms):
+            for key in {term.topology_key for term in islice(terms, MOST_PARTS)} & labels.keys():
+                self._closed.count(key, labels[key], sign)
+            return
+        for term in terms:
+            value = labels.get(term.topology_key)
+            if value is not None and term_matches(term, placed.pod, self._pod):
+                self._closed.count(term.topology_key, value, sign)
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         return EXISTING_ANTI_AFFINITY if self._closed.have(labels) else None

@@ -11,6 +11,9 @@ from gputile.core.devices.request import Request, RequestError, RequestKind, Sha
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
+DOUBTED = float("-inf")
+"""``Booking.assumed_at`` of a pod that has to be read at once."""
+
 
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What one pod holds. Bookings are equal that differ in ``version`` only.

@@ -81,6 +81,16 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubted:
+    """A complete list shows a pod unbound: whether its Binding still counts has to be read from the API server.
+
+    Either the list is older than the Binding, or etcd was restored from a backup that is.
+    """
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """A Binding was certainly not executed: what was assumed for the pod is free again."""
 
@@ -104,6 +114,7 @@ LedgerEvent = (
     | NodesReplaced
     | Assumed
     | Confirmed
+    | Doubted
     | Forgotten
     | TimePassed
 )

@@ -13,10 +13,11 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.booking import Booking, booking_of
+from gputile.core.ledger.booking import DOUBTED, Booking, booking_of
 from gputile.core.ledger.events import (
     Assumed,
     Confirmed,
+    Doubted,
     Forgotten,
     LedgerEvent,
     NodeApplied,
@@ -112,6 +113,10 @@ class Ledger:
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
                     self._restate(msgspec.structs.replace(held, assumed_at=None))
+            case Doubted(uid):
+                held = self._bookings.get(uid)
+                if held is not None and held.begun:
+                    self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
             case Forgotten(uid):
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:

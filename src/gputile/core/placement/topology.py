@@ -14,7 +14,7 @@ from math import inf, nextafter
 
 Matrix = tuple[tuple[float, ...], ...]
 
-MOST_STEPS = 20_000
+MOST_STEPS = 3000
 _GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that no order of adding decides
 
 

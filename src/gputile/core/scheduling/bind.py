@@ -16,7 +16,7 @@ from gputile.core.devices.allocation import Chosen
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.booking import DOUBTED, Booking
 from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
@@ -110,6 +110,8 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> P
         return PodBinding(engine.ledger, pod, Decision(node, (), None), pod.metadata.resource_version)
     booking = engine.ledger.booking(pod.metadata.uid)
     if booking is not None and not booking.reserved:
+        if booking.assumed_at == DOUBTED:
+            return refusal_by(BindRule.DOUBTED, node=booking.node, about=pod.key)
         elsewhere = refusal_by(BindRule.BOUND_ELSEWHERE, node=booking.node, about=pod.key)
         return None if booking.node == node else elsewhere
     binding = decide_pod(engine, pod, request, node, now)
@@ -167,9 +169,10 @@ def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | 
     """Apply to the ledger what the API server says of a pod, None where it has none of that name.
 
     ``before`` is what the ledger had of the pod when the reading began: what the watch has said of the pod since may be
-    newer than what was read, and stands. ``read_at`` is a time of the monotonic clock in seconds.
+    newer than what was read, and stands. No Binding of an unbound pod may be under way. ``read_at`` is a time of the
+    monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.apply(PodDeleted(uid))
     elif before is not None and ledger.booking(uid) is before:
-        ledger.apply(PodRead(found, read_at))
+        ledger.apply(PodRead(found, read_at) if found.spec.node_name else Forgotten(uid))

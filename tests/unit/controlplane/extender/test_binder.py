@@ -14,12 +14,14 @@ from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import CONFIRMATION_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
+from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.events import PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import ApiError, Forbidden, ServerError, TooManyRequests, Unauthorized
+from gputile.kube.objects import Replaced
 from tests.conftest import examples
 from tests.fakes.corebuilders import request_of
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -363,3 +365,33 @@ async def test_a_list_that_is_older_than_a_binding_frees_nothing(fate: Fate) -> 
     assert await bench.bind(bench.create("q", 15), "a")
     allocations = [pod.metadata.annotations[ALLOCATION_ANNOTATION] for pod in bench.cluster.pods.values()]
     assert len({decode_allocation(text).gpus[0].uuid for text in allocations}) == 2, "one GPU for each"
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_a_restored_etcd_has_unbound_gets_its_binding_again() -> None:
+    """Only a reading of the pod tells that: the list may be older than the Binding."""
+    bench = Bench(Fate.OK, Fate.OK)
+    pod = bench.create("p")
+    assert await bench.bind(pod, "a")
+    bench.watch()
+    bench.cluster.pods["default", "p"] = copy.deepcopy(pod)
+    Informer(bench.ledger, lambda _: None).pods(Replaced([copy.deepcopy(pod)]))
+    assert bench.used() == {"a": 5, "b": 0}, "the list may be older than the Binding"
+    assert not await bench.bind(pod, "a")
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 0, "b": 0}
+    assert await bench.bind(pod, "b")
+    assert bench.cluster.pods["default", "p"].spec.node_name == "b"
+    assert bench.used() == {"a": 0, "b": 5}
+
+
+@pytest.mark.anyio
+async def test_a_list_that_is_older_than_a_binding_changes_nothing() -> None:
+    bench = Bench(Fate.OK)
+    pod = bench.create("p")
+    assert await bench.bind(pod, "a")
+    bench.watch()
+    Informer(bench.ledger, lambda _: None).pods(Replaced([pod]))
+    await bench.binder.resolve_unconfirmed()
+    assert await bench.bind(pod, "a")
+    assert bench.used() == {"a": 5, "b": 0}

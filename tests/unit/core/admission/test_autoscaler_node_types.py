@@ -62,6 +62,16 @@ def test_each_of_several_terms_gets_the_rule_and_an_empty_one_stays_empty() -> N
     ]
 
 
+def test_a_pod_of_very_many_terms_is_stored_as_it_is() -> None:
+    """Each term would get a rule for each type, and others wait for their pods meanwhile."""
+    types = node_types_of(configured(*(described(label=f"pool=t{i}") for i in range(20))))
+    many = ({"matchExpressions": [{"key": f"k{i}", "operator": "Exists"}]} for i in range(512))
+    body = asks(20, affinity=affinity(*many))
+    verdict = mutate(request(body), replace(POLICY_WITH_TYPES, node_types=types))
+    assert not any("affinity" in operation.path for operation in verdict.operations)
+    assert any("512 terms" in warning for warning in verdict.warnings)
+
+
 def test_an_affinity_from_an_old_annotation_is_completed_too() -> None:
     text = (
         '{"nodeAffinity": {"%s": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}}'

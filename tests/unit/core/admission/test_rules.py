@@ -60,6 +60,12 @@ PATHS_TO_GPUS = [
 ]
 """No pod mounts them."""
 PATHS_TO_THE_NODE = [
+    "/etc/default/kubelet",
+    "/etc/sysconfig/crio",
+    "/etc/dbus-1/system.d",
+    "/usr/lib/systemd/system",
+    "/usr/share/containers/oci/hooks.d",
+    "/var/lib/crio",
     "/",
     "/dev/",
     "/dev/char/195:0",

@@ -3,6 +3,7 @@
 ``allowed`` follows its PreFilter and Filter over whole objects, without the counts that are kept here.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,10 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.inter_pod import AFFINITY, ANTI_AFFINITY, EXISTING_ANTI_AFFINITY
+from gputile.core.kube_predicates import predicates
+from gputile.core.kube_predicates.inter_pod import (
+    AFFINITY,
+    ANTI_AFFINITY,
+    EXISTING_ANTI_AFFINITY,
+    MOST_PARTS,
+    anti_affinity_terms,
+)
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.refusal import PredicateRule, Refusal
+from tests.costs.calls import calls
 
 Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -209,3 +218,50 @@ def test_pods_are_kept_apart_and_together_as_by_kube_scheduler(
         placed.append(({**other, "metadata": {**other["metadata"], "uid": f"r{i}"}}, f"n{node}"))
     found = {name: reason is None for name, reason in answers(pod, nodes, placed).items()}
     assert found == {each["metadata"]["name"]: allowed(pod, each, nodes, placed) for each in nodes}
+
+
+def repelling(name: str, count: int) -> Pod:
+    """Return a pod with so many anti-affinity terms, of which none speaks of another pod here."""
+    terms = [term("host", app(f"nobody-{i}")) for i in range(count)]
+    return msgspec.convert(pod_of(name, {"app": name}, terms), Pod)
+
+
+def hosts(count: int) -> list[Node]:
+    return msgspec.convert(nodes_of(*("" for _ in range(count))), list[Node])
+
+
+def test_a_pod_with_too_many_terms_is_judged_simply() -> None:
+    """It keeps every pod out of its domains, and is kept out itself: nobody compares its terms with all other pods."""
+    cluster, plain = Predicates(hosts(2)), repelling("plain", 0)
+    cluster.place(repelling("few", MOST_PARTS // 4), "n0")
+    assert list(cluster.reasons(plain).values()) == [None, None]
+    cluster.place(repelling("many", MOST_PARTS + 1), "n1")
+    assert list(cluster.reasons(plain).values()) == [None, EXISTING_ANTI_AFFINITY]
+    cluster.remove("many")
+    assert list(cluster.reasons(plain).values()) == [None, None]
+    assert list(cluster.reasons(repelling("new", MOST_PARTS + 1)).values()) == [ANTI_AFFINITY] * 2
+
+
+def test_what_terms_cost_others_is_bounded() -> None:
+    """However many terms a tenant's pods have, and however large the terms are."""
+    costs = []
+    for terms in (MOST_PARTS + 1, 4 * MOST_PARTS):
+        cluster = Predicates(hosts(1))
+        for i in range(100):
+            cluster.place(repelling(f"p{i}", terms), "n0")
+        costs.append(calls(lambda: cluster.reasons(repelling("plain", 0))))  # noqa: B023 - called at once
+    assert costs[0] == costs[1]
+
+
+def test_the_terms_of_a_pod_that_is_gone_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicates, "MOVES_KEPT", 4)
+    cluster, asking, gone = Predicates(hosts(1)), repelling("plain", 0), repelling("gone", 3)
+    terms = anti_affinity_terms(gone)
+    before = sys.getrefcount(terms)
+    cluster.place(repelling("stays", 1), "n0")
+    for each in (gone, *(repelling(f"p{i}", 1) for i in range(8))):
+        cluster.place(each, "n0")
+        cluster.reasons(asking)
+        cluster.remove(each.metadata.uid)
+        cluster.reasons(asking)
+    assert sys.getrefcount(terms) == before

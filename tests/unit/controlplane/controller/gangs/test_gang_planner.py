@@ -477,3 +477,16 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Failed"])
+def test_a_list_is_believed_whatever_its_versions_are(phase: str) -> None:
+    """etcd was restored from a backup, where the pod is unbound, or has failed, at an older version."""
+    bench, booked = Bench(), member("g", 0, 1, node="n", version="9")
+    at_once(bench.view.pod_event(Applied(booked)))
+    assert bench.view.ledger.booking(booked.metadata.uid) is not None
+    restored = member("g", 0, 1, node="" if phase == "Pending" else "n", phase=phase, version="5")
+    at_once(bench.view.pod_event(Applied(restored)))
+    assert bench.view.ledger.booking(booked.metadata.uid) is not None, "a watch that is behind changes nothing"
+    at_once(bench.view.pod_event(Replaced([restored])))
+    assert bench.view.ledger.booking(booked.metadata.uid) is None
