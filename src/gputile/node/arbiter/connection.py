@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gputile.node.arbiter.accounts import Grant, TimesliceMessage
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, ProtocolError, agree, decode
+from gputile.node.arbiter.protocol import SIZE, SOCKET, VERSION, Message, MessageKind, ProtocolError, decode
 from gputile.node.arbiter.rate_limit import PoolShare, TokenBucket
 
 if TYPE_CHECKING:
@@ -298,9 +298,9 @@ class ContainerConnection(asyncio.BufferedProtocol):
     def _greet(self, message: Message) -> None:
         if message.kind is not MessageKind.HELLO or message.a > message.b:
             raise ProtocolError("no HELLO")
-        version = agree(message.a, message.b)
+        self._agreed = message.a <= VERSION <= message.b
+        version = VERSION if self._agreed else 0  # 0: there is none that both speak
         self._send(Message(MessageKind.WELCOME, a=version, b=self._handler.quantum))
-        self._agreed = version != 0
         if not self._agreed and self._transport is not None:
             self._transport.close()
 
