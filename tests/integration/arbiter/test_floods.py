@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.connection import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S, MOST_READ, ContainerConnection
+from gputile.node.arbiter.connection import (
+    CONNECTIONS_AT_ONCE,
+    CONNECTIONS_PER_S,
+    MOST_READ,
+    ConnectionQueue,
+    ContainerConnection,
+)
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,
@@ -21,7 +27,7 @@ from gputile.node.arbiter.rate_limit import (
     MESSAGES_PER_S_SEVERAL,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
-    ConnectionQueue,
+    TokenBucket,
 )
 from gputile.node.arbiter.server import Arbiter
 from tests.integration.arbiter.process import ArbiterProcess
@@ -243,7 +249,7 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     arbiter, loop = Recorder(), asyncio.get_running_loop()
     (path,) = await arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
-    line = ConnectionQueue(loop)
+    line = ConnectionQueue(loop, TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S))
     connection = ContainerConnection(str(path.parent), 1, arbiter, line)
     await loop.connect_accepted_socket(lambda: connection, here)
     there.sendall(GREETING)

@@ -6,13 +6,14 @@ import logging
 import os
 import select
 import socket
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gputile.node.arbiter.accounts import Grant, TimesliceMessage
-from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, ProtocolError, agree, decode
-from gputile.node.arbiter.rate_limit import ConnectionQueue, PoolShare, TokenBucket
+from gputile.node.arbiter.protocol import SIZE, SOCKET, VERSION, Message, MessageKind, ProtocolError, decode
+from gputile.node.arbiter.rate_limit import PoolShare, TokenBucket
 
 if TYPE_CHECKING:
     from gputile.node.arbiter.server import Arbiter
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S: Final = 5.0
 MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
+WINDOW_S: Final = 0.01
 MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
 # As many as there are slots in the file of what a container's processes hold: no other process of it has a GPU.
 MOST_CONNECTIONS: Final = 512
@@ -42,7 +44,7 @@ class Listener:
     """
 
     def __init__(
-        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenBucket | PoolShare | None = None
+        self, directory: Path, arrive: Callable[[socket.socket], None], allowance: TokenBucket | PoolShare
     ) -> None:
         """Listen.
 
@@ -52,7 +54,7 @@ class Listener:
         self._sock, self._file = _listen_in(directory)
         self._directory = directory
         self._arrive = arrive
-        self._allowance = allowance or TokenBucket(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
+        self._allowance = allowance
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._open()
@@ -126,6 +128,58 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 def remove_from(directory: Path) -> None:
     with contextlib.suppress(OSError):
         (directory / SOCKET).unlink()
+
+
+class ConnectionQueue:
+    """The connections of one container. Those that find the allowance used up wait in line, and are not read meanwhile.
+
+    With what comes back, each in turn has what it has read handled. A connection that is not read does not show that
+    its process has died: that is looked for when its turn comes. With 512 connections that have 16 messages each it
+    comes in a second.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, allowance: TokenBucket | PoolShare) -> None:
+        self._loop = loop
+        self._allowance = allowance
+        self._waiting: deque[ContainerConnection] = deque()
+        self._called = False
+
+    def read(self, connection: "ContainerConnection") -> None:
+        """Handle what ``connection`` has read, now or when its turn comes."""
+        left = 0 if self._waiting else self._allowance.left(self._loop.time())
+        if left:
+            self._handle(connection, left)
+            if not connection.whole:
+                return
+        connection.pause()
+        self._waiting.append(connection)
+        self._call()
+
+    def leave(self, connection: "ContainerConnection") -> None:
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+
+    def _handle(self, connection: "ContainerConnection", most: int) -> None:
+        # A part of a message has to be read as well: it counts as one.
+        self._allowance.spend(max(1, connection.handle(most)))
+
+    def _serve(self) -> None:
+        self._called = False
+        try:
+            while self._waiting and (left := self._allowance.left(self._loop.time())):
+                connection = self._waiting[0]
+                connection.end_if_gone()
+                self._handle(connection, left)
+                if not connection.whole:
+                    self._waiting.popleft()
+                    connection.resume()
+        finally:
+            self._call()
+
+    def _call(self) -> None:
+        if self._waiting and not self._called:
+            self._called = True
+            self._loop.call_later(WINDOW_S, self._serve)
 
 
 class ContainerConnection(asyncio.BufferedProtocol):
@@ -244,9 +298,9 @@ class ContainerConnection(asyncio.BufferedProtocol):
     def _greet(self, message: Message) -> None:
         if message.kind is not MessageKind.HELLO or message.a > message.b:
             raise ProtocolError("no HELLO")
-        version = agree(message.a, message.b)
+        self._agreed = message.a <= VERSION <= message.b
+        version = VERSION if self._agreed else 0  # 0: there is none that both speak
         self._send(Message(MessageKind.WELCOME, a=version, b=self._handler.quantum))
-        self._agreed = version != 0
         if not self._agreed and self._transport is not None:
             self._transport.close()
 

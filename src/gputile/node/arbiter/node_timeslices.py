@@ -51,12 +51,6 @@ class NodeTimeSlices:
         for gpu in self._gpus.values():
             gpu.configure(quantum, longest_wait)
 
-    def used(self, uuid: str, key: Hashable) -> int:
-        return self._gpus[uuid].used(key)
-
-    def waited(self, uuid: str, key: Hashable, now: int) -> int:
-        return self._gpus[uuid].waited(key, now)
-
     def gpu(self, uuid: str) -> TimeSliceScheduler:
         return self._gpus[uuid]
 
@@ -92,9 +86,6 @@ class NodeTimeSlices:
         if gpu.is_of(member, key):
             self._uses(uuid, key, member, now)
         return self._after(uuid, said, now)
-
-    def waits(self, uuid: str, member: int) -> bool:
-        return self._gpus[uuid].waits(member)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> Said:
         if not self._gpus[uuid].holds(member, number):
@@ -201,7 +192,7 @@ class NodeTimeSlices:
             self._see_whether_held_up(uuid, now)
             return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
         tied = [key for key, gpus in self._tied.items() if not near.isdisjoint(gpus)]
-        self.cost = max(1, (len(near) + len(tied)) // 2)  # as measured, from 2 GPUs and 2 containers to 16 of each
+        self.cost = (len(near) + len(tied) + 1) // 2  # as measured, from 2 GPUs and a container to 16 of each
         for key in tied:
             if left or self._joint_gpus.ends(key, now):
                 self._tie(key, now)

@@ -87,11 +87,6 @@ def decode(data: bytes) -> Message:
     return Message(kind, gpu, turn, a, b)
 
 
-def agree(lowest: int, highest: int) -> int:
-    """Return the version to speak with a client that speaks those from ``lowest`` to ``highest``; 0: there is none."""
-    return VERSION if lowest <= VERSION <= highest else 0
-
-
 def uuid_fields(uuid: str) -> tuple[int, int]:
     """Return the fields a and b of ``GPU`` for a GPU's UUID, as ``GPU-...`` or ``MIG-...``.
 

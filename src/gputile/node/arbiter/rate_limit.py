@@ -3,10 +3,8 @@
 No I/O; the clock is given.
 """
 
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 # An honest container is never kept waiting. At the end of a turn each of the 64 processes that have it says BUSY, DONE
 # and perhaps WANT: 192 messages at once, and 6,400 a second in turns of 30 ms that all of them share and nobody else
@@ -21,7 +19,6 @@ MESSAGES_PER_S_SEVERAL: Final = 16_000
 # All containers of a node together: half a core.
 NODE_MESSAGES_AT_ONCE: Final = 512
 NODE_MESSAGES_PER_S: Final = 20_000
-WINDOW_S: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -110,85 +107,3 @@ class PoolShare:
         self._own.spend(number)
         self._certain.spend(min(number, self._certain.rest))
         self._pool.spend(number)
-
-
-class TimerLoop(Protocol):
-    """What ``ConnectionQueue`` needs of an event loop."""
-
-    def time(self) -> float:
-        """Return the time, in seconds."""
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> object:
-        """Call back in ``delay`` seconds."""
-
-
-class Speaker(Protocol):
-    """A connection with a buffer of its own."""
-
-    @property
-    def whole(self) -> int:
-        """How many whole messages it has that are not handled; none once it is to end."""
-
-    def handle(self, most: int) -> int:
-        """Handle the oldest until they count as ``most`` or more, or none is left; return as how many they counted."""
-
-    def pause(self) -> None:
-        """Read no more for the time being."""
-
-    def resume(self) -> None:
-        """Read again."""
-
-    def end_if_gone(self) -> None:
-        """End it if nobody is at its other end any more."""
-
-
-class ConnectionQueue:
-    """The connections of one container. Those that find the allowance used up wait in line, and are not read meanwhile.
-
-    With what comes back, each in turn has what it has read handled. A connection that is not read does not show that
-    its process has died: that is looked for when its turn comes. With 512 connections that have 16 messages each it
-    comes in a second.
-    """
-
-    def __init__(self, clock: TimerLoop, allowance: TokenBucket | PoolShare | None = None) -> None:
-        self._clock = clock
-        self._allowance = allowance or TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S)
-        self._waiting: deque[Speaker] = deque()
-        self._called = False
-
-    def read(self, speaker: Speaker) -> None:
-        """Handle what ``speaker`` has read, now or when its turn comes."""
-        left = 0 if self._waiting else self._allowance.left(self._clock.time())
-        if left:
-            self._handle(speaker, left)
-            if not speaker.whole:
-                return
-        speaker.pause()
-        self._waiting.append(speaker)
-        self._call()
-
-    def leave(self, speaker: Speaker) -> None:
-        if speaker in self._waiting:
-            self._waiting.remove(speaker)
-
-    def _handle(self, speaker: Speaker, most: int) -> None:
-        # A part of a message has to be read as well: it counts as one.
-        self._allowance.spend(max(1, speaker.handle(most)))
-
-    def _serve(self) -> None:
-        self._called = False
-        try:
-            while self._waiting and (left := self._allowance.left(self._clock.time())):
-                speaker = self._waiting[0]
-                speaker.end_if_gone()
-                self._handle(speaker, left)
-                if not speaker.whole:
-                    self._waiting.popleft()
-                    speaker.resume()
-        finally:
-            self._call()
-
-    def _call(self) -> None:
-        if self._waiting and not self._called:
-            self._called = True
-            self._clock.call_later(WINDOW_S, self._serve)

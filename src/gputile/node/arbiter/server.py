@@ -16,6 +16,7 @@ from gputile.node.arbiter.connection import (
     MOST_CONNECTIONS,
     NODE_CONNECTIONS_AT_ONCE,
     NODE_CONNECTIONS_PER_S,
+    ConnectionQueue,
     ContainerConnection,
     Listener,
     remove_from,
@@ -29,7 +30,6 @@ from gputile.node.arbiter.rate_limit import (
     MESSAGES_PER_S_SEVERAL,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
-    ConnectionQueue,
     Pool,
     PoolShare,
 )
@@ -110,7 +110,7 @@ class Arbiter:
         now = time.monotonic_ns()
         return {
             name: {
-                uuid: Spent(max(0, self._turns.used(uuid, name)), self._turns.waited(uuid, name, now))
+                uuid: Spent(max(0, self._turns.gpu(uuid).used(name)), self._turns.gpu(uuid).waited(name, now))
                 for uuid in container.uuids.values()
             }
             for name, container in self._containers.items()
@@ -133,7 +133,7 @@ class Arbiter:
         if uuid not in turns.gpus:
             return 1
         match message.kind:
-            case MessageKind.WANT if turns.waits(uuid, member):
+            case MessageKind.WANT if turns.gpu(uuid).waits(member):
                 self._connections[member].acknowledge(message.gpu)
                 return 1
             case MessageKind.WANT:

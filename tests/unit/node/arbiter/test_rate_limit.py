@@ -3,16 +3,16 @@
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import Any, cast
 
 import pytest
 
+from gputile.node.arbiter.connection import WINDOW_S, ConnectionQueue
 from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
-    WINDOW_S,
-    ConnectionQueue,
     Pool,
     TokenBucket,
 )
@@ -83,7 +83,7 @@ class Process:
             assert size > 0, "there is no room to read into"
             self.unread -= size
             self._read += [next(self._numbers) for _ in range(size)]
-            self.line.read(self)
+            self.line.read(cast(Any, self))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def clock() -> Clock:
 
 
 def processes(clock: Clock, number: int, unread: int = 0) -> list[Process]:
-    line = ConnectionQueue(clock)
+    line = ConnectionQueue(cast(Any, clock), TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S))
     made = [Process(line) for _ in range(number)]
     for process in made:
         process.unread = unread
@@ -104,7 +104,7 @@ def node(clock: Clock, containers: int, number: int, unread: int) -> list[list[P
     pool = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
     made = []
     for _ in range(containers):
-        line = ConnectionQueue(clock, pool.part(MESSAGES_AT_ONCE, MESSAGES_PER_S))
+        line = ConnectionQueue(cast(Any, clock), pool.part(MESSAGES_AT_ONCE, MESSAGES_PER_S))
         made.append([Process(line) for _ in range(number)])
         for process in made[-1]:
             process.unread = unread
@@ -162,7 +162,7 @@ def test_parts_of_messages_cost_as_much(clock: Clock) -> None:
     for _ in range(1000):
         for _ in range(10):
             if not process.paused:
-                process.line.read(process)
+                process.line.read(cast(Any, process))
                 reads += 1
         clock.pass_by(0.001)
     assert reads <= 2 * MESSAGES_PER_S + MESSAGES_AT_ONCE
@@ -192,7 +192,7 @@ def test_one_that_dies_in_the_line_is_seen_when_its_turn_comes(clock: Clock) -> 
     run(clock, flood, CONNECTIONS * MOST_READ / MESSAGES_PER_S + 2 * WINDOW_S)
     assert dead.ended
     assert len(dead.handled) == before
-    dead.line.leave(dead)
+    dead.line.leave(cast(Any, dead))
     run(clock, flood, 0.5)
     assert sum(process.paused for process in flood if process is not dead)
 
@@ -203,8 +203,8 @@ def test_one_that_leaves_the_line_holds_up_nobody(clock: Clock) -> None:
     first = next(process for process in flood if process.paused)
     flood.remove(first)
     first.ended = True
-    first.line.leave(first)
-    first.line.leave(first)
+    first.line.leave(cast(Any, first))
+    first.line.leave(cast(Any, first))
     before = [len(process.handled) for process in flood]
     run(clock, flood, 0.1)
     assert all(len(process.handled) > number for process, number in zip(flood, before, strict=True))

@@ -53,23 +53,13 @@ def test_alone_without_a_cap_nothing_is_measured() -> None:
 
 
 @pytest.mark.requirement("G4")
-def test_a_low_priority_does_not_starve() -> None:
-    """It waits no longer than the bound and one turn."""
-    high, low = Client("high", Share(priority=100)), Client("low", Share())
-    machine = Machine([high, low])
-    machine.run(20 * 10**9)
-    assert high.busy / machine.now > 0.93
-    assert low.busy / machine.now > 0.02
-    assert low.longest_wait <= 1000 * MS + 2 * Q
-
-
-@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("part", [100, 30, 5])
-def test_a_low_priority_under_a_ceiling_does_not_starve(part: int) -> None:
-    """Its wait counts from when its ceiling lets it have a turn."""
+def test_a_low_priority_does_not_starve(part: int) -> None:
+    """It waits no longer than the bound and one turn, from when its ceiling lets it have one."""
     high, low = Client("high", Share(priority=100)), Client("low", Share(ceiling=WHOLE // 100 * part))
     machine = Machine([high, low])
     machine.run(20 * 10**9)
+    assert high.busy / machine.now > 0.93
     assert low.busy / machine.now > 0.01
     assert low.longest_wait <= 1000 * MS + 2 * Q + Q * 100 // part
 
@@ -110,11 +100,6 @@ def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
     assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
 
 
-def test_a_killed_holder_loses_its_turn_at_once() -> None:
-    turns = contended()
-    assert turns.leave(1, 5 * MS) == [Grant(2, 2, Q)]
-
-
 def test_the_processes_of_a_container_hold_its_turn_together() -> None:
     turns = of_two()
     turns.want("a", 1, 0)
@@ -142,12 +127,6 @@ def test_a_container_that_was_away_gets_no_credit() -> None:
     turns.put("b", Share(), machine.now)
     turns.want("b", 7, machine.now)
     assert turns.accounts["b"].virtual == pytest.approx(turns.accounts["a"].virtual)
-
-
-def test_removed_with_its_turn() -> None:
-    turns = contended()
-    assert turns.remove("a", 5 * MS) == [Grant(2, 2, 0)]
-    assert turns.want("a", 1, 6 * MS) == []
 
 
 @pytest.mark.requirement("M5")
