@@ -22,7 +22,7 @@ from tests.e2e.node import GpuNode, gpu_node, probe_pod, told
 from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 
-HAND_OVERS, AT_ONCE = 3, 30
+HAND_OVERS, AT_ONCE = 2, 30
 ENOUGH_S = 600
 pytestmark = [pytest.mark.timeout(ENOUGH_S + 300), pytest.mark.requirement("G1", "G3", "G5")]
 

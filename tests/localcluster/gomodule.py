@@ -53,7 +53,8 @@ def built(
         with locked(directory / ".lock"):
             lacking = {name: package for name, package in packages.items() if not paths[name].exists()}
             if lacking:
-                flags = [f"-ldflags={' '.join(['-s -w', *(f'-X {stamp}' for stamp in stamps)])}", f"-tags={tags}"]
+                values = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
+                flags = ["-gcflags=all=-dwarf=false", f"-ldflags={values}", f"-tags={tags}"]
                 _build(module, lacking, directory, flags, with_c)
     return paths
 

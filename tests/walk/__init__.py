@@ -118,7 +118,7 @@ STATEMENTS = (
     _says("003", "不再支援非拓撲感知GPU資源的調度", "other GPU pods do not go to such a node",
           f"{EXTENDER}::test_topology_gives_the_best_connected_set_and_nothing_else"),
     _says("003", "自動置為", "one mode a node: the resources of the others are 0",
-          f"{WALK}::test_each_mode_offers_what_it_says", f"{MODES}::test_every_mode_switches_to_every_other"),
+          f"{WALK}::test_each_mode_offers_what_it_says", f"{MODES}::test_modes_switch_to_each_other"),
     _says("003", "ack.node.gpu.schedule=default --overwrite", "the label's value default restores whole GPUs",
           f"{WALK}::test_each_mode_offers_what_it_says"),
     _lifted("003", "僅刪除標籤無法恢複獨佔調度", "removing the label alone restores nothing",
