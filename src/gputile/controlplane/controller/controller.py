@@ -113,7 +113,7 @@ class Controller:
         put = self.updates.put
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, lambda event: put(self._node_event(event)))
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(self._pod_event(event)))
-        # It is no condition of being ready: gangs preempt nobody before it has listed.
+        # It is no condition of being ready: nobody is evicted before it has listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",
@@ -125,7 +125,8 @@ class Controller:
         self._scales = configuration.autoscaling.enabled
         if self._scales:
             self.gangs.make_way = self._requester.make_way
-        if configuration.admission.gangs or self._scales:
+        self._plans = configuration.admission.gangs or configuration.preemption.enabled
+        if self._plans or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
@@ -154,10 +155,11 @@ class Controller:
                     lambda event: self.updates.put(self.cluster_state.group_event(event)),
                     lambda: self.updates.put(self.cluster_state.no_groups()),
                 ),
-                self.gangs.run(),
             ]
-            if self._configuration.preemption.enabled:
-                work.append(self._budget_watch.run())
+        if self._plans:
+            work.append(self.gangs.run())
+        if self._configuration.preemption.enabled:
+            work.append(self._budget_watch.run())
         try:
             async with background(work):
                 yield
@@ -201,20 +203,20 @@ class Controller:
             "Gangs for whose pods GPUs were reserved, since the start.",
             lambda: gangs.planned,
         )
-        preemption = self._planner.preemption
+        evictions = self._planner.evictions
         registry.counter(
             "gputile_controller_evictions",
-            "Pods that were evicted for gangs of higher priority, since the start.",
-            lambda: preemption.evictions,
+            "Pods that were evicted for pods and gangs of higher priority, since the start.",
+            lambda: evictions.accepted,
         )
         registry.counter(
             "gputile_controller_evictions_refused",
-            "Evictions for gangs that the API server refused, since the start.",
-            lambda: preemption.evictions_refused,
+            "Evictions that the API server refused, since the start.",
+            lambda: evictions.refused,
         )
         gauge(
             "gputile_controller_places_kept",
-            "Pods of gangs that have GPUs reserved and are not bound yet.",
+            "Pods that have GPUs reserved and are not bound yet.",
             lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, Gangs
 from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
 from gputile.controlplane.controller.gangs.gang_reservations import GangReservations
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound
 from gputile.controlplane.controller.gangs.gang_searches import GangReach, GangSearches
 from gputile.controlplane.controller.gangs.starvation import StarvationTimeout
+from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.ledger import LedgerError
@@ -67,7 +69,9 @@ class GangPlanner:
         self._reports = GangReports(cluster_state)
         self._searches = GangSearches(cluster_state)
         self._reach = GangReach(cluster_state)
-        self.preemption = GangPreemption(cluster_state)
+        self.evictions = Evictions(self._configuration)
+        self.preemption = GangPreemption(self._configuration, self.evictions)
+        self.pods = PodPreemption(self._configuration, self.evictions, new_plan_name)
         self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
         self._round = GangRound()
@@ -81,10 +85,11 @@ class GangPlanner:
         cluster_state, result = self._cluster_state, GangRound()
         self._round = result
         cluster_state.tick(now_ns)
-        gangs = yield from self._gangs.look()
+        gangs = (yield from self._gangs.look()) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._searches.begin(names)
-        self.preemption.begin(names)
+        self.evictions.begin(cluster_state)
+        self.preemption.begin(cluster_state, names)
         self._reports.begin(names)
         for name in self._refused.keys() - names:
             del self._refused[name]
@@ -114,7 +119,9 @@ class GangPlanner:
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
                     self._starvation.starve(gang.name, certain=self._searches.starts_some_day(gang))
-        result.evictions += yield from self.preemption.rests()
+        if self._configuration.preemption.enabled:
+            self.pods.plan(cluster_state, result)
+            result.evictions += self.evictions.rests()
         self._starting_on = starting_on
         runs = {gang.name: not gang.below_min_member for gang in gangs}
         self._starvation.end(
@@ -214,7 +221,7 @@ class GangPlanner:
         if plan.fits:
             yield from self._start(gang, plan, result)
             return True
-        found = yield from self.preemption.find(gang, beside.nodes if beside is not None else ())
+        found = self.preemption.find(gang, beside.nodes if beside is not None else ())
         if found is not None:
             yield from self._keep_places(gang, found, result)
             return False
@@ -248,16 +255,16 @@ class GangPlanner:
 
     def _keep_places(self, gang: Gang, found: GangVictims, result: GangRound) -> Steps[None]:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
-        plan = yield from self.preemption.reserve(gang, found)
+        plan = self.preemption.reserve(gang, found)
         yield from self._reservations.plan(gang, plan, len(plan.places), result, starts=False)
-        leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
+        leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._reports.tell(gang, _PREEMPTING, text, result, warning=False)
 
     def _goes_on(self, gang: Gang, preempting: PreemptionPlan, result: GangRound) -> Steps[bool]:
         """Go on with the places that pods leave for a gang; return whether it still has them, or starts on them."""
         preemption = self.preemption
-        state, why = yield from preemption.look(gang, preempting)
+        state, why = preemption.look(gang, preempting)
         if state is PreemptionState.LOST:
             self._give_up(gang, why, result)
             return False
@@ -267,7 +274,7 @@ class GangPlanner:
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
             yield from self._reservations.plan(gang, preempting.plan, len(preempting.plan.places), result, starts=False)
-        elif evictions := (yield from preemption.due(gang.name, preempting)):
+        elif evictions := preemption.due(gang):
             result.evictions.append(evictions)
         return True
 
