@@ -4,9 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q
+RESULTS := .cache/tests
+# A test stands in REAL_FOLDERS if it needs Go, root, a package of Debian or Chromium.
+FOLDERS := tests/unit tests/costs tests/fuzz tests/stateful tests/integration tests/native
+REAL_FOLDERS := tests/e2e tests/chart tests/release tests/privileged tests/web
+WORKERS ?= $(shell echo $$(($$(nproc) + 2))) # many tests wait
 PARTS ?= stateful
 MINUTES ?= 60
-EXAMPLES ?= gputile
+PROFILE ?= test
 NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
 	docs/guides/install.md docs/guides/getting-started.md
 KUBERNETES ?= 1.30 1.37
@@ -20,7 +26,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e kubernetes image gpu release version docs picture soak bench growth cluster policies dashboards fields layouts lint-c lock clean
+.PHONY: help demo test e2e quick lint types imports unit kubernetes image gpu release version docs picture soak bench growth cluster policies dashboards fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,12 +44,22 @@ $(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproje
 demo: $(STAMP) ## decide which GPU each pod of examples/ gets, by two policies, and draw the cluster's GPUs
 	@$(BIN)/gputile $(DEMO) || test $$? -eq 3
 
-test: $(STAMP) ## everything: lint, types, imports, unit, stateful, wire and end-to-end tests
-	@$(MAKE) --no-print-directory -j2 -O lint types imports
-	@$(BIN)/python -m tests
+# Runs the tests of folders beside each other as $(3) says, and then those marked `alone`, whatever became of the first.
+define run_tests
+@rm -f $(RESULTS)/$(1)*.xml
+@$(PYTEST) $(2) -n $(WORKERS) --dist $(3) -m "not alone" --junit-xml=$(RESULTS)/$(1).xml; beside=$$?; \
+	$(PYTEST) $(2) -m alone --junit-xml=$(RESULTS)/$(1)-alone.xml; exit $$((beside | $$?))
+endef
+
+test: $(STAMP) ## all that needs only Python, a C compiler and pip: lint, types, imports and the tests of FOLDERS
+	@$(MAKE) --no-print-directory -j2 -O types lint imports
+	$(call run_tests,test,$(FOLDERS),loadfile)
+
+e2e: $(STAMP) ## the real thing: tests on a real control plane, of the chart, of the image and of the page in Chromium
+	$(call run_tests,e2e,$(REAL_FOLDERS),loadgroup)
 
 quick: $(STAMP) ## lint, types, imports and the unit tests with fewer examples, in under two minutes
-	@$(MAKE) --no-print-directory -j2 -O EXAMPLES=quick unit lint types imports
+	@$(MAKE) --no-print-directory -j2 -O PROFILE=quick unit types lint imports
 
 lint: $(STAMP) ## ruff, and lint-c: lint and formatting
 	@$(BIN)/ruff check .
@@ -59,11 +75,8 @@ types: $(STAMP) ## mypy --strict over all Python of the repository
 imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
-unit: $(STAMP) ## the tests of single parts; three at once on two cores, as many of them wait
-	@$(BIN)/python -m pytest -q tests/unit -n 3 --dist loadfile --hypothesis-profile=$(EXAMPLES)
-
-e2e: $(STAMP) ## the tests on a real control plane
-	@$(BIN)/python -m pytest tests/e2e
+unit: $(STAMP) ## the tests of single parts
+	@$(PYTEST) tests/unit -n $(WORKERS) --dist loadfile --hypothesis-profile=$(PROFILE)
 
 kubernetes: $(STAMP) ## the tests on a control plane and a node of the oldest and the newest Kubernetes, built the first time
 	@for minor in $(KUBERNETES); do GPUTILE_KUBERNETES=$$minor $(BIN)/python -m pytest $(VERSIONED) || exit 1; done

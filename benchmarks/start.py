@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 import yaml
 from aiohttp import web
-from tests.localcluster.ports import free_ports
+from tests.localcluster.machine import free_ports
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.process_time import cpu_seconds

@@ -3,17 +3,20 @@
 import gc
 import os
 import secrets
+import signal
 from collections.abc import Generator
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile(
-    "gputile", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "test", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-settings.register_profile("quick", settings.get_profile("gputile"), max_examples=20)  # --hypothesis-profile=quick
-settings.load_profile("gputile")
+settings.register_profile("quick", settings.get_profile("test"), max_examples=20)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=500)
+settings.load_profile("test")  # another one by --hypothesis-profile
 
 pytest_plugins = ("pytester",)
 SEED = "--hypothesis-seed"
@@ -21,12 +24,11 @@ REQUIREMENT = "--requirement"
 
 
 def examples(count: int) -> int:
-    """Return how many examples a test of ``count`` tries: that many, or a fifth of them in `make quick`.
+    """Return how many examples a test of ``count`` tries: a fifth of them in `make quick`, five times in `make soak`.
 
     Tests that name no number go by the profile.
     """
-    part = settings().max_examples / settings.get_profile("gputile").max_examples
-    return min(count, max(10, round(count * part)))
+    return max(min(count, 10), count * settings().max_examples // 100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,9 +47,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each run a seed of its own that it can name, before hypothesis asks for one."""
+    """Give each run a seed of its own that it can name, before hypothesis asks for one; and its programs all signals.
+
+    Under nohup, or behind an ampersand in a script, signals are ignored, and programs inherit that, but no handler.
+    """
     if config.getoption(SEED) is None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignored)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """Do nothing on a signal."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case after the beginning of a long text: programs inherit the name, and take at most 128 KiB of it."""
+    return f"{val[:60]!a}-{len(val)}" if isinstance(val, str | bytes) and len(val) > 200 else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,15 +2,9 @@
 
 import pytest
 
-from tests.chart.helmcli import prepare
+from tests.localcluster.binaries import HELM, prepare_visibly
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.option.collectonly or not any("tests/chart/" in str(item.path) for item in session.items):
-        return
-    capture = session.config.pluginmanager.getplugin("capturemanager")
-    if capture is None:
-        prepare()
-        return
-    with capture.global_and_fixture_disabled():
-        prepare()
+    if not session.config.option.collectonly and any("tests/chart/" in str(item.path) for item in session.items):
+        prepare_visibly(session, HELM)

@@ -2,22 +2,17 @@
 
 import json
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from tests.localcluster.gomodule import built
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import HELM, components_or_skip
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gputile"
-MODULE = Path(__file__).parent / "helm"
 NAMESPACE = "gputile"
 IMAGE = "registry.example.com/gputile"
 KUBERNETES = "v1.36.2"
@@ -27,26 +22,9 @@ class HelmFailed(RuntimeError):
     """A helm command exited with an error; the message is what it wrote."""
 
 
-@cache
-def prepare() -> Path | ComponentMissing:
-    """Find or build helm, once a run. To be called while tests are collected: a first build takes minutes."""
-    match = re.search(r"^\s*helm\.sh/helm/v4 (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    version = match[1] if match else "unknown"
-    stamps = [f"helm.sh/helm/v4/internal/version.version={version}"]
-    try:
-        return built(MODULE, f"helm-{version}", {"helm": "helm.sh/helm/v4/cmd/helm"}, stamps=stamps)["helm"]
-    except ComponentMissing as missing:
-        return missing
-
-
-def program_or_skip() -> Path:
-    """Return helm; where it is missing, skip the test, or fail it if this is CI (``CI=true``)."""
-    outcome = prepare()
-    if not isinstance(outcome, ComponentMissing):
-        return outcome
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"on CI nothing may be missing: {outcome}", pytrace=False)
-    pytest.skip(f"missing: {outcome}")
+def helm_program() -> Path:
+    """Return helm; where it is missing, skip the test, or fail it on CI."""
+    return components_or_skip(HELM)["helm"]
 
 
 def helm(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
@@ -56,7 +34,7 @@ def helm(*arguments: str | Path, environment: Mapping[str, str] | None = None) -
         HelmFailed: it exited with an error.
     """
     own = {"HELM_NO_PLUGINS": "1", "PATH": os.environ["PATH"], "HELM_DRIVER": "secret"} | dict(environment or {})
-    command = [str(program_or_skip()), *map(str, arguments)]
+    command = [str(helm_program()), *map(str, arguments)]
     with tempfile.TemporaryDirectory(prefix="gt-helm-") as home:  # it writes what it has discovered of a cluster there
         done = subprocess.run(command, capture_output=True, text=True, env={"HOME": home} | own, check=False)
     if done.returncode != 0:

@@ -13,9 +13,8 @@ from docs.generator.metrics import entries
 from docs.generator.pages import DOCS
 
 from tests.chart.helmcli import CHART, of_kind, render
-from tests.localcluster.debian import debian_program
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import debian_program, skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
 
 pytestmark = pytest.mark.requirement("B7")
 

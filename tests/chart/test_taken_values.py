@@ -1,5 +1,6 @@
 """The chart takes exactly the values whose configuration gputile's own reader takes, and refuses others by name."""
 
+import itertools
 import json
 import re
 from typing import Any
@@ -24,15 +25,19 @@ UNSAID = ("description", "title", "default", "required", "propertyNames")
 
 
 def rules(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema without its words, references followed and enumerations in order."""
+    """Return a schema without its words, references followed and enumerations in order and in one.
+
+    The chart has texts and numbers apart: Helm 4.2 takes "0" and 0 for equal, and refuses an enumeration with both.
+    """
     if isinstance(schema, list):
         return [rules(each, definitions) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         return rules(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    if "enum" in schema:
-        return {"enum": sorted(schema["enum"], key=repr)}
+    parts = [schema] if "enum" in schema else schema.get("anyOf", [])
+    if parts and all("enum" in part for part in parts):
+        return {"enum": sorted(itertools.chain(*(part["enum"] for part in parts)), key=repr)}
     named = {"properties": {k: rules(v, definitions) for k, v in schema.get("properties", {}).items()}}
     said = {k: rules(v, definitions) for k, v in schema.items() if k not in (*UNSAID, "properties")}
     return said | (named if "properties" in schema else {})

@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 
 from tests.localcluster import binaries
+from tests.localcluster.binaries import components_or_skip, prepare_visibly
 from tests.localcluster.browser import tab
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.skipping import components_or_skip, prepare
 
 __all__ = ["tab"]
+
+HERE = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests on real nodes, before pytest chooses by marks."""
+    """Mark the tests on real nodes, which run beside those that need a control plane alone (``--dist loadgroup``)."""
     for item in items:
-        if "node_programs" in getattr(item, "fixturenames", ()):
+        on_node = "node_programs" in getattr(item, "fixturenames", ())
+        if on_node:
             item.add_marker("node")
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("nodes" if on_node else "plane"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -32,14 +37,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         "node_programs": binaries.NODE,
         "network_programs": binaries.NETWORK,
         "autoscaler_programs": binaries.AUTOSCALER,
+        "helm_programs": binaries.HELM,
     }
-    wanted = [names for fixture, names in needed.items() if fixture in fixtures]
-    if not wanted or session.config.option.collectonly:
-        return
-    capture = session.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled() if capture is not None else contextlib.nullcontext():
-        for names in wanted:
-            prepare(names)
+    if not session.config.option.collectonly:
+        prepare_visibly(session, *(names for fixture, names in needed.items() if fixture in fixtures))
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +74,12 @@ def autoscaler_programs() -> dict[str, Path]:
     return components_or_skip(binaries.AUTOSCALER)
 
 
+@pytest.fixture(scope="session")
+def helm_programs() -> dict[str, Path]:
+    """Helm, which the tests run by ``tests.chart.helmcli``."""
+    return components_or_skip(binaries.HELM)
+
+
 @pytest.fixture
 def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own; its pods are gone when the test ends."""
@@ -83,21 +90,31 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
 
 @contextlib.contextmanager
 def own_namespace(control_plane: ControlPlane, name: str) -> Iterator[str]:
-    """Give a namespace of that name; what was in it is gone at the end."""
+    """Give a namespace of that name; its pods are gone at the end, and nothing can make others.
+
+    What else is in it goes some seconds later, which nobody waits for.
+    """
     control_plane.create_namespace(name)
     yield name
     control_plane.api.delete(f"/api/v1/namespaces/{name}")
-    control_plane.wait(lambda: _is_gone(control_plane, name), f"namespace {name} to be gone")
+    control_plane.wait(lambda: _takes_nothing(control_plane, name), f"namespace {name} to be closed")
+    control_plane.wait(lambda: _has_no_pods(control_plane, name), f"namespace {name} to be without pods")
 
 
-def _is_gone(control_plane: ControlPlane, namespace: str) -> bool:
-    """End what is left in a namespace that is being deleted: its controllers go first, and no kubelet ends its pods."""
-    control_plane.nodes.delete_all_pods_now(namespace)
+def _takes_nothing(control_plane: ControlPlane, namespace: str) -> bool:
+    """Whether the API server has noticed that a namespace is being deleted: no controller can replace its pods."""
     try:
-        control_plane.api.get(f"/api/v1/namespaces/{namespace}")
+        path, body = f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "probe"}}
+        control_plane.api.request("POST", path, body, query={"dryRun": "All"})
     except ApiError as error:
-        return error.status == 404
+        return error.status in (403, 404)
     return False
+
+
+def _has_no_pods(control_plane: ControlPlane, namespace: str) -> bool:
+    """End the pods of a namespace, which no kubelet may serve; whether there are none."""
+    control_plane.nodes.delete_all_pods_now(namespace)
+    return not control_plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
 
 
 @pytest.fixture

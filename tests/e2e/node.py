@@ -12,21 +12,27 @@ import grpc
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.state.device_ids import by_gpu
-from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
+from gputile.node.agent.device_ids import by_gpu
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from tests.localcluster.binaries import skip_or_fail
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, start_extender, write_configuration
+from tests.localcluster.gomodule import ComponentMissing
+from tests.localcluster.gputile import (
+    MANAGED,
+    WEIGHT,
+    Line,
+    NodeAgent,
+    configuration_file,
+    start_extender,
+    write_configuration,
+)
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
-from tests.localcluster.node import RealNode
-from tests.localcluster.nodeagent import Line, NodeAgent
-from tests.localcluster.outfit import Outfit
+from tests.localcluster.node import Outfit, RealNode
 from tests.localcluster.processes import PATIENCE_S
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
 
 ON_NODE = {
     "hostNetwork": True,

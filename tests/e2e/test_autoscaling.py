@@ -31,7 +31,7 @@ from tests.localcluster.admission import installed
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, start_controller, start_extender
-from tests.localcluster.karpenter import POOL_LABEL, instance_type, karpenter, node_pool, remove_kinds
+from tests.localcluster.neighbours import POOL_LABEL, instance_type, karpenter, node_pool, remove_kinds
 from tests.localcluster.nodes import now
 
 pytestmark = pytest.mark.requirement("U8", "B5")

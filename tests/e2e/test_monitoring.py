@@ -18,7 +18,7 @@ from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.localcluster import admission
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import start_controller
-from tests.localcluster.prometheus import Prometheus, scraping
+from tests.localcluster.neighbours import Prometheus, scraping
 
 pytestmark = pytest.mark.requirement("B7")
 

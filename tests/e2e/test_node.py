@@ -19,8 +19,8 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.decisions.publishing.published import DRIVER_PROBLEM, GPU_PROBLEM
-from gputile.node.agent.state.node_config import MODE_RESOURCES
+from gputile.node.agent.cluster.published import DRIVER_PROBLEM, GPU_PROBLEM
+from gputile.node.agent.node_config import MODE_RESOURCES
 from gputile.node.isolation.library import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
-from gputile.node.agent.decisions.advertising.node_resources import MPS_PROBLEM
+from gputile.node.agent.node_resources import MPS_PROBLEM
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.processtree import daemons
+from tests.localcluster.processes import daemons
 
 pytestmark = pytest.mark.requirement("C1", "G3", "L2", "M7")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
 from tests.soak.system.report import write
 from tests.soak.system.run import Options, Run
 

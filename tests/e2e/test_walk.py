@@ -18,7 +18,7 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.node.agent.state.node_config import MODE_RESOURCES
+from gputile.node.agent.node_config import MODE_RESOURCES
 from tests.e2e.node import ON_NODE, VISIBLE, GpuNode, gpu_node, probe_pod
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
@@ -47,7 +47,7 @@ def four(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterato
         yield here
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def v100(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """Eight Tesla V100-SXM2-32GB, as whole GPUs, and the webhook."""
     with (

@@ -1,7 +1,6 @@
 """What happens to the devices in a ``DeviceTable``, in words of the tests."""
 
-from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.agent.state.device_table import DeviceTable
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
 
 
 def release(table: DeviceTable, uid: str) -> None:

@@ -15,17 +15,15 @@ from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodContainer, PodDevices
-from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
+from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine

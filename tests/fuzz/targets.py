@@ -34,13 +34,12 @@ from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
-from gputile.node.agent.decisions.answers import cdi
+from gputile.node.agent import cdi, device_ids
 from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
-from gputile.node.agent.state import device_ids
-from gputile.node.agent.state.known_pods import known_pod
-from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.status.container_use import owner_in
+from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,

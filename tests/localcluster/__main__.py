@@ -13,10 +13,10 @@ import yaml
 
 from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
-from tests.localcluster.played_kubelets import PlayedKubelets
+from tests.localcluster.nodes import PlayedKubelets
 from tests.localcluster.processes import ProcessFailed
-from tests.localcluster.toolchain import ComponentMissing
 
 UNIT = "128MiB"  # what examples/cluster.yaml counts in
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.localcluster.client import Api, ApiError, is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.ports import free_ports
+from tests.localcluster.machine import free_ports
 from tests.localcluster.processes import Process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "webhook"

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import httpx2 as httpx
 
-from tests.localcluster.certificates import KeyPair
+from tests.localcluster.identities import KeyPair
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"

@@ -13,14 +13,12 @@ import grpc
 import httpx2 as httpx
 
 from tests.localcluster import binaries, commands
-from tests.localcluster.certificates import Authority, KeyPair, write_key
 from tests.localcluster.client import Api, ApiError, health_check
-from tests.localcluster.kubeconfig import ADMIN_GROUPS, Users
+from tests.localcluster.commands import SchedulerOptions, scheduler_configuration
+from tests.localcluster.identities import ADMIN_GROUPS, Authority, KeyPair, Users, write_key
+from tests.localcluster.machine import LOOPBACK, Scratch, accepts, free_ports
 from tests.localcluster.nodes import SimulatedNodes
-from tests.localcluster.ports import LOOPBACK, accepts, free_ports
 from tests.localcluster.processes import PATIENCE_S, Process, ProcessFailed
-from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
-from tests.localcluster.scratch import Scratch
 
 SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc")
 SERVICES = "10.96.0.0/16"

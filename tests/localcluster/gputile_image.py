@@ -11,9 +11,9 @@ from release.image import BuiltImage, build_image
 from release.sources import Sources
 
 from gputile.version import VERSION
-from tests.localcluster.debian import debian_program
+from tests.localcluster.binaries import debian_program
 from tests.localcluster.gomodule import cache_directory, locked
-from tests.localcluster.scratch import Scratch
+from tests.localcluster.machine import Scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = f"localhost/gputile:{VERSION}"

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from gputile.support.http_server import Server, holding
-from tests.localcluster.ports import LOOPBACK, accepts, free_ports
+from tests.localcluster.machine import LOOPBACK, accepts, free_ports
 
 if TYPE_CHECKING:
     from tests.localcluster.controlplane import ControlPlane

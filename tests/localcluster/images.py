@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.gomodule import ComponentMissing
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PROBE_IMAGE = "localhost/gputile-probe:1"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.localcluster.binaries import components_or_skip
 from tests.localcluster.client import Api
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.skipping import components_or_skip
 
 FILE = Path(__file__).resolve().parents[2] / "src" / "gputile" / "api" / "kubernetes" / "fields.json"
 # The kinds whose fields are checked, and those that have them as a part; of all others the names are enough.

@@ -9,35 +9,75 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.fakes import cuda, nvml
 from tests.fakes.nvml import FakeMachine
 from tests.localcluster import nodespace
 from tests.localcluster.client import ApiError
-from tests.localcluster.containerd import (
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gomodule import ComponentMissing
+from tests.localcluster.images import write_images
+from tests.localcluster.machine import Scratch, add_address, free_ports, make_cgroups, remove_address, remove_cgroups
+from tests.localcluster.nodeprograms import (
     STATE,
+    STATIC_PODS,
+    KubeletIdentity,
     containerd_answers,
     containerd_command,
     import_images,
+    kubelet_command,
     tag_image,
 )
-from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.images import write_images
-from tests.localcluster.nodeaddress import add_address, remove_address
-from tests.localcluster.nodecgroups import make_cgroups, remove_cgroups
-from tests.localcluster.nodedriver import write_driver
-from tests.localcluster.nodekubelet import STATIC_PODS, KubeletIdentity, kubelet_command
 from tests.localcluster.nosuid import nosuid_directory
-from tests.localcluster.outfit import Outfit
-from tests.localcluster.ports import free_ports
+from tests.localcluster.nvidiaruntime import DRIVER_STATE
+from tests.localcluster.podnetwork import PodNetwork
 from tests.localcluster.processes import PATIENCE_S, Process
-from tests.localcluster.scratch import Scratch
-from tests.localcluster.toolchain import ComponentMissing
 
 PREFIX = "gputile-node-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outfit:
+    """An outfit; the default one is that of a node whose pods use the machine's network, and that has no GPUs.
+
+    ``network`` gives each pod an address. ``machine`` writes a machine with GPUs to a path; the container runtime hands
+    them to containers as NVIDIA's does. ``images`` are archives to load. ``kubelet`` is more of its configuration.
+    ``places`` is how many containers have a file system of their own for what they write.
+    """
+
+    network: PodNetwork | None = None
+    machine: Callable[[Path], FakeMachine] | None = None
+    images: tuple[Path, ...] = ()
+    kubelet: Mapping[str, Any] = field(default_factory=dict)
+    places: int = 0
+
+
+def write_driver(directory: Path, machine: Callable[[Path], nvml.FakeMachine]) -> tuple[Path, nvml.FakeMachine]:
+    """Make a machine's GPUs in ``directory``; return the file for ``nvidiaruntime``, and the machine."""
+    state = directory / "driver"
+    state.mkdir()
+    made = machine(state / "machine")
+    gpus = cuda.FakeGpus(state, [gpu.mib for gpu in made.gpus])
+    made.rename(gpus.uuids)
+    gpus.path.chmod(0o666)  # a container of any user has the driver's devices
+    description = {
+        "libraries": {"utility": [str(nvml.library())], "compute": [str(cuda.library())]},
+        "state": str(state),
+        "environment": {
+            nvml.STATE_VARIABLE: f"{DRIVER_STATE}/machine",
+            cuda.STATE_VARIABLE: f"{DRIVER_STATE}/{gpus.path.name}",
+        },
+    }
+    path = directory / "driver.json"
+    path.write_text(json.dumps(description))
+    return path, made
+
+
 ORDINARY = Outfit()
 
 

@@ -1,12 +1,16 @@
 """Nodes that no kubelet serves, and what a kubelet would have done for their pods."""
 
 import datetime
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from tests.localcluster.client import STRATEGIC_PATCH, Api
+import httpx2 as httpx
+
+from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
 ORDINARY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "250"}
 CONCURRENCY = 16
@@ -15,6 +19,7 @@ CONDITIONS = {
     "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
     "PIDPressure": ("False", "KubeletHasSufficientPID"),
 }
+INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +143,64 @@ def node_object(spec: NodeSpec) -> dict[str, Any]:
             "conditions": [{"type": k, "status": s, "reason": reason, **times} for k, (s, reason) in states.items()],
         },
     }
+
+
+class PlayedKubelets:
+    """Reports what the kubelets of all nodes would, until it is closed. Nothing runs in fact."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._nodes = SimulatedNodes(api)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            try:
+                self._look()
+            except (ApiError, httpx.HTTPError):
+                continue  # an API server that ends, or a pod that somebody else has changed: look again
+
+    def _look(self) -> None:
+        for pod in self._api.get("/api/v1/pods")["items"]:
+            if pod["spec"].get("nodeName"):
+                self._serve(pod)
+
+    def _serve(self, pod: dict[str, Any]) -> None:
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        if pod["metadata"].get("deletionTimestamp"):
+            self._nodes.delete_pod_now(namespace, name)
+        elif pod["status"].get("phase") == "Pending":
+            self._api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}/status", _running(pod), STRATEGIC_PATCH)
+
+
+def _running(pod: dict[str, Any]) -> dict[str, Any]:
+    moment = now()
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": moment}
+        for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
+    ]
+    containers = [
+        {
+            "name": each["name"],
+            "image": each["image"],
+            "imageID": "",
+            "ready": True,
+            "started": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": moment}},
+        }
+        for each in pod["spec"]["containers"]
+    ]
+    status = {"phase": "Running", "startTime": moment, "conditions": conditions, "containerStatuses": containers}
+    return {"status": status}

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from gputile.node.agent.files.node_mounts import mount_places, mount_small
-from tests.localcluster.scratch import Scratch
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.binaries import skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
+from tests.localcluster.machine import Scratch
 
 PREFIX = "gputile-nosuid-"
 MIB = 512  # of several hundred containers at a time

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from tests.localcluster import forwarder
+from tests.localcluster.binaries import debian_program
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.debian import debian_program
-from tests.localcluster.scratch import Scratch
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.gomodule import ComponentMissing
+from tests.localcluster.machine import Scratch
 
 PREFIX = "gputile-net-"
 API_SERVER = ("--enable-aggregator-routing=true",)

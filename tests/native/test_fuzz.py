@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tests.native.container import program
 from tests.native.fuzzing import SEEDS, WORDS
 from tests.native.sanitizing import without_randomization
@@ -25,10 +26,12 @@ def _inputs(target: str) -> st.SearchStrategy[bytes]:
 
 @pytest.mark.requirement("M4", "M5")
 @pytest.mark.parametrize("target", SEEDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data())
 def test_no_bytes_do_harm(target: str, data: st.DataObject) -> None:
-    """40 times 20 inputs a target, under sanitizers that see each byte read beyond an input."""
+    """12 times 20 inputs a target, under sanitizers that see each byte read beyond an input."""
     fuzzer = program(
         "fuzz", *SANITIZERS, "-DSTANDALONE", f"-DTARGET=fuzz_{target}", with_library=True, with_driver=False
     )

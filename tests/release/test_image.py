@@ -20,10 +20,10 @@ from release.image import CONFIG, BuiltImage, configuration
 from release.root_filesystem import PREFIX, SITE_PACKAGES
 
 from gputile.version import VERSION
+from tests.localcluster.binaries import skip_or_fail
+from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile_image import EPOCH, REFERENCE, REVISION, build_into, built_image
-from tests.localcluster.scratch import Scratch
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.machine import Scratch
 
 # What somebody who broke into a container would look for first.
 UNWANTED = re.compile(

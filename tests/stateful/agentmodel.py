@@ -39,28 +39,27 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.decisions.publishing.published import wanted_status
-from gputile.node.agent.decisions.publishing.time_shares import TimeShares
+from gputile.node.agent.cluster.published import wanted_status
+from gputile.node.agent.container_start import ContainerPreparation
+from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.shell.container_preparation import ContainerPreparation
-from gputile.node.agent.shell.executor import Executor
-from gputile.node.agent.shell.handler import AllocationHandler
-from gputile.node.agent.shell.lookup import Lookup
-from gputile.node.agent.shell.mode_change import ModeChange, Surroundings
-from gputile.node.agent.shell.reconciler import CorrectionWriter, Reconciler
-from gputile.node.agent.state.device_ids import by_gpu
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
-from gputile.node.gateway.messages import (
+from gputile.node.gateway.link import (
     Advertise,
     Call,
     CallAnswer,
@@ -70,10 +69,10 @@ from gputile.node.gateway.messages import (
     ListDevices,
     Listed,
     MessageChannel,
+    NodeLock,
     State,
     TakeCharge,
 )
-from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.gpu_monitor import Observation
@@ -467,13 +466,13 @@ class ModelAgent:
         self.surroundings = Surroundings(self.monitor, mps, paths.device_plugins)
         self.state = self.records.starting_state(self.surroundings.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
-        executor = Executor(self.state, self.records, self.kubelet, mps, arbiter, None)
+        advertiser = Advertiser(self.state, self.kubelet, mps, self.records, arbiter, None)
         self.lookup = Lookup(self.state, self.kubelet, self.records, cluster, NODE)
         files = ContainerPreparation(store, paths, mps, None, arbiter)
-        self.mode = ModeChange(self.state, self.surroundings, executor, cluster, self.wakeups, CLOSED_FOR_S)
+        self.mode = ModeChange(self.state, self.surroundings, advertiser, cluster, self.wakeups, CLOSED_FOR_S)
         writer = CorrectionWriter(cluster, self.metrics, self.state)
-        self.handler = AllocationHandler(self.state, self.lookup, files, executor, self.wakeups.compare, self.metrics)
-        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.mode, executor)
+        self.handler = AllocationHandler(self.state, self.lookup, files, advertiser, self.wakeups.compare, self.metrics)
+        self.reconciler = Reconciler(self.state, self.kubelet, self.records, writer, self.mode, advertiser)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None
 

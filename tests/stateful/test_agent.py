@@ -34,12 +34,11 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
-from gputile.node.agent import kubelet
-from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE
-from gputile.node.agent.decisions.reconciliation import differences
-from gputile.node.agent.shell import lookup
-from gputile.node.agent.state.device_ids import by_gpu
-from gputile.node.agent.state.pod_devices import stand_in
+from gputile.node.agent import differences, handler, kubelet
+from gputile.node.agent.answers import LIMITS_FILE
+from gputile.node.agent.device_ids import by_gpu
+from gputile.node.agent.pod_devices import stand_in
+from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.localcluster.nosuid import nosuid_directory
@@ -97,8 +96,8 @@ class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(lookup, "PATIENCE_S", 0.0)
-        self.patched.setattr(lookup, "READ_AGAIN_S", 0.0)
+        self.patched.setattr(handler, "PATIENCE_S", 0.0)
+        self.patched.setattr(handler, "READ_AGAIN_S", 0.0)
         self.patched.setattr(kubelet, "LONGEST_BUSY_S", 0.0)
         self.loop = asyncio.new_event_loop()
         self.mirrors = 0
@@ -420,7 +419,7 @@ class Node(RuleBasedStateMachine):
         return {index for index, units in used.items() if units > GPU_MIB // 1024}
 
 
-Node.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None, database=None)
+Node.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None, database=None)
 TestAgent = Node.TestCase
 
 

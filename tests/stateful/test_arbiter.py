@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
+from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
-from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
+from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine
 
 QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS
@@ -339,10 +339,10 @@ class Sets(RuleBasedStateMachine):
                 self.idle_since.pop(gpu, None)
 
 
-Sets.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+Sets.TestCase.settings = settings(max_examples=examples(75), stateful_step_count=60, deadline=None)
 TestSets = Sets.TestCase
 
-Turns.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+Turns.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 TestTurns = Turns.TestCase
 
 busy_client = st.tuples(
@@ -351,7 +351,7 @@ busy_client = st.tuples(
 
 
 @pytest.mark.requirement("G4")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(busy_client, min_size=2, max_size=6))
 def test_shares_converge_to_the_weights(drawn: list[tuple[int, int, int]]) -> None:
     """Whatever the length of kernels, and whether one asks again at once."""
@@ -368,7 +368,7 @@ late_client = st.tuples(st.integers(1, 8), st.sampled_from([MS // 10, MS, 7 * MS
 
 
 @pytest.mark.requirement("G4")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(late_client, min_size=2, max_size=5))
 def test_weights_hold_from_the_last_arrival_on(drawn: list[tuple[int, int, int]]) -> None:
     """Whoever was alone before, and for however long: within 100 turns each has its part, but for two turns."""
@@ -385,7 +385,7 @@ def test_weights_hold_from_the_last_arrival_on(drawn: list[tuple[int, int, int]]
 
 
 @pytest.mark.requirement("M5")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([MS, 7 * MS, 45 * MS])), min_size=1, max_size=6))
 def test_percentages_are_had_and_kept_to(drawn: list[tuple[int, int]]) -> None:
     """Each gets what it asked for as long as all together ask for no more than 90 %, and never more."""

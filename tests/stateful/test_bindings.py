@@ -24,6 +24,7 @@ from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, Pod
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
+from tests.conftest import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -165,7 +166,7 @@ class World:
 
 
 @pytest.mark.anyio
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, PODS - 1)), max_size=60),
     st.lists(st.sampled_from(FATES), max_size=30),

@@ -35,6 +35,7 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.ledger import Ledger, LedgerError
 from gputile.core.ledger.node_arrays import Changes
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
+from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, gpu_node, pod, request_of, share
 from tests.stateful.ledgercheck import image, overfull, states, unused_rows_are_empty
 
@@ -385,5 +386,5 @@ class Cluster(RuleBasedStateMachine):
         self.kept_scores_are_those_of_a_new_placer()
 
 
-Cluster.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestLedger = Cluster.TestCase

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
+from tests.conftest import examples
 from tests.unit.controlplane.extender.cluster import Fate
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
@@ -117,7 +118,7 @@ class World(PreemptingWorld):
 
 
 @pytest.mark.anyio
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, PODS - 1)), min_size=20, max_size=80))
 async def test_no_gpu_is_given_away_twice_and_no_place_is_kept_for_ever(steps: list[tuple[str, int]]) -> None:
     world = World()

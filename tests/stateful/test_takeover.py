@@ -11,7 +11,6 @@ again, each pod is bound that has room, and both extenders have booked what the 
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
@@ -25,7 +24,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
-from tests.soak.stateful import FRESH_STORIES
+from tests.conftest import examples
 from tests.stateful.ledgercheck import image
 from tests.stateful.takeovermodel import (
     BUDGETS,
@@ -340,7 +339,11 @@ class TakeOver(RuleBasedStateMachine):
 LEASE_TRIES_S = 6.0
 # `make test` tells the same stories each time, `make soak` fresh ones.
 TakeOver.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, database=None, derandomize=FRESH_STORIES not in os.environ
+    max_examples=examples(25),
+    stateful_step_count=20,
+    deadline=None,
+    database=None,
+    derandomize=settings.get_current_profile_name() != "soak",
 )
 TestTakeOver = TakeOver.TestCase
 

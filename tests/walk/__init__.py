@@ -1,7 +1,7 @@
 """The statements of the published documents, one by one, and the tests that show each of them.
 
-``make test`` ends with the table of them. The documents are not in this repository: each statement is in words of our
-own, beside the number of its document and a literal of it that stands there.
+``.ci/run`` ends with the table of them, which ``python -m tests.walk`` prints. The documents are not in this
+repository: each statement is in words of our own, beside the number of its document and a literal that stands there.
 
 Documents: 001 the unit of GPU memory (000 is the same in another language), 002 GPUs on Kubernetes, 003 the modes of a
 node, 004 GPUs in early Kubernetes.

@@ -15,15 +15,14 @@ from typing import Any
 
 from tests.fakes import nvml
 from tests.localcluster import binaries
+from tests.localcluster.binaries import skip_or_fail
 from tests.localcluster.controlplane import ControlPlane, KubectlFailed
+from tests.localcluster.gomodule import ComponentMissing
 from tests.localcluster.gputile_image import REFERENCE, built_image
 from tests.localcluster.images import write_program_image, write_sample_image
-from tests.localcluster.node import RealNode
-from tests.localcluster.outfit import Outfit
+from tests.localcluster.machine import LOOPBACK
+from tests.localcluster.node import Outfit, RealNode
 from tests.localcluster.podnetwork import API_SERVER, PodNetwork
-from tests.localcluster.ports import LOOPBACK
-from tests.localcluster.skipping import skip_or_fail
-from tests.localcluster.toolchain import ComponentMissing
 
 GPUTILE_IMAGE = REFERENCE
 SCHEDULER_IMAGE = "registry.k8s.io/kube-scheduler"

@@ -12,7 +12,7 @@ from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE, is_ready
 from tests.e2e.pods.release import PodRelease
 from tests.e2e.pods.test_rights import FORBIDDEN, NOBODY, assert_powerless, intrude
 from tests.e2e.pods.workload import said_by, sample_pod, share_of
-from tests.localcluster.certificates import Authority
+from tests.localcluster.identities import Authority
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("B7")]
 HOST, SECRET, HIDDEN = "page.example.com", "page-certificate", "hidden"

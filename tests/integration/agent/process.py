@@ -25,7 +25,7 @@ from tests.fakes.agentcluster import NODE
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.scene import Scene, machine
-from tests.localcluster.processtree import children, command
+from tests.localcluster.processes import children, command
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 _RUN = "import typer; from gputile.cli.commands.agent import agent; typer.run(agent)"

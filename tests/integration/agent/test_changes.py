@@ -17,8 +17,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.node.agent.decisions.advertising.mode_and_unit import MODE_PENDING
-from gputile.node.agent.decisions.advertising.node_resources import MIG_PROBLEM, OTHER_PLUGIN
+from gputile.node.agent.node_resources import MIG_PROBLEM, MODE_PENDING, OTHER_PLUGIN
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene

@@ -9,7 +9,7 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.node.agent.files import isolation_mounts
 from gputile.node.agent.kubelet import AgentNotReady
-from gputile.node.agent.state.node_config import LIBRARY_MODES
+from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.isolation.library import USAGE, LibraryMissing
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.agent.decisions.reconciliation import rounds as comparing
-from gputile.node.agent.decisions.reconciliation.differences import Correction, differences
+from gputile.node.agent import reconciler as comparing
+from gputile.node.agent.differences import Correction, differences
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.integration.agent.scene import Scene, scene

@@ -8,12 +8,12 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
-from gputile.node.agent.decisions.publishing.published import DRIVER_PROBLEM
+from gputile.node.agent.cluster.published import DRIVER_PROBLEM
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.process import ProcessScene, process_scene
-from tests.localcluster.ports import LOOPBACK, accepts, free_ports
-from tests.localcluster.processtree import children, command
+from tests.localcluster.machine import LOOPBACK, accepts, free_ports
+from tests.localcluster.processes import children, command
 
 MOST_MIB = 15
 

@@ -13,7 +13,7 @@ from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, 
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
-from gputile.node.agent.state.device_stage import DeviceEvent
+from gputile.node.agent.device_table import DeviceEvent
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container

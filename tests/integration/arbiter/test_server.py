@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.listener import MOST_CONNECTIONS
+from gputile.node.arbiter.connection import MOST_CONNECTIONS
 from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
+from tests.conftest import examples
 from tests.integration.arbiter.process import ArbiterProcess
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
@@ -190,7 +191,9 @@ MINE = Message(MessageKind.GPU, a=A, b=B).encode()
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.one_of(any_message, st.binary(max_size=70), st.sampled_from([HELLO, MINE])), max_size=30))
 @example([HELLO, MINE, Message(MessageKind.DONE, turn=1, a=2**64 - 1, b=1).encode()])

@@ -11,7 +11,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.gomodule import ComponentMissing
 from tests.soak.system.faults import all_faults
 from tests.soak.system.report import write
 from tests.soak.system.run import Options, Run

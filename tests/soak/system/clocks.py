@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.localcluster.toolchain import ComponentMissing
+from tests.localcluster.gomodule import ComponentMissing
 
 _SOURCE = Path(__file__).with_name("clock.c")
 

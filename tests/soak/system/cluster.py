@@ -22,17 +22,16 @@ from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import (
     MANAGED,
     WEIGHT,
+    NodeAgent,
     configuration_file,
     described_nodes,
     start_controller,
     start_extender,
     write_configuration,
 )
+from tests.localcluster.machine import Scratch
 from tests.localcluster.node import RealNode
-from tests.localcluster.nodeagent import NodeAgent
-from tests.localcluster.processes import Process
-from tests.localcluster.processtree import children, command, resident_mib
-from tests.localcluster.scratch import Scratch
+from tests.localcluster.processes import Process, children, command, resident_mib
 from tests.soak.system.clocks import Clocks
 from tests.soak.system.proxy import Proxies
 from tests.soak.system.workload import GROUPS, NAMESPACES, PLAYED, REAL, REAL_NODE, RULES

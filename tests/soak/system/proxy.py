@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.localcluster.ports import LOOPBACK
+from tests.localcluster.machine import LOOPBACK
 
 CHUNK = 1 << 16
 

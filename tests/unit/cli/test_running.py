@@ -14,7 +14,7 @@ from gputile.cli.reads.bounded_reads import Unreadable, read_or_leave
 from gputile.cli.reads.cluster_objects import Source, read_state
 from gputile.cli.running import watched
 from gputile.kube.errors import ConnectionFailed
-from tests.localcluster.ports import free_ports
+from tests.localcluster.machine import free_ports
 
 pytestmark = pytest.mark.requirement("B7")
 

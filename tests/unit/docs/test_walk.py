@@ -8,6 +8,7 @@ import pytest
 
 from tests.walk import STATEMENTS, Statement
 from tests.walk.documents import SOURCES
+from tests.walk.table import FAILED, PASSED, SKIPPED, failures, outcomes
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -32,3 +33,26 @@ def test_each_statement_stands_in_its_document(statement: Statement) -> None:
     if not files:
         pytest.skip("skipped: the documents are not beside this checkout")
     assert statement.literal in files[0].read_text(encoding="utf-8")
+
+
+def test_the_worst_case_of_a_test_counts_and_what_failed_is_listed(pytester: pytest.Pytester) -> None:
+    pytester.mkpydir("tests")
+    Path("tests/test_a.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.xdist_group('g')\n"
+        "@pytest.mark.parametrize('number', [1, 2])\n"
+        "def test_once(number): assert number == 1, 'not one'\n"
+        "def test_good(): ...\n"
+        "@pytest.mark.skip\n"
+        "def test_left_out(): ...\n",
+        encoding="utf-8",
+    )
+    pytester.runpytest_subprocess("--junit-xml=a.xml", "-n1", "--dist=loadgroup")
+    Path("killed.xml").write_text("<testsuites><testsuite>", encoding="utf-8")
+    files = [Path("a.xml"), Path("killed.xml")]
+    assert outcomes(files) == {
+        "test_a.py::test_once": FAILED,
+        "test_a.py::test_good": PASSED,
+        "test_a.py::test_left_out": SKIPPED,
+    }
+    assert failures(files) == ["FAILED tests/test_a.py::test_once[2]@g", "  AssertionError: not one"]

@@ -17,7 +17,7 @@ from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.proxies import Proxy
 from gputile.kube.timing import Clock
 from tests.fakes.apiserver import FakeApiServer
-from tests.localcluster.certificates import Authority
+from tests.localcluster.identities import Authority
 from tests.unit.kube.views import PODS, QUICK, pod
 
 BINDING = "/api/v1/namespaces/ns/pods/p/binding"

@@ -21,7 +21,7 @@ from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
 from gputile.kube.proxies import Proxy
 from tests.fakes.oddfiles import ODD
-from tests.localcluster.certificates import Authority
+from tests.localcluster.identities import Authority
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -69,7 +69,7 @@ def test_a_message_and_limits_of_version_1() -> None:
     ("reader", "writer", "prefix"),
     [
         ("accounting/limits.c", "isolation/library.py", "LIMITS_"),
-        ("timeslice/share_file.c", "agent/decisions/publishing/time_shares.py", "SHARE_"),
+        ("timeslice/share_file.c", "agent/time_shares.py", "SHARE_"),
     ],
 )
 def test_both_sides_take_the_words_of_a_text_from_its_description(reader: str, writer: str, prefix: str) -> None:

@@ -1,6 +1,6 @@
-"""Decides which evictions to ask for in a round, for gangs and single pods alike, and remembers what came of them.
+"""Decides which evictions to ask for in a round, and remembers what came of them.
 
-Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. An eviction that was refused is asked for
+It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. An eviction that was refused is asked for
 again after some seconds, and the pod is not chosen by others for a while (``eviction_memory``). A gang that has to
 leave whole leaves whole, also where the reservation that it makes room for is given up meanwhile.
 """
@@ -39,7 +39,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class _Victims:
+class _PreemptorVictims:
     """The pods that leave for one preemptor. ``evicted`` has when evictions were accepted, Unix time in nanoseconds."""
 
     uids: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Evictions:
         self.accepted = 0
         self.refused = 0
         self._state = ClusterState(configuration)  # that of the latest round
-        self._victims: dict[Hashable, _Victims] = {}  # by preemptor
+        self._victims: dict[Hashable, _PreemptorVictims] = {}  # by preemptor
         self._refused_lately = RefusedEvictions(self._now_s, lambda uid: uid in self._state.bound_pods.facts)
         self._half_left = HalfLeftGangs(self._now_s, {}, {})
 
@@ -101,7 +101,7 @@ class Evictions:
 
     def choose(self, preemptor: Hashable, uids: Sequence[str], why: str) -> None:
         """Have these pods leave for a preemptor from now on; what came of their evictions so far is kept."""
-        victims = self._victims.setdefault(preemptor, _Victims())
+        victims = self._victims.setdefault(preemptor, _PreemptorVictims())
         if uids and uids != victims.uids:
             self._half_left.begin(uids, self.rules(preemptor), preemptor, why)
         victims.uids = tuple(uids)
@@ -111,7 +111,7 @@ class Evictions:
 
     def due(self, preemptor: Hashable, why: str, told: tuple[Pod, ...]) -> list[Eviction]:
         """Return the evictions to ask for now, those first that may be refused: nobody is to leave in vain."""
-        victims, facts = self._victims.get(preemptor, _Victims()), self._state.bound_pods.facts
+        victims, facts = self._victims.get(preemptor, _PreemptorVictims()), self._state.bound_pods.facts
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, why, told)
             for uid in self._refused_lately.first(victims.uids)
@@ -119,16 +119,16 @@ class Evictions:
         ]
 
     def is_any_due(self, preemptor: Hashable) -> bool:
-        victims = self._victims.get(preemptor, _Victims())
+        victims = self._victims.get(preemptor, _PreemptorVictims())
         return any(self._is_due(uid, victims) for uid in victims.uids)
 
-    def _is_due(self, uid: str, victims: _Victims) -> bool:
+    def _is_due(self, uid: str, victims: _PreemptorVictims) -> bool:
         known = self._state.bound_pods.facts.get(uid)
         if known is None or known.leaves_at or 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return False
         return not self._was_evicted(uid, victims)
 
-    def _was_evicted(self, uid: str, victims: _Victims) -> bool:
+    def _was_evicted(self, uid: str, victims: _PreemptorVictims) -> bool:
         """Return whether an eviction was accepted; one that no watch has shown by then has come to nothing."""
         return 0 <= self._state.now_ns - victims.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
 

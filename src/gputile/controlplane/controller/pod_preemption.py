@@ -1,4 +1,4 @@
-"""Has pods of lower priority evicted for a single pod, and reserves the GPUs that they leave until it is bound.
+"""Has pods of lower priority evicted for single pods, and reserves the GPUs that they leave.
 
 kube-scheduler goes first. If it has nominated a node for the pod, what its victims leave there is reserved, so that
 their successors do not take it. If it has found no victims, or there is nothing to reserve after some time, victims are
@@ -27,12 +27,13 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.placement.steps import at_once
+from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_victims import choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 
 _SECOND = 10**9

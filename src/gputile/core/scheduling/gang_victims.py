@@ -32,7 +32,7 @@ from gputile.core.scheduling.eviction_rules import (
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reservation_refusal import lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, VictimSearch, lowest_enough
 
 _SECOND = 10**9
@@ -100,7 +100,7 @@ def choose_gang_victims(
     for uid in rules.facts:
         if rules.is_leaving(uid, now_s):
             cluster.remove(uid)
-    kinds = at_once(kinds_of(chosen, cluster.predicates.repelling()))
+    kinds = kinds_of(chosen, cluster.predicates.repelling())
     levels = [priority]  # of one pod the victims are the least important ones anyway
     if len(chosen) > 1:
         below = {

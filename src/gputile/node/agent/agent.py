@@ -12,35 +12,31 @@ from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.kube.errors import KubeError
+from gputile.node.agent.advertise import Advertiser
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.cluster.informer import NodeInformer, Wakeups
 from gputile.node.agent.cluster.node_status import tell_node
-from gputile.node.agent.decisions.publishing.published import wanted_status
-from gputile.node.agent.decisions.publishing.time_shares import TimeShares, gpu_times, time_shares
+from gputile.node.agent.cluster.published import wanted_status
+from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles
-from gputile.node.agent.files.cdi_files import CdiFiles
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.hand_over import HandOver
+from gputile.node.agent.handler import AllocationHandler, Lookup
 from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.shell.container_preparation import ContainerPreparation
-from gputile.node.agent.shell.executor import Executor
-from gputile.node.agent.shell.hand_over import HandOver
-from gputile.node.agent.shell.handler import AllocationHandler
-from gputile.node.agent.shell.lookup import Lookup
-from gputile.node.agent.shell.mode_change import ModeChange, Surroundings
-from gputile.node.agent.shell.reconciler import CorrectionWriter, Reconciler
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.node.agent.status.usage import ContainerUse, UsageHour
+from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
-from gputile.node.gateway.messages import FromGateway, MessageChannel
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.metrics import LoopLag
@@ -94,14 +90,14 @@ class Agent:
         self.allocation_state = state = self.records.starting_state(self.surroundings.machine(), configuration)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
         self.arbiter = _arbiter(store, state, self.metrics)
-        executor = Executor(state, self.records, self.kubelet, mps, self.arbiter, cdi)
-        self.mode = ModeChange(state, self.surroundings, executor, cluster, self.wakeups, closed_for)
+        advertiser = Advertiser(state, self.kubelet, mps, self.records, self.arbiter, cdi)
+        self.mode = ModeChange(state, self.surroundings, advertiser, cluster, self.wakeups, closed_for)
         lookup = Lookup(state, self.kubelet, self.records, cluster, host.node_name)
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
-        self.handler = AllocationHandler(state, lookup, preparation, executor, self.wakeups.compare, self.metrics)
+        self.handler = AllocationHandler(state, lookup, preparation, advertiser, self.wakeups.compare, self.metrics)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, state)
-        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, executor)
+        self.reconciler = Reconciler(state, self.kubelet, self.records, writer, self.mode, advertiser)
         self.snapshots = Snapshots(state)
         self.metrics.registry.register(NodeMetrics(self.snapshots, host.monitor, store.usage))
         use = ContainerUse(store.usage)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from gputile.node.agent.decisions.publishing.time_shares import TimeShares
 from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment, Spent, Totals, decode_usage, encode_assignment
 from gputile.support.process_supervision import Restarts, end
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gputile.node.agent.decisions.calls.validation import AllocationConflict
-from gputile.node.agent.decisions.devices.device_lists import Device
-from gputile.node.agent.state.device_ids import ListedPod, Listing
-from gputile.node.gateway.messages import (
+from gputile.node.agent.device_ids import ListedPod, Listing
+from gputile.node.agent.device_lists import Device
+from gputile.node.agent.rules import AllocationConflict
+from gputile.node.gateway.link import (
     Advertise,
     Call,
     CallAnswer,

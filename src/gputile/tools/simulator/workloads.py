@@ -17,7 +17,14 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import broken_label_name, nearest, shown
 from gputile.tools.simulator.admission import Admission, checked
-from gputile.tools.simulator.controllers import CONTROLLERS, MAKERS, ControllerInput, template_path, workload_of
+from gputile.tools.simulator.controllers import (
+    AS_IF_RESUMED,
+    CONTROLLERS,
+    MAKERS,
+    ControllerInput,
+    template_path,
+    workload_of,
+)
 from gputile.tools.simulator.fields import (
     MISSING,
     POD_TEMPLATE,
@@ -28,6 +35,7 @@ from gputile.tools.simulator.fields import (
     broken_amounts,
     broken_fields,
 )
+from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -40,7 +48,9 @@ from gputile.tools.simulator.manifests import (
 from gputile.tools.simulator.names import check_name, generated_name, make_uid, suffixes
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
 from gputile.tools.simulator.pod_maker import PodMaker, common_labels
+from gputile.tools.simulator.pod_shapes import asks_for_gpus, pods_by_shape
 from gputile.tools.simulator.pod_templates import (
+    Group,
     broken_custom,
     groups,
     is_suspended,
@@ -60,6 +70,7 @@ _MOST_SHOWN: Final = 50
 _MOST_COUNTED: Final = 1_000  # mistakes: to find which fields are meant takes time
 _MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
+_TELL_KINDS: Final = "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of --cluster, or of the cluster"
 _RUNS: Final = (
     "it has a UID and a node, so it counts as running there, and is not judged: without both it is judged as a new one"
@@ -184,6 +195,9 @@ class _Expander:
                 self._check_metadata(manifest)
             if kind == "Node" and not manifest.described:
                 self._note(_NO_MACHINE, manifest)
+            if kind == "ResourceQuota":
+                for text in uncounted_quota(manifest.body):
+                    self._note(text, manifest)
             if kind not in MAKERS:
                 return iter(())
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
@@ -194,8 +208,10 @@ class _Expander:
         found = self._intake.kinds.find(manifest)
         if found is not None:
             return self._of_other(manifest, found) if found.pods else iter(())
+        if _may_be_custom(manifest):
+            return self._by_shape(manifest)
         unknown = self._unknown(manifest)
-        if self._intake.ignore_unknown and not (kind in MAKERS and manifest.group in _THEIR_GROUPS):
+        if self._intake.ignore_unknown and kind not in MAKERS:
             self._note(f"ignored: {unknown}", manifest)
             return iter(())
         raise manifest.origin.error("", unknown)
@@ -232,25 +248,64 @@ class _Expander:
 
     def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
         """Yield the pods of an object whose kind the table knows."""
-        origin = manifest.origin
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        suspended = is_suspended(manifest, kind)
+        suspended = is_suspended(manifest, kind) and manifest.stored
         if suspended:
             self._note("is suspended and makes no pods", manifest)
+        elif is_suspended(manifest, kind):
+            self._note(AS_IF_RESUMED, manifest)
+        if gang := gang_of_others(manifest.body):
+            self._note(gang, manifest)
         if path := used_instead(manifest, kind):
             self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
         self._refuse(manifest, list(broken_custom(manifest, kind)))
         for group in groups(manifest, kind):
-            self._refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
-            template = self._template(origin, group.path, group.template, owner.namespace)
-            make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
-            for number in range(0 if suspended else group.count):
-                name = _shortened(group.name(owner.name, number))
-                check_name(origin, "metadata.name", name)
-                yield make.pod(name, labels=group.labels(owner.name, number))
+            yield from self._of_group(manifest, owner, group, 0 if suspended else group.count)
+
+    def _by_shape(self, manifest: Manifest) -> Iterator[Pod]:
+        """Yield the pods that an object of an unknown kind has by its shape, and say which these are.
+
+        Raises:
+            ManifestError: it asks for GPUs, and no pod can be made of what does.
+        """
+        found = pods_by_shape(manifest)
+        for text in found.told:
+            self._note(f"by its shape: {text}{self._misspelt(manifest)}", manifest)
+        if found.unturned:
+            where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
+            said = f"it asks for GPUs, and which pods ask for them is not known: {_TELL_KINDS}"
+            if not self._intake.ignore_unknown:
+                raise manifest.origin.error(where, said)
+            self._note(f"ignored: {where}: {said}", manifest)
+        if not found.groups:
+            return
+        if gang := gang_of_others(manifest.body):
+            self._note(gang, manifest)
+        owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
+        for group in found.groups:
+            try:
+                yield from self._of_group(manifest, owner, group, group.count)
+            except ManifestError as error:
+                if asks_for_gpus(group.template["spec"]):
+                    raise
+                self._note(f"by its shape: ignored: {error}", manifest)
+
+    def _of_group(self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int) -> Iterator[Pod]:
+        self._refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
+        template = self._template(manifest.origin, group.path, group.template, owner.namespace)
+        make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
+        for number in range(count):
+            name = _shortened(group.name(owner.name, number))
+            check_name(manifest.origin, "metadata.name", name)
+            yield make.pod(name, labels=group.labels(owner.name, number))
+
+    def _misspelt(self, manifest: Manifest) -> str:
+        """Return which kind of the table may be meant by an unknown one of the same version."""
+        table = self._intake.kinds
+        return nearest(manifest.kind, [name for version, name in table.kinds if version == manifest.api_version])
 
     def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
         owner = _complete(manifest, written)
@@ -278,6 +333,7 @@ class _Expander:
         if spec.get("resourceClaims"):
             rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
             raise origin.error(f"{prefix}spec.resourceClaims", rule)
+        self._refuse_words_of_others(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
             raise ManifestError("\n".join(map(str, broken[:_MOST_OF_AN_OBJECT])))
@@ -286,6 +342,15 @@ class _Expander:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{prefix}spec.nodeName", rule)
         return admitted
+
+    def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
+        """Refuse a pod that asks another system for a GPU, and note what else it says to one."""
+        for where, rule in asked_of_others(path, pod):
+            if not self._intake.ignore_unknown:
+                raise origin.error(where, rule)
+            self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
+        unit_mib = self._intake.admission.configuration.unit_mib
+        self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
 
     def _check_fields(self, manifest: Manifest, type_name: str) -> None:
         """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""
@@ -332,16 +397,19 @@ class _Expander:
         elsewhere = own if own and manifest.group in _THEIR_GROUPS else sorted({*own, *others})
         names = set(known.get(version, ())) | {name for each, name in table.kinds if each == version}
         if elsewhere:
-            said += f"; {kind} is in {' and '.join(elsewhere)}"
-        else:
-            said += nearest(kind, names or MAKERS)
-        if manifest.group in _THEIR_GROUPS:
-            return said
-        remedy = "whether it makes pods is told by --kinds FILE, and --ignore-unknown leaves the object out"
-        return f"{said}{' ' if said.endswith('?') else '; '}{remedy}"
+            return f"{said}; {kind} is in {' and '.join(elsewhere)}"
+        return said + nearest(kind, names or MAKERS)
 
     def _note(self, text: str, manifest: Manifest) -> None:
         self.expansion.notes.append(Note(text, manifest.origin))
+
+
+def _may_be_custom(manifest: Manifest) -> bool:
+    """Return whether a definition can add an unknown kind: not to the groups of Kubernetes, gputile and kustomize."""
+    group = manifest.group
+    if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
+        return False
+    return group not in {version.rpartition("/")[0] for version in kubernetes_kinds().kinds}
 
 
 def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node
 from gputile.api.well_known import IDLE_NODE_ANNOTATION
-from gputile.core.placement.steps import at_once
 from gputile.kube.objects import Deleted
+from tests.conftest import examples
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
     WAIT,
@@ -106,7 +107,7 @@ class Cloud:
         return sum(text.startswith("NodeNotAdded") and reason in text for text in self.told)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(1, 4), st.lists(st.sampled_from(FATES), min_size=1, max_size=5))
 @example(2, ["good"])
 def test_what_is_bought_for_some_pods_is_bounded_and_told(count: int, fates: list[str]) -> None:

@@ -19,6 +19,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, KARPENTER_POOL_LABEL
 from gputile.core.devices.node_type import is_placeholder
 from gputile.core.devices.reservation import reservation_of
+from tests.conftest import examples
 from tests.fakes.corebuilders import allocation_text, share
 from tests.fakes.corebuilders import pod as pod_of
 from tests.unit.controlplane.controller.test_node_request_planner import TYPE, WAIT, Bench, node, tolerant_member, waits
@@ -86,6 +87,8 @@ class ModelCloud:
             self._nodes_come()
             for _ in range(2):  # a round reserves, and the next one starts; they come more often than those for nodes
                 self.bench.plan_gangs(self.now)
+                if self.bench.gates:
+                    self.bench.request(self.now)  # in the same round
                 self._schedule()
                 self._scale()
             self.said += [
@@ -124,7 +127,7 @@ class ModelCloud:
                     machine.free[gpu] -= units(waiting)
                     machine.empty = False
                     break
-        starting = self.bench.gates if not self.bench.planner.in_the_way() else []
+        starting = self.bench.gates if not self.bench.planner.being_deleted(self.bench.waiting.placeholders) else []
         for pod in starting:
             reservation = reservation_of(pod)
             assert reservation is not None
@@ -205,7 +208,7 @@ def like(count: int, units: int) -> list[Pod]:
     return [waits(f"p{i:02}", mem=units) for i in range(count)]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @example(free=[], count=1, units=10, outage=3 * WAIT, joins_in=60, oldest_first=False)
 @example(free=[8, 8], count=2, units=10, outage=3 * WAIT, joins_in=60, oldest_first=False)
 @example(free=[8, 8], count=3, units=10, outage=WAIT + 300, joins_in=600, oldest_first=True)
@@ -236,7 +239,7 @@ def test_pods_of_one_size_bring_as_many_nodes_as_they_need(
             assert len(again) <= 1, (reason, message)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @example(free=[], count=1, units=10, bare=1, joins_in=60, oldest_first=False)
 @example(free=[], count=3, units=10, bare=1, joins_in=60, oldest_first=True)
 @example(free=[8, 8], count=2, units=10, bare=2, joins_in=600, oldest_first=False)
@@ -262,7 +265,7 @@ def test_nodes_that_stay_without_gpus_keep_nobody_from_the_next_ones(
     assert cloud.bench.waiting.placeholders == {}, "nothing is kept"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @example(size=7, most_nodes=3, idle=0, joins_in=60)
 @example(size=3, most_nodes=10, idle=1, joins_in=0)
 @given(

@@ -14,7 +14,6 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATIO
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
 from gputile.controlplane.controller.gangs.gang_writer import GangWriter
-from gputile.controlplane.controller.queues import UpdateQueue
 from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -23,9 +22,9 @@ from gputile.controlplane.extender.pod_api import PodEvent
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -87,9 +86,9 @@ class PreemptingController:
         configuration = Configuration()
         self.state = ClusterState(configuration)
         at_once(self.state.node_event(Replaced([preempting_node(name) for name in world.nodes])))
-        at_once(self.state.budget_event(Replaced([])))
+        self.state.budget_event(Replaced([]))
         self.pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()]))
-        self.planner = GangPlanner(self.state, self._new_plan)
+        self.planner = GangPlanner(configuration, self._new_plan)
 
     def _new_plan(self) -> str:
         self._plans += 1
@@ -102,12 +101,13 @@ class PreemptingController:
         at_once(self.state.node_event(Applied(node)))
 
     def budget(self, budget: PodDisruptionBudget) -> None:
-        at_once(self.state.budget_event(Applied(budget)))
+        self.state.budget_event(Applied(budget))
 
     async def round(self) -> None:
         world = self._world
-        unix_ns = lambda: world.now_s * 10**9  # noqa: E731 - of this moment
-        await GangWriter(self.state, self.planner, ModelWriter(world), lambda: True, unix_ns, UpdateQueue()).run_round()
+        self.state.tick(world.now_s * 10**9)
+        result = self.planner.plan(self.state.snapshot())
+        await GangWriter(self.state, self.planner, ModelWriter(world), lambda: True, lambda: None).write(result)
 
 
 def preempting_node(name: str) -> Node:

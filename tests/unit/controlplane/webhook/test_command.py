@@ -16,7 +16,7 @@ from gputile.controlplane.webhook.server import Webhook, WebhookSettings, servic
 from gputile.kube.client import Connection
 from gputile.support.config_file import ConfigFile
 from tests.fakes.apiserver import FakeApiServer, until
-from tests.localcluster.ports import free_ports
+from tests.localcluster.machine import free_ports
 
 REQUIRED = ["--installed-in", "gputile", "--service", "w", "--secret", "s", "--configuration", "gputile"]
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"

@@ -7,7 +7,7 @@ import pytest
 
 from gputile.node.gateway.idle import Leaving, gpu_evidence
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
-from tests.localcluster.processtree import children
+from tests.localcluster.processes import children
 
 
 @pytest.mark.requirement("L1")

@@ -10,13 +10,13 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.decisions.answers.allocate import Limits
+from gputile.node.agent.answers import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.files.mounts import is_ours
 from gputile.node.agent.files.node_mounts import mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
 from gputile.node.native_layouts import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory

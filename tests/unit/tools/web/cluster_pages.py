@@ -18,8 +18,8 @@ from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.corebuilders import pod
 from tests.fakes.reviews import Users
-from tests.localcluster.certificates import Authority, KeyPair
-from tests.localcluster.ports import free_ports
+from tests.localcluster.identities import Authority, KeyPair
+from tests.localcluster.machine import free_ports
 from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
 
 HANG_S = 60.0

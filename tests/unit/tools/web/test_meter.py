@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client import generate_latest
 
-from gputile.node.agent.decisions.publishing.time_shares import TimeUsed
-from gputile.node.agent.state.pod_devices import PodContainer
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.pod_devices import PodContainer
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading, made_of, mib
 from tests.fakes.agents import metrics_text

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.known_pods import apply_pod, remove_pod, replace_pods
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.known_pods import apply_pod, remove_pod, replace_pods
 
 
 class Wakeup:

@@ -18,7 +18,7 @@ from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import KubeError, NotFound
 from gputile.node.agent.cluster.api_server import NodeApi
-from gputile.node.agent.decisions.publishing.published import Wanted, farewell_patch, node_patch
+from gputile.node.agent.cluster.published import Wanted, farewell_patch, node_patch
 from gputile.node.agent.settings import NODE, AgentSettings, decode_settings
 
 _WARNING: Final = "Warning"

@@ -18,12 +18,12 @@ import msgspec
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import Mode
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
-from gputile.node.agent.state.node_config import LIBRARY_MODES
+from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
 

@@ -11,8 +11,8 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.well_known import MODES
 from gputile.core.devices.versioned_codec import VersionedCodec
-from gputile.node.agent.state.node_config import Sharing
-from gputile.node.agent.state.pod_devices import PodDevices
+from gputile.node.agent.node_config import Sharing
+from gputile.node.agent.pod_devices import PodDevices
 
 VERSION = 1
 

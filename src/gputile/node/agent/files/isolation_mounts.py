@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from gputile.api.well_known import Mode
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
+from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.node_config import LIBRARY_MODES
+from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.isolation.library import (
     CONTAINER_LIBRARY,

@@ -13,11 +13,11 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
-from gputile.node.agent.state.device_ids import DeviceIdError
-from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.node_config import NodeConfig, is_served
-from gputile.node.agent.state.pod_devices import (
+from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.device_ids import DeviceIdError
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import NodeConfig, is_served
+from gputile.node.agent.pod_devices import (
     ContainerDevices,
     DeviceOwner,
     PodDevices,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.decisions.answers.allocate import SEVERAL, SINGLE
+from gputile.node.agent.answers import SEVERAL, SINGLE
 from gputile.node.agent.files.isolation_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.mounts import (
     BIND,

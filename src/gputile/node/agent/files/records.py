@@ -10,15 +10,15 @@ from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.decisions.advertising.node_resources import MachineSeen, node_config_of
-from gputile.node.agent.decisions.ownership import sync_with_checkpoint
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME, owners_in, recover
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.node_config import EffectiveMode, Sharing
-from gputile.node.agent.state.pod_devices import DeviceOwner
+from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.node_resources import MachineSeen, node_config_of
+from gputile.node.agent.ownership import sync_with_checkpoint
+from gputile.node.agent.pod_devices import DeviceOwner
 from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)

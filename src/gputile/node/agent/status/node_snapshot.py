@@ -11,12 +11,12 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.answers.allocate import shares_of
-from gputile.node.agent.decisions.publishing.time_shares import policy_of, time_shares
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.known_pods import KnownPod
-from gputile.node.agent.state.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.state.pod_devices import EMPTY, PodContainer, PodDevices, stand_in
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import shares_of
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
+from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices, stand_in
+from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.agent.decisions.answers.allocate import LIMITS_FILE, Limits
+from gputile.node.agent.answers import LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, StateError
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.support.files import write_whole
 from tests.fakes.oddfiles import ODD
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
+from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.files.kubelet_checkpoint import recover
-from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig, Sharing
-from gputile.node.agent.state.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.corebuilders import container
-from tests.unit.node.agent.decisions.calls.test_container_matcher import known
+from tests.unit.node.agent.test_container_matcher import known
 
 CHECKPOINT = Checkpoint(
     pods=(

@@ -11,24 +11,23 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, MIRROR_ANNOTATION, Mode
 from gputile.core.devices.inventory import Inventory
-from gputile.node.agent.decisions.answers.allocate import CONTAINER_DIRECTORY
-from gputile.node.agent.decisions.calls.allocation import DeviceAllocator
-from gputile.node.agent.decisions.calls.container_start import NotYet, only_for, prestart
+from gputile.node.agent.allocation import DeviceAllocator
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import CONTAINER_DIRECTORY
+from gputile.node.agent.container_start import NotYet, only_for, prestart
+from gputile.node.agent.device_ids import encode
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.kubelet_checkpoint import FILE_NAME
 from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.state.allocation_state import AllocationState
-from gputile.node.agent.state.device_ids import encode
-from gputile.node.agent.state.device_stage import DeviceEvent
-from gputile.node.agent.state.device_table import DeviceTable
-from gputile.node.agent.state.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.state.pod_devices import DeviceOwner
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.pod_devices import DeviceOwner
+from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
 from tests.fakes.oddfiles import ODD
-from tests.unit.node.agent.decisions.test_given_twice import known, listed, node
+from tests.unit.node.agent.test_given_twice import known, listed, node
 
 
 def records_in(directory: Path) -> Records:

@@ -1,0 +1,199 @@
+"""Advertises what the node offers to the kubelet, the container runtime, MPS and the arbiter."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from gputile.api.core import Node
+from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory, ModeDecision
+from gputile.node.agent.answers import GpuUuids
+from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cdi import CdiFiles
+from gputile.node.agent.device_ids import Listing
+from gputile.node.agent.device_lists import devices, expected_memory
+from gputile.node.agent.files.records import Records
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, Withholding, WithholdingRule, is_served
+from gputile.node.agent.node_resources import (
+    MachineSeen,
+    closed,
+    decide_mode,
+    node_config_of,
+    other_plugin_evidence,
+    published,
+)
+from gputile.node.nvml.probe import inventory_of
+
+log = logging.getLogger(__name__)
+
+
+def put_in_force(state: AllocationState, seen: MachineSeen) -> None:
+    """Settle which mode, unit and way of sharing are in force, by the node's labels as far as they are known."""
+    told = state.advertised
+    if state.node is None and told.effective_mode is not None:
+        return
+    told.decided = _decided(state, seen)
+    if state.node is not None:
+        told.effective_mode = told.decided.effective_mode
+
+
+class Advertiser:
+    """Keeps those informed who have to know what the node advertises. Without ``cdi`` the container runtime is not."""
+
+    def __init__(
+        self,
+        state: AllocationState,
+        kubelet: KubeletLink,
+        mps: MpsDaemons,
+        records: Records,
+        arbiter: ArbiterProcess,
+        cdi: CdiFiles | None,
+    ) -> None:
+        self._state = state
+        self._kubelet = kubelet
+        self._mps = mps
+        self._records = records
+        self._arbiter = arbiter
+        self._cdi = cdi
+
+    def renew(self, seen: MachineSeen, sockets: Iterable[str] = (), mps_problem: str | None = None) -> None:
+        """Work out anew what the node advertises with what is in force.
+
+        ``sockets`` are those of other device plugins that answer, by their names. ``mps_problem`` says why mode ``mps``
+        cannot be served; None where it can, or another mode is in force.
+
+        Its daemons come first, and the container runtime knows devices before the kubelet does, which may give them
+        away at once. The checkpoint comes last: a disk that is full keeps no news from the kubelet.
+        """
+        state, told, node, before = self._state, self._state.advertised, self._state.node, self._state.node_config
+        told.other_plugin = _find_other_plugin(state, sockets)
+        config = node_config_of(seen.machine, seen.health, told.decided.effective_mode, told.other_plugin, mps_problem)
+        self._mps.want(_daemons(state, config))
+        if node is None and told.effective_mode is None:
+            config = replace(config, withheld=Withholding(WithholdingRule.LABELS_UNKNOWN))
+        state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
+        changed, resources = config != before, _resources(state)
+        if changed:
+            if self._cdi is not None:
+                self._cdi.refresh(seen.machine)
+            told.unsaved = True
+        if changed or resources != told.resources or _expected(state) != told.expected:
+            told.resources = resources
+            self.advertise()
+        if told.unsaved:
+            self.save()
+
+    def allocated(self) -> None:
+        """Advertise anew where pods got devices, if need be: with one unit the list stays, whoever has the IDs."""
+        told, unit = self._state.advertised, self._state.node_config.effective_mode.unit_mib
+        mixed, told.mixed = told.mixed, any(held.unit_mib != unit for held in self._state.device_table)
+        if mixed or told.mixed or told.expected:
+            self.advertise()
+
+    def advertise(self) -> None:
+        told = self._state.advertised
+        told.expected = _expected(self._state)
+        self._kubelet.advertise(
+            {
+                each: devices(self._state.node_config, self._state.device_table, told.expected, each)
+                for each in told.resources
+            }
+        )
+
+    def share_time(self) -> None:
+        """Tell the arbiter, and the files of the allocations, what each container gets of its GPUs' time."""
+        self._arbiter.refresh()
+
+    def save(self) -> None:
+        """Write down who has what and what is in force; what fails is tried again at the next renewal."""
+        try:
+            self._records.save(self._state)
+        except OSError as error:
+            self._state.advertised.record_checkpoint(written=False)
+            log.error("the checkpoint cannot be written, and is tried again: %s", error)
+
+
+def enlarges(state: AllocationState) -> bool:
+    return state.configuration.unit_mib > state.advertised.decided.effective_mode.unit_mib
+
+
+def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
+    """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
+    inventory = published(state.node_config, state.advertised.other_plugin)
+    return closed(state.node_config) if inventory is not None and state.advertised.decided.closing else inventory
+
+
+def is_shut(state: AllocationState, node: Node) -> bool:
+    """Return whether the scheduler binds no more pods here, by what ``node`` says."""
+    if published(state.node_config, state.advertised.other_plugin) is None:
+        return True  # kube-scheduler goes by what the kubelet advertises; nothing can be said beforehand
+    return node.metadata.annotations.get(INVENTORY_ANNOTATION) == encode_inventory(closed(state.node_config))
+
+
+def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
+    """Return in how many seconds no pod can be on its way to a node that is closing; None where it is not closed.
+
+    ``now`` is on the monotonic clock; a node is left by the last pod ``closed_for`` seconds after it was seen shut.
+    """
+    told = state.advertised
+    if not told.decided.closing or state.node is None or not is_shut(state, state.node):
+        told.closed_since = None
+        return None
+    if told.closed_since is None:
+        told.closed_since = now
+    return max(0.0, told.closed_since + closed_for - now)
+
+
+def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
+    unknown = (listed for key, listed in listing.items() if key not in state.pods)
+    return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
+
+
+def _decided(state: AllocationState, seen: MachineSeen) -> ModeDecision:
+    holders = {pod_devices.key for pod_devices in state.device_table}
+    gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
+    gpus = inventory_of(seen.machine, seen.health).gpus
+    labels = state.node.metadata.labels if state.node is not None else {}
+    before, configuration = state.advertised.effective_mode, state.configuration
+    if seen.keep_unit and before is not None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
+    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=seen.free)
+
+
+def _daemons(state: AllocationState, config: NodeConfig) -> set[GpuUuids]:
+    """Return the sets of GPUs that need an MPS control daemon: each healthy GPU, and those that one pod is on."""
+    if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
+        return set()
+    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy}
+    several = {
+        tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
+        for pod_devices in state.device_table
+        if len(pod_devices.gpus) > 1
+    }
+    return single | several
+
+
+def _resources(state: AllocationState) -> tuple[str, ...]:
+    """Return each resource that is to be known here, be it with 0."""
+    wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
+    if state.advertised.other_plugin is not None:
+        wanted.discard(WHOLE_GPU)
+    return tuple(sorted(wanted))
+
+
+def _expected(state: AllocationState) -> dict[int, ExpectedMemory]:
+    return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
+
+
+def _find_other_plugin(state: AllocationState, sockets: Iterable[str]) -> str | None:
+    told, node = state.advertised, state.node
+    served = WHOLE_GPU in told.registered or WHOLE_GPU in told.resources
+    if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
+        served = True
+    pods = (known.pod for known in state.pods.values())
+    return other_plugin_evidence(sockets, pods, node, served_before=served)

@@ -1,0 +1,234 @@
+"""Keeps the node as its agent knows it: the state that every decision of the agent is made on.
+
+It is plain data: pods, devices, what is advertised, and what the kubelet is expected to ask for. ``decisions`` are
+given the state and what happened, wait for nothing, read nothing, and return what is to be done.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
+from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.device_ids import Listing
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.pod_devices import PodDevices, directory_name, gpus_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModeDecision:
+    """What is in force from now on, and what the node says about what is not.
+
+    ``closing`` says that the node is to take no new pods: a change is about to happen.
+    """
+
+    effective_mode: EffectiveMode
+    conditions: tuple[NodeCondition, ...]
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedMemory:
+    """What pods are still to get of a GPU: IDs, and what these are worth in MiB."""
+
+    ids: int = 0
+    mib: int = 0
+
+
+@dataclass(slots=True)
+class Advertised:
+    """What the node advertises now. ``decided`` is what is in force, ``other_plugin`` what shows that another
+    plugin serves the node instead.
+
+    ``effective_mode`` is what a restart goes on with: None until the node's labels were known once. ``registered`` are
+    the resources that agents before this one have served. The kubelet was told of ``resources``, with the IDs that pods
+    were ``expected`` to get; ``mixed`` says that pods of several memory units hold some. ``unsaved`` is set while the
+    checkpoint lacks it. ``closed_since`` is when the node was first seen to take no more pods before a change of mode.
+    """
+
+    decided: ModeDecision
+    effective_mode: EffectiveMode | None = None
+    registered: tuple[str, ...] = ()
+    other_plugin: str | None = None
+    resources: tuple[str, ...] = ()
+    expected: Mapping[int, ExpectedMemory] = field(default_factory=dict)
+    mixed: bool = True
+    unsaved: bool = False
+    closed_since: float | None = None
+
+    def record_checkpoint(self, *, written: bool) -> None:
+        """Record whether the last checkpoint was written; if not, it is written again."""
+        self.unsaved = not written
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCandidate:
+    """A container that the kubelet may be asking for.
+
+    ``container`` is "" where it is one of several that were let start, of this pod or others, and nobody knows which.
+    ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
+    ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
+    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
+    False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
+    same name. ``guessed`` says that the kubelet did not list anything, so that the caller may be a pod nobody knows.
+    """
+
+    key: str
+    container: str
+    pod: KnownPod | None = None
+    request: ContainerRequest | None = None
+    sure: bool = False
+    known: bool = True
+    guessed: bool = False
+
+
+EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedAllocation:
+    """The answer to the last ``GetPreferredAllocation``: the kubelet asks for these IDs next, most likely.
+
+    ``at`` is the time of the answer on the monotonic clock, in seconds.
+    """
+
+    resource: str
+    ids: frozenset[str]
+    candidate: ContainerCandidate | None
+    at: float
+
+    def is_for(self, resource: str, ids: Iterable[str], now: float) -> bool:
+        """Return whether an ``Allocate`` of ``ids`` is the one that is expected: then its pod is known already."""
+        return (self.resource, self.ids) == (resource, frozenset(ids)) and now - self.at < EXPECTED_FOR_S
+
+
+@dataclass(slots=True)
+class KubeletNews:
+    """What the kubelet has said of itself.
+
+    ``settled`` is unset while it has just started and lists its pods one after the other; ``listed`` are the keys of
+    those that it has listed by then, and ``epoch`` is when it was first seen. ``silent`` is set while it lists nothing.
+    """
+
+    settled: bool = True
+    epoch: float = 0.0
+    listed: frozenset[str] = frozenset()
+    silent: bool = False
+
+
+@dataclass(slots=True)
+class AdmissionProgress:
+    """What the kubelet is expected to ask for next; ``last_uid`` is the pod that was last seen in admission."""
+
+    expected: ExpectedAllocation | None = None
+    last_uid: str = ""
+
+
+@dataclass(slots=True)
+class AllocationState:
+    """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
+
+    ``node_config`` is what the node advertises, by its ``labels`` as they were then, and
+    ``advertised`` what the kubelet was told.
+    """
+
+    configuration: Configuration
+    node_config: NodeConfig
+    device_table: DeviceTable
+    pods: PodCache = field(default_factory=PodCache)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    node: Node | None = None
+    kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
+    admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
+    advertised: Advertised = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
+
+    def apply_node(self, node: Node | None) -> bool:
+        """Take in what the watch says of the node, None where it is not there; return whether that matters here."""
+        before, self.node = self.node, node
+        return before is None or node is None or unversioned(before) != unversioned(node)
+
+    def configure(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        read_again(self.pods, configuration)
+        self._regroup()
+
+    def take_over(
+        self,
+        held: Iterable[PodDevices],
+        started: Set[str],
+        effective_mode: EffectiveMode | None,
+        registered: tuple[str, ...],
+    ) -> None:
+        self.device_table = DeviceTable(held, started)
+        self._regroup()
+        self.advertised.effective_mode, self.advertised.registered = effective_mode, registered
+
+    def _regroup(self) -> None:
+        """Have each pod in the trust group of the configuration: it had another one when the pod got its devices."""
+        for held in self.device_table:
+            group = self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=held.namespace)))
+            if held.identified and held.trust_group != group:
+                self.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(held, trust_group=group))
+
+    def heard(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
+        """Take note of which pods the kubelet of this ``epoch`` has come to; None where it does not say."""
+        before = self.kubelet.listed if epoch == self.kubelet.epoch and not settled else frozenset()
+        self.kubelet = KubeletNews(settled, epoch, before | (listing or {}).keys(), silent=listing is None)
+
+    def still_to_come(self, key: str) -> bool:
+        """Return whether the kubelet has just started, and has not come to the pod yet."""
+        return not self.kubelet.settled and key not in self.kubelet.listed
+
+    def is_uncertain(self, key: str) -> bool:
+        return self.kubelet.silent or self.still_to_come(key)
+
+    def has_left(self, key: str, listing: Listing) -> bool:
+        """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
+        return key not in listing and not self.still_to_come(key)
+
+    def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
+        """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
+        pod = self.pods.get(pod_devices.key)
+        return pod if pod is not None and pod.uid == pod_devices.uid else None
+
+    def is_buried(self, pod_devices: PodDevices) -> bool:
+        """Return whether the API server has said that the pod is gone, or that another pod has its name."""
+        return pod_devices.uid in self.pods.gone or pod_devices.key in self.pods
+
+    def named_devices(self) -> list[PodDevices]:
+        """Return the devices of one pod of each name: of the pod that has the name now, else of the latest.
+
+        While a pod that was made anew under its name is answered, its predecessor's devices may not be released yet.
+        """
+        found: dict[str, PodDevices] = {}
+        for each in self.device_table:
+            other = found.get(each.key)
+            if other is None or self._rank(other) < self._rank(each):
+                found[each.key] = each
+        return list(found.values())
+
+    def _rank(self, pod_devices: PodDevices) -> tuple[bool, int]:
+        return self.pod_of(pod_devices) is not None, pod_devices.since_ns
+
+    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
+        """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
+        return gpus_of(
+            pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
+        )
+
+    def directories(self) -> set[str]:
+        """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""
+        own = {
+            directory_name(pod.uid, container.name)
+            for pod in self.pods.values()
+            if pod.alive and pod.request is not None
+            for container in pod.request.containers
+        }
+        return own | self.device_table.directories()

@@ -1,0 +1,191 @@
+"""Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
+
+A runtime with CDI needs no NVIDIA runtime class and believes no environment variable of an image, so a container gets
+the devices that the kubelet gave and no others. NVIDIA's own specification (``nvidia-ctk cdi generate``) knows more
+of the driver than this one and goes before it. Format: CDI specification 0.5.0.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gputile.api.quantity import MIB
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
+from gputile.support.files import read_whole, write_whole
+
+log = logging.getLogger(__name__)
+
+KIND: Final = "gputile.io/gpu"
+NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
+FILE_NAME: Final = "gputile.io-gpu.json"
+VERSION: Final = "0.5.0"
+MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
+SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+# What a CUDA program needs of the driver; the rest comes with the image.
+LIBRARIES: Final = (
+    "libcuda",
+    "libcudadebugger",
+    "libnvidia-ml",
+    "libnvidia-nvvm",
+    "libnvidia-ptxjitcompiler",
+    "libnvidia-gpucomp",
+    "libnvcuvid",
+    "libnvidia-encode",
+    "libnvidia-opencl",
+)
+
+# CDI specification 0.5.0; drivers before R470 have "/" in the UUIDs of MIG instances.
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+
+
+class _Device(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    kind: str
+    devices: list[_Device]
+
+
+def specification(
+    machine: ProbedMachine, nodes: Iterable[str], libraries: Sequence[str], capabilities: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the specification of the machine's GPUs and MIG instances.
+
+    ``nodes`` are those of ``SHARED_NODES`` that exist, ``libraries`` the paths of the driver's libraries on the host,
+    ``capabilities`` what ``read_capabilities`` returns.
+    """
+    edits: dict[str, Any] = {"deviceNodes": [{"path": node} for node in nodes]}
+    if libraries:
+        edits["mounts"] = [
+            {"hostPath": path, "containerPath": seen, "options": ["ro", "nosuid", "nodev", "bind"]}
+            for path in libraries
+            for seen in (path, _soname(path))
+        ]
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": [device for gpu in machine.gpus if gpu.minor >= 0 for device in _devices(gpu, capabilities)],
+        "containerEdits": edits,
+    }
+
+
+def names(text: bytes) -> frozenset[str]:
+    """Return the qualified names of the devices in a specification; none where it cannot be read."""
+    try:
+        spec = msgspec.json.decode(text, type=_Spec)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return frozenset()
+    return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
+
+
+def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
+    """Return the name of each device, NVIDIA's if there is one; empty where one of them has none."""
+    found: list[str] = []
+    for uuid in uuids:
+        name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
+        if name is None:
+            return ()
+        found.append(name)
+    return tuple(found)
+
+
+def read_capabilities(text: str) -> dict[str, int]:
+    """Return the minor number of each MIG capability that the driver tells: ``gpu0/gi3/ci0/access`` and the like.
+
+    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and Capabilities");
+    a GPU goes by its minor number there. Lines that say something else are left out.
+    """
+    found = {}
+    for line in text.splitlines():
+        name, _, minor = line.strip().rpartition(" ")
+        if name and minor.isascii() and minor.isdecimal():
+            found[name] = int(minor)
+    return found
+
+
+def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
+    """Yield the GPU, or its MIG instances: a GPU that is split is reached through them alone."""
+    node = f"/dev/nvidia{gpu.minor}"
+    if gpu.mig is not Mig.ON:
+        yield _device(gpu.uuid, node)
+    for instance in gpu.instances:
+        whole = f"gpu{gpu.minor}/gi{instance.gi}"
+        minors = [capabilities.get(f"{place}/access") for place in (whole, f"{whole}/ci{instance.ci}")]
+        if None not in minors and _NAME.fullmatch(instance.uuid):
+            yield _device(instance.uuid, node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors))
+
+
+def _device(name: str, *nodes: str) -> Mapping[str, Any]:
+    return {"name": name, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
+
+
+def _soname(path: str) -> str:
+    """Return the name by which programs look for a library: ``libcuda.so.1`` for ``libcuda.so.570.133.20``."""
+    directory, _, file = path.rpartition("/")
+    stem, _, _ = file.partition(".so.")
+    return f"{directory}/{stem}.so.1"
+
+
+MOST_BYTES = 16 * MIB  # of one file; those of machines with many GPUs have some ten thousand
+LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
+
+
+class CdiFiles:
+    """One CDI directory. ``root`` is where the host's /usr and /proc/driver are seen.
+
+    Device nodes are looked for in ``devices``, the agent's own /dev: it has those that the host has for all GPUs.
+    """
+
+    def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:
+        self._directory = directory
+        self._root = root
+        self._devices = devices
+        self._known: frozenset[str] = frozenset()
+
+    def refresh(self, machine: ProbedMachine) -> None:
+        nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
+        libraries, capabilities = self._libraries(machine.driver), self._capabilities()
+        spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
+        path, found = self._directory / FILE_NAME, frozenset[str]()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if _content(path) != spec:
+                write_whole(path, spec)
+            for file in sorted(self._directory.glob("*.json")):
+                content = _content(file)  # another's may be none that can be read, or too long
+                found |= names(content) if content is not None else frozenset()
+        except OSError as error:
+            log.error("CDI directory %s: %s; containers get their devices by environment only", self._directory, error)
+        self._known = found
+
+    def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
+        """Return the qualified names of devices; empty where the runtime would not know one of them."""
+        return choose(uuids, self._known)
+
+    def _capabilities(self) -> dict[str, int]:
+        try:
+            return read_capabilities((self._root / MIG_MINORS[1:]).read_text(errors="replace"))
+        except OSError:
+            return {}
+
+    def _libraries(self, driver: str) -> list[str]:
+        """Return the driver's libraries as the host names them; the first directory that has a library wins."""
+        found = []
+        for library in LIBRARIES:
+            paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
+            path = next((p for p in paths if driver and (self._root / p).exists()), None)
+            if path is not None:
+                found.append(f"/{path}")
+        return found
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return read_whole(file, MOST_BYTES)
+    except OSError:
+        return None

@@ -1,1 +1,0 @@
-"""Decides what the node advertises: mode, unit, devices, and what is in the way."""

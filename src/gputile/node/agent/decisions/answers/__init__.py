@@ -1,1 +1,0 @@
-"""Describes what a container is given with its devices."""

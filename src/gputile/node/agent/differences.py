@@ -1,0 +1,240 @@
+"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+
+Nothing is done here: the result is a list of corrections, each with the right annotation, and one that could not be
+carried out turns up again the next time. A pod is judged once all its containers have their devices, an init
+container's being known from the device table.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.api.core import Pod
+from gputile.api.reasons import EventReason
+from gputile.api.well_known import (
+    GPUSHARE_ASSIGNED,
+    MIG_PREFIX,
+)
+from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen, GpuShare, binding_annotations
+from gputile.core.devices.inventory import advertised_units
+from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_ids import Listing
+from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.pod_devices import PodDevices, gpus_of
+
+
+def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
+    """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
+    request = pod.request
+    if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
+        return None
+    where = {container.name: _indices(pod, pod_devices, container) for container in request.containers}
+    used = sorted({index for indices in where.values() for index in indices})
+    gpus = {index: gpu for index in used if (gpu := node_config.gpu(index)) is not None}
+    if not gpus or len(gpus) != len(used):
+        return None
+    shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
+    containers: dict[str, tuple[GpuShare, ...]] = {}
+    for container in request.containers:
+        count = max(1, len(where[container.name]))
+        containers[container.name] = tuple(
+            GpuShare(gpus[i].uuid, i, container.units * unit // count, container.percent // count)
+            if shared
+            else GpuShare(gpus[i].uuid, i, gpus[i].mib, 100)
+            for i in where[container.name]
+        )
+    shares = []
+    for index, gpu in gpus.items():
+        if not shared:
+            shares.append(GpuShare(gpu.uuid, index, gpu.mib, 100))
+            continue
+        there = tuple(container for container in request.containers if index in where[container.name])
+        mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
+        percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
+        shares.append(GpuShare(gpu.uuid, index, mib, percent))
+    return Allocation(
+        gpus=tuple(shares),
+        containers=containers,
+        unit_mib=unit,
+        mode=node_config.mode.value,
+        whole=not shared,
+        assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
+    )
+
+
+def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
+    """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
+    chosen = tuple(
+        Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, node_config.effective_mode.unit_mib))
+        for share in allocation.gpus
+        if (gpu := node_config.gpu(share.index)) is not None
+    )
+    written = binding_annotations(allocation, chosen, pod)
+    if GPUSHARE_ASSIGNED in written:
+        written[GPUSHARE_ASSIGNED] = "true"
+    return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
+
+
+def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> tuple[int, ...]:
+    """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
+    if any(devices.container == container.name for devices in pod_devices.devices):
+        return gpus_of(pod_devices, container.name, pod.shared_gpus)
+    booked = tuple(share.index for share in pod.booked(container.name))
+    if booked and pod_devices.indices.issuperset(booked):
+        return booked
+    return tuple(sorted(pod_devices.indices))[: container.gpus or pod.shared_gpus]
+
+
+Annotations = Mapping[str, str | None]
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The pod is gone or has ended, and the kubelet no longer keeps its devices."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """The pod is on other GPUs than its annotation says, or has none: write what is true.
+
+    ``booked`` and ``found`` are the GPUs, for people: the same where only the parts of containers differ.
+    """
+
+    pod: KnownPod
+    annotations: Annotations
+    booked: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The devices were given as booked: say so in the annotation that existing tools read (B9)."""
+
+    pod: KnownPod
+    annotations: Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Something that cannot be put right from here; ``message`` names the remedy."""
+
+    pod: KnownPod
+    reason: EventReason
+    message: str
+
+
+Correction = Release | Correct | Confirm | Complain
+
+
+def differences(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
+    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone.
+
+    The API server's list may be an old one. So while the kubelet, too, has not listed its pods again, only what is said
+    to be gone is.
+    """
+    known = {pod.uid: pod for pod in state.pods.values()}
+    found: list[Correction] = []
+    if synced:
+        found += [
+            Release(pod_devices.uid)
+            for pod_devices in state.device_table
+            if (state.kubelet.settled or pod_devices.uid in known or pod_devices.uid in state.pods.gone)
+            and (pod_devices.identified or not 0 <= now_ns - pod_devices.since_ns <= UNKNOWN_FOR_NS)
+            and _gone(pod_devices, known.get(pod_devices.uid), listing)
+        ]
+    for pod in known.values():
+        if not pod.alive or pod.request is None:
+            continue
+        forgotten, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
+        if pod_devices is not None and _complete(pod, pod_devices):
+            found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
+        else:
+            found += forgotten or _missing(pod, listing)
+    return found
+
+
+def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
+    """Return whether a pod's devices are free: the kubelet lists them no more, and the API server has no such pod."""
+    if pod is not None and pod.alive:
+        return False
+    listed = listing.get(pod_devices.key)
+    if listed is None:
+        return True
+    shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
+    if any((devices.resource, device_id) in shown for devices in pod_devices.devices for device_id in devices.ids):
+        return False
+    # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
+    return pod is not None or (pod_devices.identified and bool(shown))
+
+
+def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, pod_devices, node_config, now_ns)
+    if truth is None:
+        return []
+    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
+            return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
+        return []
+    booked = _gpus_text(pod.allocation.gpus if pod.allocation else ())
+    return [
+        Correct(
+            pod,
+            annotations_of(truth, node_config, pod.pod),
+            booked=booked,
+            found=_gpus_text(truth.gpus),
+        )
+    ]
+
+
+def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
+    containers = pod.request.containers if pod.request else ()
+    resources = {devices.resource for devices in pod_devices.devices}
+    return all(
+        pod_devices.container_devices(container.name, resource) is not None
+        for container in containers
+        for resource in resources
+        if container.phase is not Phase.INIT and pod.demand(container, resource)
+    )
+
+
+def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
+    """Complain of containers that run on with devices that the kubelet has forgotten.
+
+    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
+    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    """
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+        return []
+    names = [
+        container.name
+        for container in pod.request.containers
+        if container.phase is not Phase.INIT
+        and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
+        and device_table.stage_of(pod.uid, container.name).may_run
+    ]
+    if not names:
+        return []
+    message = (
+        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
+        "delete the pod when it suits you, so that it is admitted anew"
+    )
+    return [Complain(pod, EventReason.GPU_FORGOTTEN, message)]
+
+
+def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+        return []
+    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    return [Complain(pod, EventReason.GPU_MISSING, message)]
+
+
+def _gpus_text(gpus: Iterable[GpuShare]) -> str:
+    return ", ".join(f"GPU {gpu.index}" for gpu in gpus) or "no GPU"

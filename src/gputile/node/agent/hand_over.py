@@ -1,0 +1,181 @@
+"""Hands a node over to the agent's successor, as an upgrade does, without a pod that fails.
+
+Between the end of one device plugin and the registration of the next the kubelet has no devices, and fails for good
+each pod that it admits meanwhile. Registering before the other ends does not help: the end of the older stream
+disconnects whatever plugin has the resource by then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So
+the successor closes the node first, by an annotation that the extender goes by; waits until what was decided before
+has been bound and admitted; takes over; and opens the node when the kubelet listens to it.
+
+The annotation says until when it holds, so that one whose writer has gone is removed by whichever agent is there. It is
+put off while the kubelet gets on with the pods that it has: on a slow node that may take minutes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from gputile.api.core import Container, Node
+from gputile.api.quantity import count_of
+from gputile.api.well_known import HANDOVER_ANNOTATION
+from gputile.kube.errors import KubeError
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.cluster.api_server import NodeApi
+from gputile.node.agent.device_ids import Listing
+from gputile.node.agent.known_pods import KnownPod, known_pod
+from gputile.node.agent.kubelet import KubeletLink
+from gputile.node.agent.node_config import is_served
+
+log = logging.getLogger(__name__)
+
+CLOSED_AT_MOST_S = 60.0
+SEEN_WITHIN_S = 5.0
+OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet listens to the successor
+STUCK_AFTER_S = 12.0  # longer than one call of the kubelet waits for the API server
+SILENT_FOR_S = 40.0  # a kubelet that is too busy to answer
+LIST_WITHIN_S = 1.0
+LOOK_EVERY_S = 0.1
+LISTENING_WITHIN_S = 20.0
+TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch until it counts what that said
+
+
+class HandOver:
+    """One agent's part. ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic.
+
+    ``under_way`` says that this agent keeps the node closed. ``looked`` is when it last looked at the kubelet's list.
+    """
+
+    def __init__(
+        self,
+        cluster: NodeApi,
+        kubelet: KubeletLink,
+        state: AllocationState,
+        closed_for: float,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.under_way = False
+        self.looked = 0.0
+        self._cluster = cluster
+        self._kubelet = kubelet
+        self._state = state
+        self._closed_for = closed_for
+        self._now = now
+        self._clock = clock
+        self._text = ""
+
+    async def close(self) -> None:
+        """Close the node where another agent serves it, and wait until no pod is on its way to it.
+
+        Where the API server is away nothing can be bound either, so it goes on without.
+        """
+        if not self._kubelet.state.others or self._state.node is None:
+            return
+        try:
+            await self._keep_closed()
+            self.under_way = True
+            await self._until(self._is_closed, SEEN_WITHIN_S)
+            await asyncio.sleep(self._closed_for)
+            pods = [known_pod(pod, self._state.configuration) for pod in await self._cluster.bound_pods()]
+        except KubeError as error:
+            log.warning("the node is not closed before another agent is replaced: %s", error)
+            return
+        await self._admitted(pods)
+
+    async def open(self) -> None:
+        if not self.under_way:
+            return
+        await self._until(lambda: self._kubelet.state.listening, LISTENING_WITHIN_S)
+        await asyncio.sleep(TAKEN_IN_AFTER_S)
+        self.under_way = False
+
+    def left(self, node: Node) -> float | None:
+        """Return for how many seconds the annotation on the node is to stay; None where there is none."""
+        text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
+        if text is None:
+            return None
+        if self.under_way:
+            return CLOSED_AT_MOST_S
+        return 0.0 if text == self._text else self._seconds_left(text)
+
+    def _seconds_left(self, text: str) -> float:
+        """Return for how long an annotation holds; 0 where it cannot be read, or the clock was set back since."""
+        try:
+            left = float(text) - self._now()
+        except ValueError:
+            return 0.0
+        return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0
+
+    async def _keep_closed(self) -> None:
+        self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
+        await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
+
+    async def _admitted(self, pods: Sequence[KnownPod]) -> None:
+        """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits.
+
+        The wait lasts as long as they become fewer. No other pod comes meanwhile, so it has an end.
+        """
+        last, fewer, progress = len(pods) + 1, self._clock(), self._clock()
+        while True:
+            listing = await self._kubelet.list(LIST_WITHIN_S)
+            now = self.looked = self._clock()
+            waiting = unadmitted(map(self._as_it_is, pods), listing)
+            if not waiting:
+                return
+            if listing is None:  # no sign of a stuck pod
+                progress = now
+            elif len(waiting) < last:
+                last, fewer, progress = len(waiting), now, now
+            if now - progress > STUCK_AFTER_S or now - fewer > SILENT_FOR_S:
+                log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
+                return
+            if self._seconds_left(self._text) < OPEN_WITHIN_S:
+                try:
+                    await self._keep_closed()
+                except KubeError as error:
+                    log.warning("the node may open before its agents are exchanged: %s", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _as_it_is(self, pod: KnownPod) -> KnownPod | None:
+        """Return what the watch says of a pod by now; None where it is gone."""
+        pods = self._state.pods
+        present = pods.get(pod.key)
+        if pod.uid in pods.gone:
+            return None
+        return present if present is not None and present.uid == pod.uid else pod
+
+    def _is_closed(self) -> bool:
+        node = self._state.node
+        return node is not None and node.metadata.annotations.get(HANDOVER_ANNOTATION) == self._text
+
+    async def _until(self, true: Callable[[], bool], within: float) -> None:
+        deadline = asyncio.get_running_loop().time() + within
+        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - watch and link tell others
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
+    """Return the keys of those ``pods`` that the kubelet has still to give devices, by what it lists.
+
+    The devices of an init container are not listed: one of a pod that has begun has had its turn.
+    """
+    waiting = []
+    for pod in pods:
+        if pod is None or not pod.alive or pod.pod.metadata.deletion_timestamp is not None:
+            continue
+        if pod.pod.status.phase not in ("", "Pending"):
+            continue
+        spec, listed = pod.pod.spec, listing.get(pod.key) if listing is not None else None
+        asked = {container.name: _asked(container) for container in (*spec.init_containers, *spec.containers)}
+        ending = {container.name for container in spec.init_containers if container.restart_policy != "Always"}
+        lasting = [(name, resource) for name in asked.keys() - ending for resource in asked[name]]
+        lacking = listed is None or any(not listed.ids(name, resource) for name, resource in lasting)
+        if lacking and any(asked.values()):
+            waiting.append(pod.key)
+    return waiting
+
+
+def _asked(container: Container) -> list[str]:
+    """Return the resources of device plugins that a container asks for, MIG instances included."""
+    limits = container.resources.limits
+    return [name for name in limits if is_served(name) and count_of(limits, name)]

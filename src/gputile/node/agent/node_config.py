@@ -1,0 +1,121 @@
+"""Describes what this node advertises now: its GPUs, and the mode, unit and sharing in force.
+
+Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
+``gputile.io/sharing`` chooses: ``time-slicing`` lists each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
+``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>`` and the GPUs that are not split as
+``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Final
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Gpu, Inventory, resources_for_mode
+from gputile.node.agent.device_ids import encode
+
+MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
+LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # by the library; mps is isolated by MPS itself
+
+
+def is_served(resource: str) -> bool:
+    """Return whether an agent may serve a resource in some mode: memory, compute or GPUs, or MIG instances."""
+    return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
+
+
+class Sharing(StrEnum):
+    """How NVIDIA's own ways share whole GPUs of a node in mode ``default``."""
+
+    NONE = "none"
+    TIME_SLICING = "time-slicing"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveMode:
+    """What the node is set to: what its labels said the last time that a change could be made."""
+
+    mode: Mode
+    unit_mib: int
+    sharing: Sharing = Sharing.NONE
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A MIG instance: the ``slot``-th on the GPU with ``index``."""
+
+    index: int
+    slot: int
+    uuid: str
+    resource: str
+    mib: int
+    healthy: bool = True
+
+    @property
+    def device_id(self) -> str:
+        return encode(self.index, self.slot)
+
+
+class WithholdingRule(Enum):
+    """Why a node advertises nothing."""
+
+    OTHER_PLUGIN = auto()
+    NO_MPS = auto()
+    LABELS_UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Withholding:
+    """The rule by which a node advertises nothing; ``evidence`` shows the other plugin, or says what MPS lacks."""
+
+    rule: WithholdingRule
+    evidence: str = ""
+
+    @property
+    def text(self) -> str:
+        match self.rule:
+            case WithholdingRule.OTHER_PLUGIN:
+                return f"another device plugin hands out the GPUs of this node ({self.evidence})"
+            case WithholdingRule.NO_MPS:
+                return self.evidence
+            case WithholdingRule.LABELS_UNKNOWN:
+                return "the labels of the node are not known yet"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What the node advertises. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is."""
+
+    inventory: Inventory
+    effective_mode: EffectiveMode
+    instances: tuple[MigDevice, ...] = ()
+    withheld: Withholding | None = None
+
+    @property
+    def mode(self) -> Mode:
+        return self.effective_mode.mode
+
+    @property
+    def replicated(self) -> bool:
+        return self.effective_mode.sharing is Sharing.TIME_SLICING
+
+    def gpu(self, index: int) -> Gpu | None:
+        return next((gpu for gpu in self.inventory.gpus if gpu.index == index), None)
+
+    def instance(self, resource: str, device_id: str) -> MigDevice | None:
+        return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
+
+    def advertises(self, resource: str) -> bool:
+        if self.withheld is not None:
+            return False
+        if resource.startswith(MIG_PREFIX):
+            return any(instance.resource == resource for instance in self.instances)
+        offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
+        return offered.get(resource, 0) > 0
+
+    def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the UUIDs that a container sees: those of the MIG instances, or of the GPUs with ``indices``."""
+        if resource.startswith(MIG_PREFIX):
+            return tuple(i.uuid for device_id in sorted(ids) if (i := self.instance(resource, device_id)) is not None)
+        return tuple(gpu.uuid for index in indices if (gpu := self.gpu(index)) is not None)

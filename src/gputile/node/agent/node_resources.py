@@ -1,0 +1,305 @@
+"""Decides which mode, unit and sharing are in force, and derives the resources of the node.
+
+A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
+(M12). It happens in two steps: the node is first closed to new pods, and changes once none can be on its way to it any
+more, since the kubelet kills a pod for good that comes for what is no longer offered. A new memory unit takes effect
+at once (U5, see ``slots``). What is not valid changes nothing and says what would be (M2, U2).
+
+Where another device plugin hands out this node's GPUs, gputile offers nothing. The evidence is a plugin's socket that
+answers in the kubelet's directory, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gputile has
+never offered it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gputile.api.config.v1alpha1 import Configuration, Features
+from gputile.api.core import Node, NodeCondition, Pod, node_condition
+from gputile.api.quantity import count_of, decimal
+from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import (
+    MIG_PREFIX,
+    MODE_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    PLACEMENTS,
+    REPLICAS_LABEL,
+    SHARING_LABEL,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.api.wording import first_of, nearest
+from gputile.core.devices.gpu_health import Health
+from gputile.core.devices.inventory import MOST_REPLICAS, Gpu, Inventory
+from gputile.node.agent.allocation_state import ModeDecision
+from gputile.node.agent.device_lists import UnitError, check_unit
+from gputile.node.agent.node_config import (
+    EffectiveMode,
+    MigDevice,
+    NodeConfig,
+    Sharing,
+    Withholding,
+    WithholdingRule,
+)
+from gputile.node.nvml.probe import Mig, ProbedMachine, inventory_of
+
+# As with the pressure conditions of the kubelet, "True" is the bad news.
+MODE_PENDING: Final = ConditionType.MODE_PENDING
+PLACEMENT_REFUSED: Final = ConditionType.PLACEMENT_REFUSED
+UNIT_REFUSED: Final = ConditionType.MEMORY_UNIT_REFUSED
+_NAMED_PODS = 10
+
+
+class LabelError(ValueError):
+    """A label of the node has a value that is not valid; the text names the valid ones."""
+
+
+def decide_mode(
+    before: EffectiveMode | None,
+    labels: Mapping[str, str],
+    configuration: Configuration,
+    gpus: Sequence[Gpu],
+    gpu_pods: Sequence[str],
+    *,
+    free: bool = True,
+) -> ModeDecision:
+    """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
+
+    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` says that no other can be on its way to it.
+    """
+    unit_mib = configuration.unit_mib
+    current = before or EffectiveMode(Mode.EXCLUSIVE, unit_mib)
+    unit, unit_condition = _unit(current, unit_mib, gpus)
+    current = replace(current, unit_mib=unit)
+    try:
+        wanted = replace(asked_for(labels), unit_mib=unit)
+    except LabelError as error:
+        return ModeDecision(
+            current, (node_condition(MODE_PENDING, "True", ConditionReason.INVALID_LABEL, str(error)), unit_condition)
+        )
+    disabled = _disabled(wanted.mode, configuration.features)
+    if disabled is not None:
+        wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
+    if wanted == current or before is None or (free and not gpu_pods):
+        text = f"the node is in mode {wanted.mode.value}"
+        told = node_condition(MODE_PENDING, "False", ConditionReason.MODE_IN_FORCE, text)
+        if disabled is not None:
+            told = node_condition(MODE_PENDING, "True", ConditionReason.FEATURE_DISABLED, disabled)
+        return ModeDecision(wanted, (told, unit_condition))
+    if gpu_pods:
+        text = _held_text(current, wanted, gpu_pods)
+        return ModeDecision(
+            current, (node_condition(MODE_PENDING, "True", ConditionReason.PODS_ON_NODE, text), unit_condition)
+        )
+    text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
+    return ModeDecision(
+        current, (node_condition(MODE_PENDING, "False", ConditionReason.CLOSING, text), unit_condition), closing=True
+    )
+
+
+def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
+    """Return what the node's labels ask for; the unit is not among them.
+
+    Raises:
+        LabelError: one of them is not valid.
+    """
+    mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    if mode not in MODES:
+        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}{nearest(mode, MODES)}")
+    way = labels.get(SHARING_LABEL, Sharing.NONE.value)
+    if way not in tuple(Sharing):
+        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}{nearest(way, Sharing)}")
+    sharing, replicas = Sharing(way), 1
+    if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
+        raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
+    if sharing is Sharing.TIME_SLICING:
+        text = labels.get(REPLICAS_LABEL, "")
+        replicas = decimal(text, 3)
+        if not 2 <= replicas <= MOST_REPLICAS:
+            raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
+    return EffectiveMode(Mode(mode), 0, sharing, replicas)
+
+
+def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
+    placement = labels.get(PLACEMENT_LABEL)
+    if placement is not None and placement not in PLACEMENTS:
+        valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
+        return node_condition(PLACEMENT_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
+    text = "the node's label names a way of placement, or there is none"
+    return node_condition(PLACEMENT_REFUSED, "False", ConditionReason.VALID, text)
+
+
+def _disabled(mode: Mode, features: Features) -> str | None:
+    """Return why the cluster's owner does not want the mode (M13), None where it is wanted."""
+    if mode.shared and not features.sharing:
+        feature = "GPU sharing (features.sharing)"
+    elif mode is Mode.TOPOLOGY and not features.topology:
+        feature = "topology-aware scheduling (features.topology)"
+    else:
+        return None
+    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole GPUs"
+
+
+def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[int, NodeCondition]:
+    try:
+        check_unit(tuple(gpus), unit_mib)
+    except UnitError as error:
+        return current.unit_mib, node_condition(UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error))
+    text = f"the memory unit is {unit_mib} MiB"
+    return unit_mib, node_condition(UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
+
+
+def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
+    names = first_of(sorted(gpu_pods), _NAMED_PODS)
+    return (
+        f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
+        f"{_name(wanted)} follows when they are gone"
+    )
+
+
+def _name(effective_mode: EffectiveMode) -> str:
+    if effective_mode.sharing is Sharing.TIME_SLICING:
+        return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
+    if effective_mode.sharing is Sharing.MIG:
+        return f"mode {effective_mode.mode.value} with MIG"
+    return f"mode {effective_mode.mode.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSeen:
+    """The machine's GPUs are as ``machine`` and ``health`` say.
+
+    ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough. ``keep_unit``
+    puts off another memory unit.
+    """
+
+    machine: ProbedMachine
+    health: Health
+    free: bool = False
+    keep_unit: bool = False
+
+
+MIG_PROBLEM: Final = ConditionType.MIG_PROBLEM
+MPS_PROBLEM: Final = ConditionType.MPS_PROBLEM
+
+
+def node_config_of(
+    machine: ProbedMachine,
+    health: Health,
+    effective_mode: EffectiveMode,
+    other_plugin: str | None,
+    mps_problem: str | None,
+) -> NodeConfig:
+    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` say why it does not, None if it can."""
+    replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
+    inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
+    withheld = None
+    if other_plugin is not None:
+        withheld = Withholding(WithholdingRule.OTHER_PLUGIN, other_plugin)
+    elif effective_mode.mode is Mode.MPS and mps_problem is not None:
+        withheld = Withholding(WithholdingRule.NO_MPS, mps_problem)
+    return NodeConfig(inventory, effective_mode, instances, withheld)
+
+
+def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
+    """Return the MIG instances of all GPUs, numbered on each GPU in the order of their IDs."""
+    found = []
+    for gpu in machine.gpus:
+        ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
+        for instance in ordered:
+            resource = MIG_PREFIX + instance.profile.replace("+", ".")
+            well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
+            # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
+            slot = instance.gi * 100 + instance.ci
+            found.append(MigDevice(gpu.index, slot, instance.uuid, resource, instance.mib, well))
+    return found
+
+
+def published(node_config: NodeConfig, other_plugin: str | None) -> Inventory | None:
+    """Return the inventory that the scheduler sees; None where it must leave the choice of GPUs to kube-scheduler."""
+    if other_plugin is not None:
+        return None
+    return closed(node_config) if node_config.withheld is not None else node_config.inventory
+
+
+def closed(node_config: NodeConfig) -> Inventory:
+    return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
+
+
+def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
+    """Return whether MIG is as the node's label asks for (G3)."""
+    wanted = effective_mode.sharing is Sharing.MIG
+    split = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON]
+    if wanted and not split:
+        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
+        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
+        return node_condition(
+            MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, f"the node is to offer MIG instances: {remedy}"
+        )
+    bare = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON and not gpu.instances]
+    if wanted and bare:
+        message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
+        return node_condition(MIG_PROBLEM, "True", ConditionReason.NO_MIG_INSTANCES, message)
+    if split and not wanted:
+        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
+        return node_condition(MIG_PROBLEM, "True", ConditionReason.MIG_NOT_OFFERED, message)
+    return node_condition(MIG_PROBLEM, "False", ConditionReason.MIG_AS_ASKED, "MIG is as the node's label asks for")
+
+
+def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
+    if effective_mode.mode is Mode.MPS and problem is not None:
+        return node_condition(MPS_PROBLEM, "True", ConditionReason.CONTROL_DAEMON_MISSING, problem)
+    return node_condition(
+        MPS_PROBLEM, "False", ConditionReason.NOT_NEEDED_OR_RUNNING, "no MPS control daemon is missing"
+    )
+
+
+OTHER_PLUGIN: Final = ConditionType.OTHER_DEVICE_PLUGIN
+
+# NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
+# HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
+SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
+
+# Labels of the pods of NVIDIA's manifests and chart, its GPU Operator, and of the plugins of GKE, AKS, gpushare, HAMi.
+_POD_LABELS: tuple[tuple[str, str], ...] = (
+    ("name", "nvidia-device-plugin-ds"),
+    ("app", "nvidia-device-plugin-daemonset"),
+    ("app.kubernetes.io/name", "nvidia-device-plugin"),
+    ("k8s-app", "nvidia-gpu-device-plugin"),
+    ("component", "gpushare-device-plugin"),
+    ("app.kubernetes.io/component", "hami-device-plugin"),
+)
+
+
+def other_plugin_evidence(
+    sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
+) -> str | None:
+    """Return what shows that another plugin serves the node, None where none does.
+
+    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``; ``served_before`` says that gputile itself
+    may be why ``nvidia.com/gpu`` is there.
+    """
+    for socket in sorted(sockets):
+        return f"its socket {socket} answers"
+    for pod in pods:
+        if pod.status.phase == "Running" and any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS):
+            return f"pod {pod.key} is a device plugin"
+    if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
+        return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
+    return None
+
+
+def other_plugin_condition(evidence: str | None) -> NodeCondition:
+    if evidence is None:
+        return node_condition(
+            OTHER_PLUGIN, "False", ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
+        )
+    message = (
+        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
+        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
+    )
+    return node_condition(OTHER_PLUGIN, "True", ConditionReason.OTHER_PLUGIN_FOUND, message)

@@ -1,1 +1,0 @@
-"""Keeps the node as its agent knows it: plain data, changed by events."""

@@ -1,0 +1,247 @@
+"""Computes what each container gets of its GPUs' time, from devices, pods, labels and configuration.
+
+While no arbiter runs, a container keeps to a share by the weights of those that run on its GPU at one time: the init
+containers of a pod run one after the other, and before its other containers; sidecars run beside both.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.core import NodeCondition, node_condition
+from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
+from gputile.api.reasons import ConditionReason, ConditionType
+from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import shares_of
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import LIBRARY_MODES
+from gputile.node.agent.pod_devices import PodContainer, PodDevices, gpus_of
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
+from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
+
+
+@dataclass(frozen=True, slots=True)
+class ShareClaim:
+    """What a container brings along: ``percent`` of the GPU's compute, 0 if it asks for none, and its memory's."""
+
+    percent: int = 0
+    memory_percent: int = 0
+    weight: int = 1
+    priority: int = 0
+
+
+def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
+    """Return what a container gets under ``policy``; ``most_containers`` is how many a GPU may have."""
+    percent = claim.percent or claim.memory_percent or 1
+    part = WHOLE // 100 * min(100, percent)
+    match policy:
+        case GpuTimePolicy.AVERAGE:
+            return Share(1, WHOLE // most_containers, WHOLE // most_containers)
+        case GpuTimePolicy.WEIGHTED:
+            return Share(claim.weight, priority=claim.priority)
+        case GpuTimePolicy.FIXED:
+            return Share(percent, part, part)
+        case GpuTimePolicy.WEAK:
+            return Share(claim.weight, part, WHOLE, claim.priority)
+        case GpuTimePolicy.PREEMPTIVE | GpuTimePolicy.NATIVE:
+            return Share()
+
+
+def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
+    """Return the millionths of the GPU that a container keeps to while no arbiter runs.
+
+    ``weights`` is the most that the weights of the containers on the GPU that run at one time add up to, its own too.
+    """
+    if policy is GpuTimePolicy.NATIVE:
+        return WHOLE
+    if share.guarantee:
+        return share.guarantee
+    return max(1, min(share.ceiling, WHOLE * share.weight // max(1, weights)))
+
+
+@dataclass(slots=True)
+class _PodWeights:
+    init: int = 0  # the greatest
+    sidecars: int = 0
+    apps: int = 0
+
+    @property
+    def most(self) -> int:
+        return self.sidecars + max(self.init, self.apps)
+
+
+class RunningWeights:
+    """The weights of containers by the UUID of the GPU and the UID of the pod."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, _PodWeights]] = {}
+
+    def add(self, uuid: str, uid: str, phase: Phase, weight: int) -> None:
+        pod = self._pods.setdefault(uuid, {}).setdefault(uid, _PodWeights())
+        match phase:
+            case Phase.INIT:
+                pod.init = max(pod.init, weight)
+            case Phase.SIDECAR:
+                pod.sidecars += weight
+            case Phase.APP:
+                pod.apps += weight
+
+    def while_it_runs(self, uuid: str, uid: str, phase: Phase, weight: int) -> int:
+        """Return the most that the weights add up to while a container runs that was taken in, its own too."""
+        pods = self._pods[uuid]
+        pod = pods[uid]
+        own = {Phase.INIT: pod.sidecars + weight, Phase.SIDECAR: pod.most, Phase.APP: pod.sidecars + pod.apps}
+        return own[phase] + sum(each.most for other, each in pods.items() if other != uid)
+
+
+TIME_POLICY_REFUSED: Final = ConditionType.TIME_POLICY_REFUSED
+MOST_PRIORITY: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """What the arbiter is told, and what each allocation's file says for times without one, by directory name.
+
+    ``guaranteed`` is what the file says of each GPU: parts of its time, of ``SHARE_WHOLE``.
+    """
+
+    assignment: Assignment
+    files: Mapping[str, bytes]
+    guaranteed: Mapping[str, Mapping[str, int]]
+
+
+class TimeUsed(NamedTuple):
+    """How many seconds a container has had a GPU to itself, in its turns, and has waited for them.
+
+    ``gpu`` is the GPU's index on its node.
+    """
+
+    container: PodContainer
+    gpu: str
+    seconds: float
+    waited: float
+
+
+def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
+    """Return the policy in force; a label that is not valid counts as none."""
+    try:
+        return parse_policy(labels[TIME_POLICY_LABEL])
+    except (KeyError, GpuTimePolicyError):
+        return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
+
+
+def time_condition(labels: Mapping[str, str]) -> NodeCondition:
+    try:
+        parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
+    except GpuTimePolicyError as error:
+        text = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
+        return node_condition(TIME_POLICY_REFUSED, "True", ConditionReason.INVALID_LABEL, text)
+    text = "the node's label names a policy of GPU time, or there is none"
+    return node_condition(TIME_POLICY_REFUSED, "False", ConditionReason.VALID, text)
+
+
+def time_shares(allocation_state: AllocationState, directory: str, beside: str = "") -> TimeShares:
+    """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
+
+    With the name of such a directory in ``beside`` it is only the containers on that allocation's GPUs.
+    """
+    node_config, configuration = allocation_state.node_config, allocation_state.configuration
+    policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
+    shares: dict[str, dict[str, Share]] = {}
+    owners: dict[str, tuple[str, Phase]] = {}
+    weights = RunningWeights()
+    if node_config.mode in LIBRARY_MODES:
+        near = _gpus(allocation_state, beside)
+        for pod_devices in allocation_state.device_table:
+            if beside and near.isdisjoint(pod_devices.indices):
+                continue
+            phases = {devices.directory: devices.phase for devices in pod_devices.devices}
+            for name, claims in _claims(allocation_state, pod_devices):
+                shares[name] = {
+                    uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
+                }
+                owners[name] = pod_devices.uid, phases[name]
+                for uuid, share in shares[name].items():
+                    weights.add(uuid, *owners[name], share.weight)
+    quantum = configuration.gpu_time.quantum_ms
+    guaranteed = {
+        name: {
+            uuid: fallback(policy, share, weights.while_it_runs(uuid, *owners[name], share.weight))
+            for uuid, share in gpus.items()
+        }
+        for name, gpus in shares.items()
+    }
+    files = {name: _file(parts, quantum) for name, parts in guaranteed.items()}
+    allocations = tuple(
+        AssignedContainer(
+            f"{directory}/{name}",
+            tuple(GpuClaim(uuid, s.weight, s.guarantee, s.ceiling, s.priority) for uuid, s in gpus.items()),
+        )
+        for name, gpus in shares.items()
+        if policy is not GpuTimePolicy.NATIVE
+    )
+    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed)
+
+
+def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
+    """Yield what the containers there are have used, from what was spent by allocation directory and UUID."""
+    owners = {
+        devices.directory: (pod_devices, devices)
+        for pod_devices in allocation_state.named_devices()
+        for devices in pod_devices.devices
+    }
+    indices = {gpu.uuid: str(gpu.index) for gpu in allocation_state.node_config.inventory.gpus}
+    for (path, uuid), spent in sorted(used.items()):
+        found = owners.get(path.rpartition("/")[2])
+        if found is not None and uuid in indices:
+            pod_devices, devices = found
+            container = PodContainer(pod_devices.uid, pod_devices.namespace, pod_devices.name, devices.container)
+            yield TimeUsed(container, indices[uuid], spent.used / 1e9, spent.waited / 1e9)
+
+
+def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
+    found = (
+        h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
+    )
+    return next(found, frozenset())
+
+
+def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
+    """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
+    node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
+    pod = known if known is not None and known.uid == pod_devices.uid else None
+    asked = (pod.pod.spec.priority or 0) if pod is not None else 0
+    priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
+    for directory, container in {
+        devices.directory: devices.container for devices in pod_devices.devices if devices.directory
+    }.items():
+        indices = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
+        claims = {}
+        for share in shares_of(
+            node_config, pod_devices, container, pod.container_request(container) if pod is not None else None, indices
+        ):
+            gpu = node_config.gpu(share.index)
+            memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
+            most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
+            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), priority)
+        if claims:
+            yield directory, claims
+
+
+def _weight(pod: KnownPod | None) -> int:
+    """Return the weight that a pod's annotation asks for; 1 where there is no valid one."""
+    try:
+        return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
+    except (KeyError, ValueError):
+        return 1
+
+
+def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
+    """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
+    lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
+    first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
+    return "\n".join([*first, *lines, SHARE_END, ""]).encode()

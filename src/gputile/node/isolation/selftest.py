@@ -1,0 +1,247 @@
+"""Proves on a machine that limits of memory hold, and that time on a GPU is shared as asked.
+
+Memory: a probe asks for twice the limit in each way to memory, and gets the limit. Time: probes of several containers
+keep the GPU busy, under an arbiter, side by side.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Final
+
+import msgspec
+
+from gputile.api.wording import described
+from gputile.node.arbiter.accounts import WHOLE
+from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
+from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
+from gputile.node.isolation.probe import PIECE_MIB, WAYS
+from gputile.node.native_layouts import USAGE_BYTES
+
+TOGETHER: Final = 4
+# What a probe may miss of its limit: its context, and a pool's last grain; see docs/concepts/isolation.md.
+SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
+LIMIT_MIB: Final = 2048
+SECONDS: Final = 4.0
+MOST_ROUNDS: Final = 8
+CLOSE: Final = 0.05
+LEAST_ALONE: Final = 0.98
+_WITHIN_S: Final = 120
+
+
+class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
+    """What one way to memory got, in MiB; ``processes`` of one allocation shared the limit.
+
+    ``failed`` says what else went wrong.
+    """
+
+    way: Annotated[str, described("The way to memory.")]
+    processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
+    limit_mib: Annotated[int, described("The limit, MiB.")]
+    asked_mib: Annotated[int, described("What was asked for, MiB.")]
+    got_mib: Annotated[int, described("What was got, MiB.")]
+    holds: Annotated[bool, described("Whether the limit held.")]
+    failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
+
+
+def memory_rows(
+    uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
+) -> Iterator[MemoryRow]:
+    """Yield a row for each way, and one for each of two allocations whose processes all ask at the same time.
+
+    ``environment`` is what makes a process see the GPU with ``uuid``, alone. The two allocations have different
+    limits; each must get its own, less what a process alone was seen to miss of it, for each process.
+
+    Raises:
+        LibraryMissing: this install has no library.
+    """
+    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
+    yield from alone
+    missed = limit_mib - alone[0].got_mib + PIECE_MIB
+    limits = [limit_mib, limit_mib // 2]
+    yield from _memory_rows(
+        alone[0].way, TOGETHER // len(limits), uuid, limits, environment, missed * TOGETHER // len(limits)
+    )
+
+
+def _memory_rows(
+    way: str, processes: int, uuid: str, limits_mib: Sequence[int], environment: Mapping[str, str], slack_mib: int
+) -> list[MemoryRow]:
+    asked = 2 * max(limits_mib)
+    with tempfile.TemporaryDirectory(prefix="gputile-") as directory, ExitStack() as stack:
+        running = []
+        for number, limit in enumerate(limits_mib):
+            place = Path(directory, str(number))
+            _make_allocation(place, encode_limits([GpuLimit(uuid, limit)]))
+            running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
+        everyone = [process for group in running for process in group]
+        for process in everyone:
+            _go(process)
+        # Each holds what it got until all have answered.
+        answers = [[process.stdout.readline() if process.stdout else "" for process in group] for group in running]
+        said = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
+    rows = []
+    for group, limit, got_each in zip(running, limits_mib, answers, strict=True):
+        got = sum(int(answer or 0) for answer in got_each)
+        failed = next((said[process.pid].strip() for process in group if process.returncode), "")
+        holds = not failed and limit - slack_mib <= got <= limit
+        rows.append(MemoryRow(way, processes, limit, asked, got, holds, failed))
+    return rows
+
+
+def start_program(
+    way: str, asked_mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack
+) -> subprocess.Popen[str]:
+    """Start a probe of memory; its context is measured only where nothing else is going on."""
+    return _start_probe(["memory", way, str(asked_mib)], place, environment, stack)
+
+
+def _start_probe(
+    arguments: Sequence[str], place: Path | None, environment: Mapping[str, str], stack: ExitStack
+) -> subprocess.Popen[str]:
+    """Start a probe and wait until it has its context; one without a ``place`` has no library."""
+    variables = {**os.environ, **environment}
+    if place is not None:
+        variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
+    command, pipe = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments], subprocess.PIPE
+    probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+    stack.enter_context(probe)
+    stack.callback(probe.kill)
+    if probe.stdout is not None:
+        probe.stdout.readline()
+    return probe
+
+
+def _go(probe: subprocess.Popen[str]) -> None:
+    if probe.stdin is not None and probe.poll() is None:
+        probe.stdin.write("\n")
+        probe.stdin.flush()
+
+
+def _make_allocation(place: Path, limits: bytes) -> None:
+    place.mkdir()
+    (place / LIMITS).write_bytes(limits)
+    (place / USAGE).write_bytes(bytes(USAGE_BYTES))
+
+
+class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
+
+    ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong, and
+    ``bound`` what its part must keep to: nothing where only the ratio counts, since changing turns takes time too.
+    """
+
+    what: Annotated[str, described("What was measured.")]
+    wanted: Annotated[float, described("The part of the GPU's time that the container was to get; 1 is all.")]
+    got: Annotated[float, described("The part that it got.")]
+    wanted_ratio: Annotated[float, described("What it was to get by what the row before got, 0 where it was alone.")]
+    ratio: Annotated[float, described("What it got by what the row before got, 0 where it was alone.")]
+    holds: Annotated[bool, described("Whether the bound held.")]
+    failed: Annotated[str, described('What went wrong, "" for nothing.')] = ""
+    bound: Annotated[str, described('What its part must keep to, "" where only the ratio counts.')] = ""
+
+
+class ProbeError(RuntimeError):
+    """A probe did not do its work."""
+
+
+def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECONDS) -> Iterator[TimeRow]:
+    """Yield rows for one container alone, for two under caps, and for two by weights.
+
+    Each case is repeated, up to eight times, until it holds: shares over all rounds, and the best round of the one that
+    is alone, since other work on the machine slows single processes down now and then.
+    ``environment`` is what makes a process see the GPU with ``uuid``, alone.
+
+    Raises:
+        LibraryMissing: this install has no library.
+    """
+    capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
+    cases = (
+        (("alone",), [GpuClaim(uuid)], (1.0,)),
+        (("30 % of two", "60 % of two"), capped, (0.3, 0.6)),
+        (("weight 1 of two", "weight 3 of two"), [GpuClaim(uuid, 1), GpuClaim(uuid, 3)], (0.25, 0.75)),
+    )
+    for names, claims, wanted in cases:
+        rows: list[TimeRow] = []
+        rounds: list[list[float]] = []
+        for _ in range(MOST_ROUNDS):
+            try:
+                rate = _fills(environment, [None], seconds)[0]
+                with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
+                    fills = _arbitrated(Path(directory), uuid, environment, claims, seconds)
+            except ProbeError as error:
+                rows = [TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error)) for name in names]
+                break
+            rounds.append([fill / rate for fill in fills])
+            together = max if len(claims) == 1 else mean
+            rows = _judge(names, claims, wanted, [together(parts) for parts in zip(*rounds, strict=True)])
+            if all(row.holds for row in rows):
+                break
+        yield from rows
+
+
+def longest_s(seconds: float) -> float:
+    """Return for how many seconds to wait for a probe that measures ``seconds``: it has to start and to end, too."""
+    return seconds + _WITHIN_S
+
+
+def _judge(
+    names: Sequence[str], claims: Sequence[GpuClaim], wanted: Sequence[float], got: Sequence[float]
+) -> list[TimeRow]:
+    rows = []
+    for i, (name, claim) in enumerate(zip(names, claims, strict=True)):
+        wanted_ratio, ratio = (wanted[i] / wanted[0], got[i] / got[0]) if i else (0.0, 0.0)
+        bound = ""
+        holds = i == 0 or abs(ratio / wanted_ratio - 1) < CLOSE
+        if claim.ceiling < WHOLE:
+            bound = f"at most {wanted[i] * (1 + CLOSE):.1%}"
+            holds = holds and got[i] <= wanted[i] * (1 + CLOSE)
+        elif len(claims) == 1:
+            bound = f"at least {LEAST_ALONE:.1%}"
+            holds = got[i] >= LEAST_ALONE
+        rows.append(TimeRow(name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds, bound=bound))
+    return rows
+
+
+def _arbitrated(
+    directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[GpuClaim], seconds: float
+) -> list[float]:
+    places = [directory / str(number) for number in range(len(claims))]
+    for place in places:
+        _make_allocation(place, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
+    allocations = (AssignedContainer(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
+    # In a process group of its own, as the probes are: Ctrl-C reaches only this process, which then ends them.
+    command = [sys.executable, "-m", "gputile.node.arbiter"]
+    arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+    try:
+        assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
+        arbiter.stdin.write(encode_assignment(Assignment(tuple(allocations))))
+        arbiter.stdin.flush()
+        end = time.monotonic() + _WITHIN_S
+        while not all((place / SOCKET).exists() for place in places):
+            if arbiter.poll() is not None or time.monotonic() > end:
+                raise ProbeError("the time arbiter does not start")
+            time.sleep(0.01)
+        return _fills(environment, places, seconds)
+    finally:
+        arbiter.communicate()
+
+
+def _fills(environment: Mapping[str, str], places: Sequence[Path | None], seconds: float) -> list[float]:
+    """Return how often a second each of the probes side by side fills memory; one without a place has no library."""
+    with ExitStack() as stack:
+        probes = [_start_probe(["time", str(seconds)], place, environment, stack) for place in places]
+        for probe in probes:
+            _go(probe)
+        said = [probe.communicate(timeout=longest_s(seconds)) for probe in probes]
+    for probe, (out, err) in zip(probes, said, strict=True):
+        if probe.returncode or not out:
+            raise ProbeError(err.strip() or f"a probe ended with {probe.returncode}")
+    return [float(out) for out, _ in said]

@@ -1,0 +1,178 @@
+"""What the node offers: what is done for it, and in which order (M2, M7, M12)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, ObjectMeta
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, WHOLE_GPU, Mode
+from gputile.core.devices.gpu_health import Health
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.core.devices.request import Phase
+from gputile.node.agent.advertise import (
+    Advertiser,
+    empty_in,
+    inventory_for_scheduler,
+    put_in_force,
+)
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.node_resources import MachineSeen, closed
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+
+pytestmark = pytest.mark.requirement("M2", "M12")
+
+MACHINE = ProbedMachine(tuple(ProbedGpu(index, f"GPU-{index}", "T4", 8192, f"0:{index}") for index in range(2)))
+SEEN = MachineSeen(MACHINE, Health())
+
+
+def state_of(mode: Mode | None) -> AllocationState:
+    """Return the state of an agent that has just begun, on a node with the label of a mode; None: it was not seen."""
+    config = NodeConfig(Inventory(()), EffectiveMode(Mode.EXCLUSIVE, 1024))
+    state = AllocationState(Configuration(), config, DeviceTable())
+    if mode is not None:
+        state.node = Node(metadata=ObjectMeta(name="n", labels={MODE_LABEL: mode.value}))
+    return state
+
+
+class Recorder:
+    """Everybody whom the agent tells what the node offers: each call with what it said."""
+
+    def __init__(self, state: AllocationState) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.state = state
+        self.full = False
+        self.advertiser = Advertiser(state, self, self, self, self, self)  # type: ignore[arg-type]
+
+    def want(self, sets: Any) -> None:
+        self.calls.append(("daemons", sets))
+
+    def refresh(self, machine: Any) -> None:
+        self.calls.append(("CDI", machine))
+
+    def advertise(self, devices: Any) -> None:
+        self.calls.append(("devices", devices))
+
+    def save(self, state: Any) -> None:
+        if self.full:
+            raise OSError("no space left on device")
+        self.calls.append(("checkpoint", None))
+        state.advertised.record_checkpoint(written=True)
+
+    def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
+        """Return what is said once it is settled what is in force."""
+        put_in_force(self.state, SEEN)
+        self.calls = []
+        self.advertiser.renew(SEEN, sockets)
+        return self.calls
+
+    def allocated(self) -> list[tuple[str, Any]]:
+        self.calls = []
+        self.advertiser.allocated()
+        return self.calls
+
+
+def renewed(state: AllocationState, *sockets: str) -> list[tuple[str, Any]]:
+    return Recorder(state).renewed(*sockets)
+
+
+def allocated(state: AllocationState) -> list[tuple[str, Any]]:
+    return Recorder(state).allocated()
+
+
+def kinds(calls: list[tuple[str, Any]]) -> list[str]:
+    return [kind for kind, _ in calls]
+
+
+def offered(calls: list[tuple[str, Any]]) -> dict[str, int]:
+    """Return how many IDs of each resource the kubelet is told of."""
+    (devices,) = (said for kind, said in calls if kind == "devices")
+    return {resource: len(found) for resource, found in devices.items()}
+
+
+def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main")
+    return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,), {0: "GPU-0", 1: "GPU-1"})
+
+
+def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
+    state = state_of(Mode.MPS)
+    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000", "g1-00000"))
+    done = renewed(state)
+    assert kinds(done) == ["daemons", "CDI", "devices", "checkpoint"]
+    assert done[:2] == [("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), ("CDI", MACHINE)]
+    assert offered(done)[GPU_MEMORY] == 16
+
+
+def test_a_full_disk_keeps_no_news_from_the_kubelet() -> None:
+    here = Recorder(state_of(Mode.CGPU))
+    here.full = True
+    assert kinds(here.renewed()) == ["daemons", "CDI", "devices"]
+    here.full = False
+    assert kinds(here.renewed()) == ["daemons", "checkpoint"]
+    assert kinds(here.renewed()) == ["daemons"]
+
+
+def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
+    state = state_of(None)
+    assert set(offered(renewed(state)).values()) == {0}
+    assert state.advertised.effective_mode is None
+    state.node = state_of(Mode.CGPU).node
+    assert offered(renewed(state))[GPU_MEMORY] == 16
+    state.node = None  # the API server does not know it for a moment
+    state.advertised.unsaved = False
+    assert renewed(state) == [("daemons", set())]
+    assert state.node_config.mode is Mode.CGPU
+
+
+def test_another_plugin_takes_everything_over() -> None:
+    state = state_of(Mode.CGPU)
+    done = renewed(state, "nvidia.sock")
+    assert WHOLE_GPU not in offered(done)
+    assert set(offered(done).values()) == {0}
+    assert inventory_for_scheduler(state) is None
+
+
+def test_a_mode_is_changed_in_two_steps() -> None:
+    state = state_of(Mode.CGPU)
+    renewed(state)
+    state.node = state_of(Mode.SHARE).node
+    renewed(state)
+    inventory = inventory_for_scheduler(state)
+    assert state.advertised.decided.closing
+    assert inventory is not None
+    assert not inventory.gpus
+    put_in_force(state, MachineSeen(MACHINE, Health(), free=True))
+    assert state.advertised.decided.effective_mode.mode is Mode.SHARE
+
+
+def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
+    state = state_of(Mode.CGPU)
+    renewed(state)
+    assert allocated(state), "nobody knows yet what the last agent's units were"
+    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000"))
+    assert allocated(state) == []
+    state.device_table.apply(DeviceEvent.ANSWERED, held("b", 512, "g0-00001"))
+    assert offered(allocated(state))[GPU_MEMORY] == 16
+    (pod,) = (each for each in state.device_table if each.uid == "b")
+    state.device_table.apply(DeviceEvent.POD_GONE, pod)
+    assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"
+    assert allocated(state) == []
+
+
+def test_a_node_is_empty_when_it_was_shut_for_long_enough() -> None:
+    state = state_of(Mode.SHARE)
+    assert empty_in(state, 10.0, 2.0) is None, "nothing is to change"
+    state.advertised.decided = replace(state.advertised.decided, closing=True)
+    assert empty_in(state, 10.0, 2.0) is None, "the scheduler still reads the former inventory"
+    shut = {INVENTORY_ANNOTATION: encode_inventory(closed(state.node_config))}
+    state.node = Node(metadata=ObjectMeta(name="n", annotations=shut))
+    assert [empty_in(state, now, 2.0) for now in (10.0, 11.5, 12.0, 99.0)] == [2.0, 0.5, 0.0, 0.0]
+    state.advertised.decided = replace(state.advertised.decided, closing=False)
+    assert empty_in(state, 100.0, 2.0) is None
+    state.advertised.decided = replace(state.advertised.decided, closing=True)
+    assert empty_in(state, 101.0, 2.0) == 2.0, "it closes anew"

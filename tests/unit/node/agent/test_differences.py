@@ -1,0 +1,195 @@
+"""The ledger is compared with the kubelet, and the kubelet wins."""
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, PodStatus
+from gputile.api.well_known import (
+    GPU_MEMORY,
+    GPUSHARE_ASSIGNED,
+    GPUSHARE_INDEX,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
+from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.request import Phase, parse_request
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_ids import ListedPod, Listing
+from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.differences import (
+    Complain,
+    Confirm,
+    Correct,
+    Correction,
+    Release,
+    differences,
+)
+from gputile.node.agent.known_pods import KnownPod, known_pod
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, static_uid
+from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+
+GPUS = tuple(Gpu(i, f"GPU-{i}", 15360) for i in range(4))
+SHARE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.SHARE, 1024))
+WHOLE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.EXCLUSIVE, 1024))
+ALLOCATION = "gputile.io/allocation"
+
+
+def bound(pod: Pod, *gpus: int, phase: str = "Running") -> KnownPod:
+    """A pod booked on ``gpus``; without any it has no booking."""
+    request, annotations = parse_request(pod, 1024), dict(pod.metadata.annotations)
+    if gpus and request is not None:
+        chosen = tuple(Chosen(GPUS[i], 15) for i in gpus)
+        annotations |= binding_annotations(allocate(request, chosen, "share", 7), chosen, pod)
+    meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{pod.metadata.name}", annotations=annotations)
+    return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())
+
+
+def devices_of(name: str, *ids: str, resource: str = GPU_MEMORY, phase: Phase = Phase.APP) -> ContainerDevices:
+    return ContainerDevices(name, phase, resource, ids, f"dir-{name}")
+
+
+def held(pod: KnownPod, *devices: ContainerDevices, uid: str = "") -> PodDevices:
+    return PodDevices(uid or pod.uid, "default", pod.pod.metadata.name, 1024, "share", "default", 0, devices)
+
+
+def shown(*pods: tuple[str, dict[str, tuple[str, ...]]], resource: str = GPU_MEMORY) -> Listing:
+    found = {}
+    for name, containers in pods:
+        given = {c: ({resource: frozenset(ids)} if ids else {}) for c, ids in containers.items()}
+        found[f"default/{name}"] = ListedPod("default", name, given)
+    return found
+
+
+def compare(
+    pods: list[KnownPod],
+    held: list[PodDevices],
+    listing: Listing,
+    setup: NodeConfig = SHARE,
+    *,
+    synced: bool = True,
+    settled: bool = True,
+) -> list[Correction]:
+    state = state_of(pods, DeviceTable(held), setup)
+    state.kubelet.settled = settled
+    return differences(state, listing, 9, synced=synced)
+
+
+def state_of(pods: list[KnownPod], device_table: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
+    state = AllocationState(Configuration(), setup, device_table)
+    state.pods.update({pod.key: pod for pod in pods})
+    return state
+
+
+def test_what_agrees_is_confirmed_once() -> None:
+    pod = bound(simple_pod("a", container(mem=1)), 2)
+    found = compare([pod], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)})))
+    assert [type(c) for c in found] == [Confirm]
+    annotations = {**pod.pod.metadata.annotations, GPUSHARE_ASSIGNED: "true"}
+    meta = msgspec.structs.replace(pod.pod.metadata, annotations=annotations)
+    confirmed = known_pod(msgspec.structs.replace(pod.pod, metadata=meta), Configuration())
+    assert (
+        compare([confirmed], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)}))) == []
+    )
+
+
+def test_the_kubelets_gpu_is_written_down() -> None:
+    pod = bound(simple_pod("a", container(mem=1)), 2)
+    (found,) = compare([pod], [held(pod, devices_of("main", "g1-00000"))], shown(("a", {"main": ("g1-00000",)})))
+    assert isinstance(found, Correct)
+    assert (found.booked, found.found) == ("GPU 2", "GPU 1")
+    truth = decode_allocation(found.annotations[ALLOCATION] or "")
+    assert [share.uuid for share in truth.gpus] == ["GPU-1"]
+    assert truth.assumed_ns == 7
+    assert found.annotations[GPUSHARE_INDEX] == "1"
+
+
+def test_containers_on_different_gpus_add_up_on_each() -> None:
+    pod = bound(simple_pod("a", container("x", mem=2), container("y", mem=3)), 0)
+    holding = held(pod, devices_of("x", "g0-00000", "g0-00001"), devices_of("y", "g3-00000", "g3-00001", "g3-00002"))
+    listing = shown(("a", {"x": ("g0-00000", "g0-00001"), "y": ("g3-00000", "g3-00001", "g3-00002")}))
+    (found,) = compare([pod], [holding], listing)
+    assert isinstance(found, Correct)
+    truth = decode_allocation(found.annotations[ALLOCATION] or "")
+    assert [(share.index, share.mib) for share in truth.gpus] == [(0, 2048), (3, 3072)]
+    assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one GPU a pod
+
+
+def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
+    pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
+    holding = held(pod, devices_of("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
+    (found,) = compare([pod], [holding], shown(("a", {"main": ("g1-00000", "g3-00000")}), resource=WHOLE_GPU), WHOLE)
+    assert isinstance(found, Correct)
+    assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == ["GPU-1", "GPU-3"]
+
+
+def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
+    pod = bound(simple_pod("a", container("x", mem=1), container("y", mem=1)), 2, phase="Pending")
+    assert compare([pod], [held(pod, devices_of("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
+
+
+def test_what_is_gone_is_released_when_the_kubelet_has_let_go() -> None:
+    pod = bound(simple_pod("a", container(mem=1)), 2)
+    holding = held(pod, devices_of("main", "g2-00000"))
+    still = shown(("a", {"main": ("g2-00000",)}))
+    assert compare([], [holding], still) == []
+    assert compare([], [holding], {}, synced=False) == []
+    assert compare([pod], [holding], {})[:1] != [Release(pod.uid)]
+    assert compare([], [holding], {}) == [Release(pod.uid)]
+    ended = bound(simple_pod("a", container(mem=1)), 2, phase="Failed")
+    assert compare([ended], [holding], {}) == [Release(pod.uid)]
+
+
+def test_a_static_pod_is_not_gone_because_the_kubelet_has_just_started() -> None:
+    pod = bound(simple_pod("a", container(mem=1)))
+    holding = held(pod, devices_of("main", "g2-00000"), uid=static_uid("default/a"))
+    assert compare([], [holding], {}, settled=False) == []
+    assert compare([], [holding], {}) == [Release(holding.uid)]
+
+
+def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
+    pod = bound(simple_pod("a", container(mem=1)), 2)
+    (found,) = compare([pod], [], shown(("a", {"main": ()})))
+    assert isinstance(found, Complain)
+    assert "delete the pod" in found.message
+
+
+def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
+    """Whether or not it is still known which ones they are; not of an init container, which the kubelet never lists."""
+    pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
+    listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
+    init, one, two = (
+        devices_of("init", "g2-00001", phase=Phase.INIT),
+        devices_of("one", "g2-00000"),
+        devices_of("two", "g2-00001"),
+    )
+
+    def told(known: KnownPod, devices: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
+        mounted = {each.container: each.directory for each in devices}
+        ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
+        table = DeviceTable([held(known, *devices)] if devices else [], ran)
+        found = differences(state_of([known], table), listing, 9, synced=True)
+        return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
+
+    for devices in ((init, one, two), (init, two)):
+        ((reason, message),) = told(pod, devices, "init", "one", "two")
+        assert reason == "GpuForgotten"
+        assert "the GPU of one," in message
+        assert told(pod, devices, "init", "two") == []
+    listing = shown(("a", {"one": (), "two": ()}))
+    assert [reason for reason, _ in told(pod, (), "one")] == ["GpuForgotten"]
+    assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
+    assert told(bound(pod.pod, 2, phase="Pending"), (), "one") == []
+
+
+def test_a_clock_that_is_set_back_keeps_no_devices_of_nobody_for_ever() -> None:
+    devices = msgspec.structs.replace(
+        held(bound(simple_pod("a", container(mem=2))), devices_of("", "g0-00000"), uid="unknown"),
+        name="",
+        namespace="",
+        identified=False,
+        since_ns=3600 * 10**9,
+    )
+    assert compare([], [devices], {}) == [Release("unknown")]

@@ -1,0 +1,71 @@
+"""Another device plugin on the node is noticed."""
+
+from fnmatch import fnmatch
+
+import pytest
+
+from gputile.api.core import Node, NodeStatus, PodStatus
+from gputile.api.well_known import WHOLE_GPU
+from gputile.node.agent.node_resources import (
+    SOCKET_PATTERNS,
+    other_plugin_condition,
+    other_plugin_evidence,
+)
+from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+
+WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
+
+
+def test_no_other_plugin_is_on_an_empty_node() -> None:
+    assert other_plugin_evidence([], [], None, served_before=False) is None
+    assert other_plugin_evidence([], [], Node(), served_before=False) is None
+    assert other_plugin_condition(None).status == "False"
+
+
+def test_a_socket_that_answers_is() -> None:
+    evidence = other_plugin_evidence(["nvidia-gpu.sock"], [], Node(), served_before=True)
+    assert evidence is not None
+    assert "nvidia-gpu.sock" in evidence
+    assert other_plugin_condition(evidence).status == "True"
+    assert evidence in other_plugin_condition(evidence).message
+
+
+@pytest.mark.parametrize(
+    ("socket", "of_gpus"),
+    [
+        ("nvidia.sock", True),
+        ("nvidia-gpu.sock", True),
+        ("nvidia-mig-1g.5gb.sock", True),
+        ("nvidiaGPU-1700000000.sock", True),
+        ("aliyungpushare.sock", True),
+        ("gputile-gpu-mem-a1b2c3.sock", False),
+        ("kubelet.sock", False),
+        ("rdma-hca.sock", False),
+    ],
+)
+def test_which_sockets_are_of_plugins_for_gpus(socket: str, of_gpus: bool) -> None:
+    assert any(fnmatch(socket, pattern) for pattern in SOCKET_PATTERNS) == of_gpus
+
+
+def test_gpus_that_gputile_never_offered_are() -> None:
+    assert "4 nvidia.com/gpu" in (other_plugin_evidence([], [], WITH_GPUS, served_before=False) or "")
+    assert other_plugin_evidence([], [], WITH_GPUS, served_before=True) is None
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
+def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
+    pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
+    pod.status = PodStatus(phase=phase)
+    assert bool(other_plugin_evidence([], [pod], Node(), served_before=False)) == (phase == "Running")
+
+
+@pytest.mark.parametrize(
+    "label",
+    [{"component": "gpushare-device-plugin", "app": "gpushare"}, {"app.kubernetes.io/component": "hami-device-plugin"}],
+    ids=["gpushare", "hami"],
+)
+def test_plugins_of_other_projects_are_known_by_their_pods(label: dict[str, str]) -> None:
+    pod = simple_pod("theirs", container(), labels=label)
+    pod.status = PodStatus(phase="Running")
+    assert "theirs is a device plugin" in (other_plugin_evidence([], [pod], Node(), served_before=True) or "")

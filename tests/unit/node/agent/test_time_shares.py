@@ -1,0 +1,233 @@
+"""What containers get of their GPUs' time, by mode, label, configuration, annotation and priority."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+
+from gputile.api.config.v1alpha1 import Configuration, GpuTime
+from gputile.api.gpu_time import (
+    GpuTimePolicy,
+)
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.time_shares import (
+    RunningWeights,
+    ShareClaim,
+    TimeShares,
+    fallback,
+    gpu_times,
+    policy_of,
+    share_of,
+    time_condition,
+    time_shares,
+)
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
+from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+
+GPU = Gpu(0, "GPU-a", 10240)
+
+
+def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> AllocationState:
+    """A node with one GPU, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
+    device_table = DeviceTable()
+    configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
+    admission = AllocationState(
+        configuration,
+        NodeConfig(Inventory((GPU,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
+        device_table,
+    )
+    admission.labels = labels or {}
+    for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
+        core = {"core": percent} if mode is Mode.CORE_MEM else {}
+        pod = simple_pod(name, container(mem=mib, asks=core), annotations=annotations)
+        pod.metadata.uid, pod.spec.priority = name, 7 if name == "a" else None
+        admission.pods[pod.key] = known_pod(pod, configuration)
+        resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
+        devices = (ContainerDevices("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
+        device_table.apply(
+            DeviceEvent.ANSWERED,
+            PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices, {0: "GPU-a"}),
+        )
+    return admission
+
+
+def claims(found: TimeShares) -> dict[str, Share]:
+    return {a.directory: gpu.share for a in found.assignment.allocations for gpu in a.gpus}
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_weights_and_priorities_of_cgpu() -> None:
+    found = time_shares(node(Mode.CGPU), "/d")
+    assert claims(found) == {"/d/a-main": Share(3, priority=7), "/d/b-main": Share(1)}
+    assert found.files["a-main"] == b"gputile-share 1\nquantum 30000\ncard GPU-a 750000\nend\n"
+    assert decode_assignment(encode_assignment(found.assignment)) == found.assignment
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_percentages_of_core_mem() -> None:
+    found = time_shares(node(Mode.CORE_MEM, time=GpuTime(policy="weighted")), "/d")
+    assert claims(found) == {"/d/a-main": Share(30, 300000, 300000), "/d/b-main": Share(60, 600000, 600000)}
+    assert b"card GPU-a 600000\n" in found.files["b-main"]
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_the_nodes_label_goes_before_the_configuration() -> None:
+    found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "0"}, GpuTime(policy="weak")), "/d")
+    assert set(claims(found).values()) == {Share(1, WHOLE // 16, WHOLE // 16)}
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_native_leaves_all_to_the_driver() -> None:
+    found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "native"}), "/d")
+    assert found.assignment.allocations == ()
+    assert b"card GPU-a 1000000\n" in found.files["a-main"]
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
+def test_no_turns_in_other_modes(mode: Mode) -> None:
+    found = time_shares(node(mode), "/d")
+    assert (found.assignment.allocations, found.files) == ((), {})
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_a_wrong_weight_counts_as_one() -> None:
+    admission = node(Mode.CGPU)
+    known = admission.pods["default/a"]
+    meta = msgspec.structs.replace(known.pod.metadata, annotations={TIME_WEIGHT_ANNOTATION: "0"})
+    admission.pods["default/a"] = known_pod(msgspec.structs.replace(known.pod, metadata=meta), Configuration())
+    assert claims(time_shares(admission, "/d"))["/d/a-main"].weight == 1
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
+    labels = {TIME_POLICY_LABEL: "fairest"}
+    assert policy_of(Mode.CGPU, labels, GpuTime(policy="4")) is GpuTimePolicy.WEAK
+    assert policy_of(Mode.CORE_MEM, labels, GpuTime()) is GpuTimePolicy.FIXED
+    condition = time_condition(labels)
+    assert condition.status == "True"
+    assert "weighted (2)" in condition.message
+    assert time_condition({}).status == time_condition({TIME_POLICY_LABEL: "3"}).status == "False"
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
+    """But for what ``average`` leaves free; under ``fixed`` and ``weak`` as far as the percentages do."""
+    everybody = [ShareClaim(30, 10, 2, 0), ShareClaim(0, 20, 1, 5), ShareClaim(50, 50, 1, 0)]
+    for policy in (
+        GpuTimePolicy.AVERAGE,
+        GpuTimePolicy.PREEMPTIVE,
+        GpuTimePolicy.WEIGHTED,
+        GpuTimePolicy.FIXED,
+        GpuTimePolicy.WEAK,
+    ):
+        shares = [share_of(policy, claim, 16) for claim in everybody]
+        assert 0 < sum(fallback(policy, share, sum(each.weight for each in shares)) for share in shares) <= WHOLE
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
+    admission, other = node(Mode.CGPU), Gpu(1, "GPU-b", 10240)
+    inventory = msgspec.structs.replace(admission.node_config.inventory, gpus=(GPU, other))
+    admission.node_config = replace(admission.node_config, inventory=inventory)
+    for name, ids in (("c", ("g1-00000",)), ("d", ("g0-00007", "g1-00007"))):
+        pod = simple_pod(name, container(mem=len(ids)))
+        pod.metadata.uid = name
+        admission.pods[pod.key] = known_pod(pod, admission.configuration)
+        devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
+        gpus = {0: "GPU-a", 1: "GPU-b"}
+        admission.device_table.apply(
+            DeviceEvent.ANSWERED, PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices, gpus)
+        )
+    everything = time_shares(admission, "/d").files
+    for name, content in everything.items():
+        assert time_shares(admission, "/d", name).files[name] == content
+    assert set(time_shares(admission, "/d", "c-main").files) == {"c-main", "d-main"}
+    assert time_shares(admission, "/d", "of-nobody").files == {}
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() -> None:
+    admission = node(Mode.CGPU)
+    metrics = AgentMetrics()
+    used = {("/d/a-main", "GPU-a"): Spent(1_500_000_000, 250_000_000), ("/d/of-nobody", "GPU-a"): Spent(7)}
+    metrics.gpu_times.rows = tuple(gpu_times(admission, used))
+    text = generate_latest(metrics.registry).decode()
+    labels = 'container="main",gpu="0",namespace="default",pod="a"'
+    for name, value in (("gputile_agent_gpu_time_seconds_total", 1.5), ("gputile_agent_gpu_wait_seconds_total", 0.25)):
+        assert f"{name}{{{labels}}} {value}" in text
+        assert text.count(f"{name}{{") == 1
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+@pytest.mark.requirement("G4")
+def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None:
+    """Admission refuses it; a pod from before the limit, or past admission, gains nothing either."""
+
+    def weight(time: GpuTime) -> int:
+        return claims(time_shares(node(Mode.CGPU, time=time), "/d"))["/d/a-main"].weight
+
+    assert weight(GpuTime()) == 1
+    assert weight(GpuTime(max_weight=2)) == 2
+    assert weight(GpuTime(namespace_max_weight={"default": 1000})) == 3
+    assert weight(GpuTime(max_weight=1000, namespace_max_weight={"default": 1})) == 1
+
+
+Member = tuple[Phase, int]
+PHASES = st.lists(st.tuples(st.sampled_from(Phase), st.integers(1, 9)), min_size=1, max_size=4)
+
+
+def weights_of(pods: Iterable[list[Member]]) -> RunningWeights:
+    found = RunningWeights()
+    for uid, members in enumerate(pods):
+        for phase, weight in members:
+            found.add("GPU-a", str(uid), phase, weight)
+    return found
+
+
+@pytest.mark.requirement("G4")
+def test_an_init_container_takes_nothing_from_those_after_it() -> None:
+    found = weights_of([[(Phase.INIT, 3), (Phase.APP, 1)], [(Phase.APP, 1)]])
+    assert found.while_it_runs("GPU-a", "0", Phase.APP, 1) == 2
+    assert found.while_it_runs("GPU-a", "0", Phase.INIT, 3) == 4
+    assert found.while_it_runs("GPU-a", "1", Phase.APP, 1) == 4, "beside the init container"
+
+
+def running(members: list[Member]) -> Iterator[list[Member]]:
+    """Yield which containers of a pod may run at one time."""
+    sidecars = [each for each in members if each[0] is Phase.SIDECAR]
+    yield sidecars + [each for each in members if each[0] is Phase.APP]
+    for each in members:
+        if each[0] is Phase.INIT:
+            yield [*sidecars, each]
+
+
+@pytest.mark.requirement("G4")
+@given(st.lists(PHASES, min_size=1, max_size=3))
+def test_whoever_runs_at_one_time_gets_no_more_than_the_gpu(pods: list[list[Member]]) -> None:
+    found = weights_of(pods)
+    for moment in product(*map(running, pods)):
+        assert (
+            sum(
+                Fraction(weight, found.while_it_runs("GPU-a", str(uid), phase, weight))
+                for uid, members in enumerate(moment)
+                for phase, weight in members
+            )
+            <= 1
+        )

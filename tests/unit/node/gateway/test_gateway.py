@@ -1,0 +1,176 @@
+"""The kubelet's calls wait for the next agent, but not for ever, and none is tried on agent after agent."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.node.gateway import gateway as gateway_module
+from gputile.node.gateway.gateway import MOST_TRIES, Relay
+from gputile.node.gateway.link import (
+    Call,
+    CallAnswer,
+    CallRefused,
+    FromAgent,
+    FromGateway,
+    MessageChannel,
+    to_agent,
+    to_gateway,
+)
+from gputile.node.gateway.registration import RefusedError
+
+
+class Agents:
+    """Agents that come one after the other."""
+
+    def __init__(self) -> None:
+        self.relay = Relay()
+        self._open: list[MessageChannel[FromAgent] | MessageChannel[FromGateway]] = []
+
+    async def next(self) -> MessageChannel[FromGateway]:
+        """Connect another one, and return its end."""
+        ours, theirs = socket.socketpair()
+        gateway = to_agent(*await asyncio.open_connection(sock=ours))
+        agent = to_gateway(*await asyncio.open_connection(sock=theirs))
+        self._open += [gateway, agent]
+        self.relay.connect(gateway)
+        return agent
+
+    async def hear(self, agent: MessageChannel[FromGateway]) -> Call:
+        """Return the next call that an agent gets."""
+        async with asyncio.timeout(5):
+            message = await anext(agent.messages())
+        assert isinstance(message, Call)
+        return message
+
+    def ask(self, body: bytes = b"which") -> "asyncio.Task[bytes]":
+        """Call as the kubelet does."""
+        return asyncio.create_task(self.relay.call("Allocate", "aliyun.com/gpu-mem", body))
+
+    def close(self) -> None:
+        for link in self._open:
+            link.close()
+
+
+@asynccontextmanager
+async def serving_agents() -> AsyncIterator[Agents]:
+    agents = Agents()
+    try:
+        yield agents
+    finally:
+        agents.close()
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
+    async with serving_agents() as agents:
+        agent = await agents.next()
+        first, second = agents.ask(b"a"), agents.ask(b"b")
+        one, two = await agents.hear(agent), await agents.hear(agent)
+        agents.relay.answer(CallAnswer(two.number, b"B"))
+        agents.relay.answer(CallAnswer(one.number, b"A"))
+        agents.relay.answer(CallAnswer(999, b"of nobody"))
+        assert (await first, await second) == (b"A", b"B")
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_a_refusal_keeps_its_status() -> None:
+    async with serving_agents() as agents:
+        agent, asked = await agents.next(), agents.ask()
+        call = await agents.hear(agent)
+        agents.relay.answer(CallRefused(call.number, "FAILED_PRECONDITION", "another GPU"))
+        with pytest.raises(RefusedError, match="another GPU") as caught:
+            await asked
+        assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
+    async with serving_agents() as agents:
+        first = await agents.next()
+        taken = agents.ask(b"taken along")
+        assert (await agents.hear(first)).body == b"taken along"
+        agents.relay.disconnect()
+        waits = agents.ask(b"came meanwhile")
+        await asyncio.sleep(0)
+        second = await agents.next()
+        for body in (b"taken along", b"came meanwhile"):
+            call = await agents.hear(second)
+            assert call.body == body
+            agents.relay.answer(CallAnswer(call.number, body.upper()))
+        assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_a_call_that_agents_die_of_is_given_up() -> None:
+    async with serving_agents() as agents:
+        asked = agents.ask()
+        await asyncio.sleep(0)
+        for _ in range(MOST_TRIES):
+            await agents.hear(await agents.next())
+            agents.relay.disconnect()
+        await agents.next()
+        with pytest.raises(RefusedError, match="this call crashes the node's agent"):
+            await asked
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "AWAY_FOR_S", 0.05)
+
+    async with serving_agents() as agents:
+        agent = await agents.next()
+        asked = agents.ask()
+        await agents.hear(agent)
+        await asyncio.sleep(0.1)  # an agent that is there may take its time
+        assert not asked.done()
+        agents.relay.disconnect()
+        with pytest.raises(RefusedError, match="does not run") as caught:
+            await asked
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.anyio
+async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
+    async with serving_agents() as agents:
+        agent = await agents.next()
+        asked = agents.ask(b"given up")
+        await agents.hear(agent)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        agents.relay.disconnect()
+        second = await agents.next()
+        later = agents.ask(b"later")
+        call = await agents.hear(second)
+        assert call.body == b"later"
+        agents.relay.answer(CallAnswer(call.number, b""))
+        assert await later == b""
+
+
+@pytest.mark.anyio
+@given(st.binary(max_size=200))
+async def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    gateway = to_agent(*await asyncio.open_connection(sock=ours))
+    with theirs:
+        theirs.sendall(len(junk).to_bytes(4, "big") + junk)
+    try:
+        async with asyncio.timeout(5):
+            with contextlib.suppress(msgspec.MsgspecError):
+                heard = [message async for message in gateway.messages()]
+                assert all(isinstance(message, msgspec.Struct) for message in heard)
+    finally:
+        gateway.close()
