@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import POD_SCHEDULED, Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
@@ -311,7 +311,7 @@ class ClusterState:
             return False
         if (reservation := reservation_of(pod)) is not None:
             return reservation.preemption
-        refused = any(each.type == "PodScheduled" and each.status == "False" for each in pod.status.conditions)
+        refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
         alone = not configuration.admission.gangs or gang_of(pod) is None
         return (
             refused and alone and not spec.scheduling_gates and spec.preemption_policy != "Never" and asks_for_gpu(pod)

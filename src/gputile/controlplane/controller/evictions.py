@@ -1,8 +1,9 @@
 """Decides which evictions to ask for in a round, and remembers what came of them.
 
-It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated. An eviction that was refused is asked for
-again after some seconds, and the pod is not chosen by others for a while (``eviction_memory``). A gang that has to
-leave whole leaves whole, also where the reservation that it makes room for is given up meanwhile.
+It does so for gangs and single pods alike. Pods are evicted by the Eviction API, so no PodDisruptionBudget is violated.
+An eviction that was refused is asked for again after some seconds, and the pod is not chosen by others for a while
+(``eviction_memory``). A gang that has to leave whole leaves whole, also where the reservation that it makes room for is
+given up meanwhile.
 """
 
 from collections.abc import Hashable, Sequence
