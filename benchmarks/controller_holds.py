@@ -126,7 +126,7 @@ class _Server:
     async def mark_unschedulable(self, pod: Pod, message: str) -> None:
         pass
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         await asyncio.sleep(0)
         annotations = {key: value for key, value in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
         annotations |= {RESERVATION_ANNOTATION: text} if text is not None else {}
@@ -213,7 +213,7 @@ class _ConflictingServer(_Server):
     def __init__(self, pods: Mapping[str, Pod]) -> None:
         self._pods = pods
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
 
     async def pod(self, namespace: str, name: str) -> Pod | None:

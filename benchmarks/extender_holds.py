@@ -16,12 +16,10 @@ from gputile.api.well_known import (
     GANG_SIZE_LABEL,
     RESERVATION_ANNOTATION,
 )
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import priced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -77,7 +75,7 @@ class Bench:
             self.binder,
             lambda _: None,
             lambda: None,
-            preemption=Preemption(self.engine, server, sources, clock, lambda _: None),
+            sources=sources,
         )
         self.names = [node.metadata.name for node in nodes]
 

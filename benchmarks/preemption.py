@@ -24,14 +24,12 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import choose_gang_victims
+from gputile.core.scheduling.gang_victims import VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import Decision
 from gputile.core.scheduling.victim_choice import Preemptor, choose_victims
-from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import schedule
 from gputile.tools.replay.trace import Nodes, PodShape, Workload, read_nodes, read_workload
@@ -232,8 +230,7 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
         ]
         candidates = [GangCandidate(each, stage.cluster.request(index)) for each in members]
         held = {uid: each for on_node in stage.held.values() for uid, each in on_node.items()}
-        steps = choose_gang_victims(candidates, pods, ground, stage.rules(), int(_START * 1e9))
-        choice = at_once(steps)
+        choice = choose_gang_victims(candidates, pods, ground, stage.rules(), int(_START * 1e9))
         assert choice is None or best is not None, "what the program cannot do, nobody can"
         if choice is not None and best is not None:
             found["gputile"].add([held[uid] for uid in choice.evicted], _START, best)

@@ -14,12 +14,10 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.topology import best_set
@@ -75,8 +73,8 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
     bound_pods = BoundPods(lambda uid: ledger.booking(uid) is not None)
     feed, clock = Informer(ledger, lambda _: None, (budgets, bound_pods)), BinderClock(lambda: 0.0, lambda: 1)
     binder = Binder(engine, cluster, clock)
-    preemption = Preemption(engine, cluster, EvictionSources(bound_pods, budgets), clock, lambda _: None)
-    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, preemption=preemption)
+    sources = EvictionSources(bound_pods, budgets)
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, sources=sources)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

@@ -22,7 +22,7 @@ from tests.e2e.extender import (
 from tests.e2e.installation import settle
 from tests.localcluster.client import STRATEGIC_PATCH, ApiError
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
+from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_controller, start_extender
 
 pytestmark = pytest.mark.requirement("B5")
 
@@ -42,14 +42,15 @@ NEVER = {**URGENT, "metadata": {"name": "urgent-and-patient"}, "preemptionPolicy
 
 @pytest.fixture(scope="module")
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One node of 4 GPUs with 120 units each, and a scheduler whose extender preempts."""
+    """One node of 4 GPUs with 120 units each, and a controller that preempts."""
     specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
     control_plane.nodes.create_nodes(specs)
     for priority_class in (URGENT, NEVER):
         control_plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(priority_class))
     extender, url = start_extender(control_plane, "preempting", unit="128MiB")
+    controller, _ = start_controller(control_plane, settings={"gpuMemoryUnit": "128MiB"})
     scheduler = control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
-    with extender, scheduler:
+    with extender, controller, scheduler:
         yield control_plane
     control_plane.nodes.delete_all_nodes()
 

@@ -215,7 +215,7 @@ class Server:
 
     # the controller's writes
 
-    async def reserve(self, asked: Pod, text: str | None) -> Pod:
+    async def reserve(self, asked: Pod, text: str | None, nominated: str | None) -> Pod:
         return self._write(asked, lambda current: annotated(current, hold=text), asked.metadata.resource_version)
 
     async def ungate(self, asked: Pod) -> Pod:

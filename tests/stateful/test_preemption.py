@@ -85,7 +85,7 @@ class World(PreemptingWorld):
                 self.cluster.next_fate = lambda: Fate.OK
             case "die":
                 self.cluster.execute_late()
-                self.replace_extender()
+                self.replace_leaders()
                 self.cordon(self.cordoned)
             case "jump":
                 self.set_clocks(self.now_s + 100 * number)

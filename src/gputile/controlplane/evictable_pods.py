@@ -7,6 +7,7 @@ Anybody may create thousands of budgets in a namespace, so they are found by a l
 """
 
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -221,6 +222,14 @@ def _labels_of(pod: _Held) -> Iterator[_Label]:
     for key, value in pod.labels.items():
         yield pod.namespace, key, value
         yield pod.namespace, key, None
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionSources:
+    """What is known of the pods that may have to leave."""
+
+    bound_pods: BoundPods
+    budgets: Budgets
 
 
 def _is_selective(budget: PodDisruptionBudget) -> bool:

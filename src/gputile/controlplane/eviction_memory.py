@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.kube.errors import ApiError, KubeError
 
@@ -123,20 +122,19 @@ class HalfLeftGangs:
         """Go by these bound pods from now on."""
         self._facts, self._members = facts, gangs
 
-    def begin(self, uids: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str) -> Steps[None]:
-        """Note, in steps, that pods are about to be evicted: those gangs are remembered all of whose pods they are."""
+    def begin(self, uids: Collection[str], rules: EvictionRules, preemptor: Hashable, why: str) -> None:
+        """Note that pods are about to be evicted: those gangs are remembered all of whose pods they are."""
         chosen, names = frozenset(uids), dict[GangName, None]()
         for uid in uids:
             facts = self._facts.get(uid)
             if facts is not None and facts.gang is not None:
                 names[facts.gang] = None
-            yield
         for name in names:
-            yield from self._begin(name, chosen, rules, preemptor, why)
+            self._begin(name, chosen, rules, preemptor, why)
 
     def _begin(
         self, name: GangName, chosen: frozenset[str], rules: EvictionRules, preemptor: Hashable, why: str
-    ) -> Steps[None]:
+    ) -> None:
         staying: list[str] = []
         asked: list[str] = []  # who was told to leave, as far as nobody has seen that it does
         size = rules.gang_size(name)
@@ -146,7 +144,6 @@ class HalfLeftGangs:
                 size = max(size, 0 if name.by_object else self._facts[uid].gang_size)
             elif self._stays(uid):
                 asked.append(uid)
-            yield
         if not chosen.issuperset(staying):
             return  # it lets these pods go
         gang = self._leaving.get(name)
@@ -161,12 +158,9 @@ class HalfLeftGangs:
         for uid in (*staying, *asked):
             gang.uids[uid] = None
             self._gang_of[uid] = gang
-            yield
 
-    def due(
-        self, preemptors: Collection[Hashable] = (), leaving: Collection[str] = ()
-    ) -> Steps[list[list[StayingPod]]]:
-        """Return, in steps, whom to evict now, gang by gang; one refusal ends the attempt for its gang.
+    def due(self, preemptors: Collection[Hashable] = (), leaving: Collection[str] = ()) -> list[list[StayingPod]]:
+        """Return whom to evict now, gang by gang; one refusal ends the attempt for its gang.
 
         ``preemptors`` have their victims evicted themselves: nothing is to be done for these yet. The pods ``leaving``
         are to leave for others, and do not make their gang whole.
@@ -174,33 +168,30 @@ class HalfLeftGangs:
         found: list[list[StayingPod]] = []
         now = self._seconds()
         for gang in list(self._leaving.values()):
-            yield
             gang.preemptors.intersection_update(preemptors)
             gang.since = now if gang.preemptors else min(gang.since, now)
             if gang.preemptors:
                 continue
             if gang.refused_at is not None and 0 <= now - gang.refused_at < RETRY_S:
                 continue
-            asked = yield from self._asked(gang, now, leaving)
+            asked = self._asked(gang, now, leaving)
             if asked is None or now - gang.since > LASTS_S:
                 self._forget(gang)
             elif asked:
                 found.append([StayingPod(uid, self._facts[uid], gang.why) for uid in asked])
         return found
 
-    def _asked(self, gang: _LeavingGang, now: float, leaving: Collection[str]) -> Steps[Sequence[str] | None]:
-        """Return, in steps, which pods of a gang to evict now, None where it has left, or need not."""
+    def _asked(self, gang: _LeavingGang, now: float, leaving: Collection[str]) -> Sequence[str] | None:
+        """Return which pods of a gang to evict now, None where it has left, or need not."""
         for uid in list(gang.uids):
             if not self._stays(uid):
                 gang.uids.pop(uid, None)
                 gang.evicted.pop(uid, None)
                 gang.unsure.discard(uid)
                 self._gang_of.pop(uid, None)
-            yield
         runs = 0
         for uid in tuple(self._members.get(gang.name, ())):
             runs += self._stays(uid) and uid not in leaving and not gang.is_evicted(uid, now)
-            yield
         if runs >= gang.needed:
             # Nobody has left, or others came. Those whose answers were lost tell when they are asked again.
             return tuple(gang.unsure) or None

@@ -9,12 +9,10 @@ from gputile.api.core import Pod, PodStatus
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.well_known import POD_GROUP_LABEL
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -154,7 +152,7 @@ async def test_what_preempt_adds_counts_b5() -> None:
         Binder(engine, cluster, clock),
         lambda _: None,
         lambda: None,
-        preemption=Preemption(engine, cluster, sources, clock, lambda _: None),
+        sources=sources,
     )
     proposed = MetaVictims(pods=[MetaPod(uid="uid-p0")], num_pdb_violations=0)
     asking = gpu_pod("urgent", 15, priority=10)

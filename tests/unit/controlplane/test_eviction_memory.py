@@ -11,7 +11,6 @@ from gputile.controlplane.eviction_memory import (
     RefusedEvictions,
 )
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_rules import EvictionFacts, EvictionRules
 from gputile.kube.errors import AnswerLost, ApiError, KubeError, ServerError, TooManyRequests, Unauthorized
 
@@ -115,12 +114,12 @@ class Clock:
 
     def begin(self, *uids: str, group_size: int = 0, preemptor: str = "p", told: tuple[str, ...] = ()) -> None:
         rules = EvictionRules(self.facts, self.gangs, told, gang_size=lambda _: group_size)
-        at_once(self.half_left.begin(uids, rules, preemptor, "why"))
+        self.half_left.begin(uids, rules, preemptor, "why")
 
     def due(self, *preemptors: str, after: float = 0.0) -> list[str]:
         """Return who is to be evicted so many seconds later."""
         self.now += after
-        return [pod.uid for rest in at_once(self.half_left.due(preemptors)) for pod in rest]
+        return [pod.uid for rest in self.half_left.due(preemptors) for pod in rest]
 
 
 def test_those_that_stay_are_due_until_they_leave() -> None:
@@ -265,7 +264,7 @@ def test_a_pod_that_another_preemptor_has_leave_does_not_make_the_gang_whole() -
     clock.half_left.was_evicted("c")
     clock.goes("c")
     clock.now += 61
-    found = at_once(clock.half_left.due((), {"a"}))
+    found = clock.half_left.due((), {"a"})
     assert [pod.uid for pod in found[0]] == ["b", "a"]
 
 

@@ -12,7 +12,7 @@ from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
 
-_EVICT_SECONDS = 5.0
+_WRITE_SECONDS = 5.0
 
 
 class ApiServerWriter:
@@ -29,8 +29,11 @@ class ApiServerWriter:
     async def patch_node_status(self, name: str, patch: Mapping[str, Any]) -> None:
         await writes.patch_node_status(self._connection, name, patch)
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
-        return await writes.annotate_pod(self._connection, pod, {RESERVATION_ANNOTATION: text})
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
+        reservation = {RESERVATION_ANNOTATION: text}
+        if nominated is None:
+            return await writes.annotate_pod(self._connection, pod, reservation)
+        return await writes.write_reservation(self._connection, pod, reservation, nominated, within=_WRITE_SECONDS)
 
     async def ungate(self, pod: Pod) -> Pod:
         return await writes.remove_scheduling_gate(self._connection, pod, GANG_GATE)
@@ -40,9 +43,9 @@ class ApiServerWriter:
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
-        await writes.evict_pod(self._connection, namespace, name, uid, within=_EVICT_SECONDS)
+        await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
         with contextlib.suppress(KubeError):  # it leaves all the same, and may be gone already
-            await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_EVICT_SECONDS)
+            await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_WRITE_SECONDS)
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:
         await writes.create_job(self._connection, self._namespace, job)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import POD_SCHEDULED, Node, Pod
 from gputile.api.other_groups import PodDisruptionBudget, PodGroup
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
@@ -23,6 +23,8 @@ from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.controlplane.event_loop import taking_turns
 from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import frees
@@ -34,8 +36,8 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.gang_victims import VictimSearchInput
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.without_pods import VictimSearchInput
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 SETTLING_NS: Final = 600 * 10**9  # cloud providers add labels to a node after it has joined
@@ -113,6 +115,7 @@ class ClusterState:
         self.budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
+        self.preemptors: dict[str, Pod] = {}  # by UID: pods of no gang that may preempt others
         self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
@@ -131,7 +134,7 @@ class ClusterState:
             self.bound_pods.snapshot(),
             self.budgets.snapshot(),
         )
-        copy._pods, copy._versions = self._pods.copy(), self._versions.copy()
+        copy.preemptors, copy._pods, copy._versions = self.preemptors.copy(), self._pods.copy(), self._versions.copy()
         copy._reservation_ends = self._reservation_ends.copy()
         copy.placement, copy.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
         copy.ledger, copy._vacant = copy.placement.engine.ledger, copy.empty_placement.engine.ledger
@@ -295,6 +298,10 @@ class ClusterState:
         else:
             self._pods.pop(uid, None)
         self.ledger.apply(PodApplied(pod))
+        if self._may_preempt(pod):
+            self.preemptors[uid] = pod
+        else:
+            self.preemptors.pop(uid, None)
         self.bound_pods.pod_applied(pod)
         self.budgets.pod_applied(pod)
         after = self.ledger.booking(uid)
@@ -303,8 +310,22 @@ class ClusterState:
             self.freed += 1
         self._occupy(pod)
 
+    def _may_preempt(self, pod: Pod) -> bool:
+        """Return whether a pod has GPUs reserved that others leave, or kube-scheduler has found no node for it."""
+        configuration, spec = self.ledger.configuration, pod.spec
+        if not configuration.preemption.enabled or spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
+            return False
+        if (reservation := reservation_of(pod)) is not None:
+            return reservation.preemption
+        refused = any(each.type == POD_SCHEDULED and each.status == "False" for each in pod.status.conditions)
+        alone = not configuration.admission.gangs or gang_of(pod) is None
+        return (
+            refused and alone and not spec.scheduling_gates and spec.preemption_policy != "Never" and asks_for_gpu(pod)
+        )
+
     def _forget(self, uid: str) -> None:
         self.ledger.apply(PodDeleted(uid))
+        self.preemptors.pop(uid, None)
         self.bound_pods.pod_deleted(uid)
         self.budgets.pod_deleted(uid)
         self._versions.pop(uid, None)

@@ -110,11 +110,12 @@ class Controller:
         self._requests = NodeRequestPlanner(configuration, self._planner, _new_name)
         self._requester = NodeRequester(self._requests, writer, self._waiting)
         self._scales = configuration.autoscaling.enabled
+        plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
             self.updates,
             Planners(
-                (self._planner, self.gangs) if configuration.admission.gangs else None,
+                (self._planner, self.gangs) if plans else None,
                 (self._requests, self._waiting, self._requester) if self._scales else None,
             ),
             active,
@@ -125,7 +126,7 @@ class Controller:
             connection, "/api/v1/nodes", Node, lambda event: put(lambda: self._node_event(event))
         )
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, lambda event: put(lambda: self._pod_event(event)))
-        # It is no condition of being ready: gangs preempt nobody before it has listed.
+        # It is no condition of being ready: nobody is evicted before it has listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",
@@ -134,7 +135,7 @@ class Controller:
         )
         self._lag = LoopLag("controller")
         self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
-        if configuration.admission.gangs or self._scales:
+        if plans or self._scales:
             self._watches["pods"] = self._pod_watch
         self.app = routed(monitoring_routes(self._registry(), self.not_ready))
 
@@ -158,8 +159,8 @@ class Controller:
         if self._configuration.admission.gangs:
             state = self.cluster_state
             work.append(watch_pod_groups(self._connection, state.group_event, state.no_groups))
-            if self._configuration.preemption.enabled:
-                work.append(self._budget_watch.run())
+        if self._configuration.preemption.enabled:
+            work.append(self._budget_watch.run())
         try:
             async with background(work):
                 yield
@@ -203,20 +204,20 @@ class Controller:
             "Gangs for whose pods GPUs were reserved, since the start.",
             lambda: gangs.planned,
         )
-        preemption = self._planner.preemption
+        evictions = self._planner.evictions
         registry.counter(
             "gputile_controller_evictions",
-            "Pods that were evicted for gangs of higher priority, since the start.",
-            lambda: preemption.evictions,
+            "Pods that were evicted for pods and gangs of higher priority, since the start.",
+            lambda: evictions.accepted,
         )
         registry.counter(
             "gputile_controller_evictions_refused",
-            "Evictions for gangs that the API server refused, since the start.",
-            lambda: preemption.evictions_refused,
+            "Evictions that the API server refused, since the start.",
+            lambda: evictions.refused,
         )
         gauge(
             "gputile_controller_places_kept",
-            "Pods of gangs that have GPUs reserved and are not bound yet.",
+            "Pods that have GPUs reserved and are not bound yet.",
             lambda: sum(booking.reserved for booking in self.cluster_state.ledger.bookings()),
         )
 

@@ -25,9 +25,9 @@ from gputile.api.extender import (
     MetaVictims,
 )
 from gputile.api.reasons import EventReason
+from gputile.controlplane.evictable_pods import EvictionSources
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.pod_api import PodEvent
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_without_gpus
 from gputile.core.scheduling.scheduler_victims import Interchange, judge_preemption, victims
@@ -53,11 +53,11 @@ class ExtenderHandlers:
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
         *,
-        preemption: Preemption | None = None,
+        sources: EvictionSources | None = None,
     ) -> None:
         self._engine = engine
         self._binder = binder
-        self._preemption = preemption
+        self._sources = sources
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
@@ -74,8 +74,6 @@ class ExtenderHandlers:
             self._notify(PodEvent(pod, True, EventReason.INVALID_GPU_REQUEST, verdict.invalid))
         if verdict.lacks_gpus:
             self._refused()
-        if verdict.lacks_gpus and found.refused and self._preemption is not None:
-            self._preemption.refused(pod, found.refused)
         if verdict.no_fit is not None:
             self._notify(PodEvent(pod, True, EventReason.NO_GPU_FITS, verdict.no_fit, latest=True))
         return FilterResult(
@@ -128,11 +126,12 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
         if verdict.request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
-        if self._preemption is not None and self._preemption.has_reservation(args.pod):
+        booking = self._engine.ledger.booking(args.pod.metadata.uid)
+        if booking is not None and booking.preemption:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # others leave for the pod already
         priority, interchange = args.pod.spec.priority or 0, None
-        if self._preemption is not None:
-            interchange = Interchange(args.pod, self._preemption.reservations.rules().facts)
+        if self._sources is not None:
+            interchange = Interchange(args.pod, self._sources.bound_pods.facts)
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
@@ -140,14 +139,12 @@ class ExtenderHandlers:
             if leaving:
                 kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations
-                if self._preemption is not None:
-                    violations += self._preemption.budget_violations(kept, more)
+                if self._sources is not None:
+                    violations += self._sources.budgets.violations(kept, more)
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*kept, *more]], num_pdb_violations=violations
                 )
             await asyncio.sleep(0)
-        if answer and self._preemption is not None:
-            self._preemption.left_to_scheduler(args.pod, answer)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
 
     def _remember(self, pod: Pod) -> None:

@@ -1,6 +1,5 @@
 """Calls the API server for a bind and for a take-over, beside the extender's watches."""
 
-import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +7,14 @@ from typing import Protocol
 
 from gputile.api.core import Binding, Pod
 from gputile.api.reasons import EventReason
-from gputile.api.well_known import FENCE_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import FENCE_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.objects import list_all
 from gputile.kube.writes import (
     annotate_pod_status,
     bind_pod,
-    evict_pod,
-    mark_preempted,
     read_pod,
-    write_reservation,
 )
 
 # Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
@@ -50,22 +46,6 @@ class PodApi(Protocol):
         """Return all pods that have no node, read from the API server itself."""
 
 
-class PreemptionApi(Protocol):
-    """The calls of a preemption. Errors are those of ``gputile.kube.errors``, and ``NoLongerActive``."""
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod from the API server itself, None where there is none of this name."""
-
-    async def reserve(self, pod: Pod, text: str | None, node: str) -> Pod:
-        """Write the reservation of this very version of the pod, and its nominated node; return it as stored.
-
-        None removes the reservation, and "" the nomination.
-        """
-
-    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted."""
-
-
 class ApiServerPodApi:
     """The calls on a connection; ``active`` tells whether this replica may still act."""
 
@@ -94,32 +74,6 @@ class ApiServerPodApi:
         """Write to a pod what is in it nowhere yet: a patch that changes nothing would leave the version as it is."""
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
-
-    async def reserve(self, pod: Pod, text: str | None, node: str) -> Pod:
-        """Write the reservation and the nominated node of this very version of the pod.
-
-        Raises:
-            NoLongerActive: the Lease was lost before it was sent.
-            KubeError: it failed; see there.
-        """
-        if not self._active():
-            raise NoLongerActive("the Lease was lost before the reservation was sent")
-        return await write_reservation(self._connection, pod, {RESERVATION_ANNOTATION: text}, node, within=POD_SECONDS)
-
-    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        """Ask for the eviction of the pod with this UID, and write into its status that it is preempted.
-
-        kube-scheduler recognizes its own victims by that, and nominates no other node while they leave.
-
-        Raises:
-            NoLongerActive: the Lease was lost before it was sent.
-            KubeError: it failed; see there.
-        """
-        if not self._active():
-            raise NoLongerActive("the Lease was lost before the eviction was sent")
-        await evict_pod(self._connection, namespace, name, uid, within=POD_SECONDS)
-        with contextlib.suppress(KubeError):  # it leaves all the same, and may be gone already
-            await mark_preempted(self._connection, namespace, name, uid, why, within=POD_SECONDS)
 
     async def unbound(self) -> Sequence[Pod]:
         return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})

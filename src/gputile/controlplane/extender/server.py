@@ -17,17 +17,15 @@ from gputile.api.other_groups import PodDisruptionBudget
 from gputile.api.reasons import EventReason
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.app import ExtenderGate, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
-from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods
 from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi, PodEvent
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, LeaderGate, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
@@ -105,11 +103,8 @@ class Extender:
         binder_clock = BinderClock(clock.monotonic, clock.unix_ns)
         self.binder = Binder(engine, self._pod_api, binder_clock)
         sources = EvictionSources(bound_pods, budgets)
-        self._preemption = Preemption(engine, self._pod_api, sources, binder_clock, self._record)
         self.app = create_app(
-            ExtenderHandlers(
-                engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, preemption=self._preemption
-            ),
+            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, sources=sources),
             self.metrics,
             ExtenderGate(self._admit, self.not_ready),
         )
@@ -150,7 +145,7 @@ class Extender:
 
     def _describe(self) -> None:
         registry, ledger = self.metrics.registry, self.ledger
-        gauge, counter = registry.gauge, registry.counter
+        gauge = registry.gauge
         reflectors: dict[str, Reflector[Any]] = {"pods": self._pods, "nodes": self._nodes}
         reflectors["poddisruptionbudgets"] = self._budgets
         export_reflectors(registry, "extender", reflectors)
@@ -181,30 +176,12 @@ class Extender:
             "GPUs with more booked than they have: never, unless somebody else writes allocations.",
             lambda: overallocated_gpus(ledger),
         )
-        reservations = self._preemption.reservations
-        counter(
-            "gputile_extender_places_kept",
-            "Places that were kept for pods that preempt others, since the start.",
-            lambda: reservations.reserved,
-        )
-        counter(
-            "gputile_extender_evictions",
-            "Pods that were evicted for pods of higher priority, since the start.",
-            lambda: reservations.evictions.accepted,
-        )
-        counter(
-            "gputile_extender_evictions_refused",
-            "Evictions that the API server refused, since the start.",
-            lambda: reservations.evictions.refused,
-        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
         work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
-        if self.ledger.configuration.preemption.enabled:
-            work.append(self._preemption.run(lambda: self._election.leads() and self.not_ready() is None))
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:

@@ -1,7 +1,7 @@
 """Describes the GPUs that are kept for a pod until it is bound, and the pod annotation that says so.
 
-The extender writes it for a pod that preempts others. Its plan has this one pod. For a pod of a gang the controller
-writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
+The controller writes it. The plan of a pod that preempts others has this one pod. For a pod of a gang it is written
+while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
 gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
 only while all places of the plan are there, and still free for its pods. Nobody binds another one before.
 """

@@ -185,12 +185,12 @@ def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(
     machine.a_gang_comes(3, 4, 0, 0)
     reserve, writes, refused = machine.server.reserve, 0, True
 
-    async def refusing(asked: Pod, text: str | None) -> Pod:
+    async def refusing(asked: Pod, text: str | None, nominated: str | None) -> Pod:
         nonlocal writes
         writes += 1
         if refused and text is not None and asked.metadata.uid == f"g1-{number}":
             raise error(422, "Invalid", "metadata.annotations: Too long")
-        return await reserve(asked, text)
+        return await reserve(asked, text, nominated)
 
     monkeypatch.setattr(machine.server, "reserve", refusing)
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""A cluster in which pods preempt others: the model of an API server, an extender beside it, and their clocks."""
+"""A cluster in which pods preempt others: a model of the API server, an extender, a controller, and their clocks."""
 
 import asyncio
 import copy
@@ -6,21 +6,25 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod, Taint
+from gputile.api.core import Node, Pod, PodCondition, Taint
 from gputile.api.extender import ExtenderArgs
-from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
-from gputile.controlplane.evictable_pods import BoundPods, Budgets
+from gputile.api.other_groups import PodDisruptionBudget
+from gputile.api.reasons import EventReason
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
+from gputile.controlplane.controller.gangs.gang_writer import GangWriter
+from gputile.controlplane.evictable_pods import BoundPods, Budgets, EvictionSources
 from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
-from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.pod_api import PodEvent
-from gputile.controlplane.extender.preemption import Preemption
 from gputile.core.devices.allocation import decode_allocation
-from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.events import NodeApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.objects import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -35,7 +39,7 @@ class PreemptingExtender:
         clock = BinderClock(lambda: world.monotonic_s, lambda: world.now_s * 10**9)
         self.ledger = Ledger(Configuration())
         for name in world.nodes:
-            self.ledger.apply(NodeApplied(gpu_node(name, mode="cgpu")))
+            self.ledger.apply(NodeApplied(preempting_node(name)))
         self.budgets = Budgets(self.holds)
         bound_pods = BoundPods(self.holds)
         self.informer = Informer(self.ledger, lambda _: None, (self.budgets, bound_pods))
@@ -43,14 +47,73 @@ class PreemptingExtender:
         engine = PlacementEngine(self.ledger)
         self.binder = Binder(engine, world.cluster, clock)
         sources = EvictionSources(bound_pods, self.budgets)
-        self.preemption = Preemption(engine, world.cluster, sources, clock, world.events.append)
         self.handlers = ExtenderHandlers(
-            engine, self.binder, world.events.append, lambda: None, clock.unix_ns, preemption=self.preemption
+            engine, self.binder, world.events.append, lambda: None, clock.unix_ns, sources=sources
         )
 
     def holds(self, uid: str) -> bool:
         """Return whether the ledger has a booking of a pod."""
         return self.ledger.booking(uid) is not None
+
+
+class ModelWriter:
+    """The controller's writes to the model of the API server."""
+
+    def __init__(self, world: "PreemptingWorld") -> None:
+        self._world = world
+
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
+        return await self._world.cluster.reserve(pod, text, nominated or "")
+
+    async def ungate(self, pod: Pod) -> Pod:
+        raise AssertionError(f"{pod.key} has no gate")
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        return await self._world.cluster.pod(namespace, name)
+
+    async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
+        await self._world.cluster.evict(namespace, name, uid, why)
+
+    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+        self._world.events.append(PodEvent(about, warning, EventReason(reason), message))
+
+
+class PreemptingController:
+    """One controller's parts on the API server's pods."""
+
+    def __init__(self, world: "PreemptingWorld") -> None:
+        self._world, self._plans = world, 0
+        configuration = Configuration()
+        self.state = ClusterState(configuration)
+        at_once(self.state.node_event(Replaced([preempting_node(name) for name in world.nodes])))
+        self.state.budget_event(Replaced([]))
+        self.pods(Replaced([copy.deepcopy(pod) for pod in world.cluster.pods.values()]))
+        self.planner = GangPlanner(configuration, self._new_plan)
+
+    def _new_plan(self) -> str:
+        self._plans += 1
+        return f"{id(self)}-{self._plans}"
+
+    def pods(self, event: WatchEvent[Pod]) -> None:
+        at_once(self.state.pod_event(event))
+
+    def node(self, node: Node) -> None:
+        at_once(self.state.node_event(Applied(node)))
+
+    def budget(self, budget: PodDisruptionBudget) -> None:
+        self.state.budget_event(Applied(budget))
+
+    async def round(self) -> None:
+        world = self._world
+        self.state.tick(world.now_s * 10**9)
+        result = self.planner.plan(self.state.snapshot())
+        await GangWriter(self.state, self.planner, ModelWriter(world), lambda: True, lambda: None).write(result)
+
+
+def preempting_node(name: str) -> Node:
+    node = gpu_node(name, mode="cgpu")
+    node.status.allocatable = {"cpu": "99", "memory": "99Gi", "pods": "99", GPU_MEMORY: str(2 * GPU_MIB // 1024)}
+    return node
 
 
 class PreemptingWorld:
@@ -63,6 +126,7 @@ class PreemptingWorld:
         self.events: list[PodEvent] = []
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.extender = PreemptingExtender(self)
+        self.controller = PreemptingController(self)
 
     def add(self, name: str, gib: int, priority: int = 0) -> Pod:
         """Create a pod that waits."""
@@ -75,21 +139,35 @@ class PreemptingWorld:
         return self.cluster.pods.get(("default", name))
 
     def change_node(self, name: str, *taints: Taint, cordoned: bool = False, **labels: str) -> None:
-        """Tell the extender that a node has these taints and labels now, beside its mode."""
-        node = gpu_node(name, mode="cgpu")
+        """Tell all that a node has these taints and labels now, beside its mode."""
+        node = preempting_node(name)
         node.spec.taints, node.spec.unschedulable = taints, cordoned
         node.metadata.labels |= labels
         self.extender.informer.nodes(Applied(node))
+        self.controller.node(node)
 
     def watch(self, name: str) -> None:
-        """Tell the extender of a pod."""
+        """Tell all of a pod."""
         pod = self.pod(name)
         if pod is not None:
             self.extender.informer.pods(Applied(copy.deepcopy(pod)))
+            self.controller.pods(Applied(copy.deepcopy(pod)))
 
     def watch_all(self) -> None:
-        """Have the extender list the pods."""
-        self.extender.informer.pods(Replaced([copy.deepcopy(pod) for pod in self.cluster.pods.values()]))
+        """Have all list the pods."""
+        pods = [copy.deepcopy(pod) for pod in self.cluster.pods.values()]
+        self.extender.informer.pods(Replaced(pods))
+        self.controller.pods(Replaced(copy.deepcopy(pods)))
+
+    def change(self, pod: Pod) -> None:
+        """Give a changed pod another version, and tell all."""
+        self.cluster.touch(pod)
+        self.watch(pod.metadata.name)
+
+    def set_budget(self, budget: PodDisruptionBudget) -> None:
+        """Tell all of a budget as it is now."""
+        self.extender.budgets.budgets(Applied(copy.deepcopy(budget)))
+        self.controller.budget(copy.deepcopy(budget))
 
     async def schedule(self, name: str) -> bool:
         """Do what kube-scheduler does with a pod that waits; return whether it is bound."""
@@ -99,6 +177,10 @@ class PreemptingWorld:
         asked = ExtenderArgs(pod=copy.deepcopy(pod), node_names=list(self.nodes))
         feasible = self.extender.handlers.filter(asked).node_names
         if not feasible:
+            if not pod.status.conditions:
+                pod.status.conditions = (PodCondition(type="PodScheduled", status="False"),)
+                self.cluster.touch(pod)
+            self.controller.pods(Applied(copy.deepcopy(pod)))
             return False
         try:
             await self.extender.binder.bind(copy.deepcopy(pod), feasible[0])
@@ -114,11 +196,18 @@ class PreemptingWorld:
         return pod
 
     async def round(self, seconds: int = 2) -> None:
-        """Let time pass, and the extender do a round."""
+        """Let time pass, and the controller do rounds: it reserves GPUs, has pods evicted, and sees what came of it."""
         self.pass_time(seconds)
         await self.extender.binder.resolve_unconfirmed()
-        await self.extender.preemption.round()
+        self.extender.ledger.apply(TimePassed(self.now_s * 10**9))
+        for _ in range(3):
+            await self.controller.round()
         await asyncio.sleep(0)
+
+    async def seen_round(self, seconds: int = 2) -> None:
+        """Do a round of which all are told at once."""
+        await self.round(seconds)
+        self.watch_all()
 
     def pass_time(self, seconds: int) -> None:
         """Let so much time pass for all."""
@@ -139,10 +228,12 @@ class PreemptingWorld:
         pod = self.cluster.pods.pop(("default", name), None)
         if pod is not None and seen:
             self.extender.informer.pods(Deleted(copy.deepcopy(pod)))
+            self.controller.pods(Deleted(copy.deepcopy(pod)))
 
-    def replace_extender(self) -> None:
-        """Have another extender take over: it lists the cluster."""
+    def replace_leaders(self) -> None:
+        """Have another extender and another controller take over: they list the cluster."""
         self.extender = PreemptingExtender(self)
+        self.controller = PreemptingController(self)
 
     def leaving(self) -> set[str]:
         """Return the names of the pods that were asked to leave."""

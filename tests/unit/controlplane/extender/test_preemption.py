@@ -1,19 +1,18 @@
 """Pods of lower priority leave a GPU for one of higher priority, and nobody else gets it meanwhile."""
 
-from itertools import permutations
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from gputile.api.affinity import LabelSelector
-from gputile.api.core import ObjectMeta, Pod, Taint, Toleration
+from gputile.api.core import ObjectMeta, Pod, PodCondition, Taint, Toleration
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.other_groups import PodDisruptionBudget
-from gputile.controlplane.extender import preemption
+from gputile.controlplane.controller import pod_preemption
 from gputile.core.ledger.snapshot import overallocated_gpus
-from gputile.core.scheduling.eviction_rules import EvictionRules
-from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
-from gputile.kube.objects import Applied
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims
 from tests.unit.controlplane.extender.preempting import PreemptingWorld
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B5")]
@@ -32,7 +31,7 @@ async def preempting(world: PreemptingWorld, gib: int = 12, priority: int = 10) 
     """Have a pod refused that preempts others, and then a round."""
     high = world.add("high", gib, priority)
     assert not await world.schedule("high")
-    await world.round()
+    await world.seen_round()
     return high
 
 
@@ -55,7 +54,7 @@ async def test_a_place_is_kept_before_the_pod_is_evicted_that_has_it() -> None:
     assert world.said("Preempted") == ["preempted by pod default/high on node a"]
     assert len(world.said("Preempting")) == 1
     world.watch_all()
-    await world.round()
+    await world.seen_round()
     assert not world.said("PreemptionEnded")
 
 
@@ -74,7 +73,7 @@ async def test_equal_pods_and_pods_that_never_preempt_wait(policy: str) -> None:
     high = world.add("high", 12, 10 if policy else 0)
     high.spec.preemption_policy = policy
     await world.schedule("high")
-    await world.round()
+    await world.seen_round()
     assert not world.leaving()
     assert not world.has_reservation("high")
 
@@ -85,7 +84,7 @@ async def test_nobody_is_evicted_for_a_place_that_could_not_be_written() -> None
     await preempting(world)
     assert not world.leaving()
     world.cluster.writable = True
-    await world.round(10)
+    await world.seen_round(10)
     assert len(world.leaving()) == 1
 
 
@@ -111,7 +110,7 @@ async def test_a_later_eviction_that_is_refused_is_tried_again() -> None:
     for _ in range(20):
         world.watch_all()
         await world.schedule("high")
-        await world.round(5)
+        await world.seen_round(5)
     assert world.leaving() == {"low0", "low1"}
     assert refused_first or world.said("PreemptionRefused")
 
@@ -120,7 +119,7 @@ def used_up_budget(world: PreemptingWorld) -> PodDisruptionBudget:
     """Have a budget forbid the eviction of pods with the label app: low."""
     budget = PodDisruptionBudget(metadata=ObjectMeta(name="b", namespace="default"))
     budget.spec.selector = LabelSelector(match_labels={"app": "low"})
-    world.extender.budgets.budgets(Applied(budget))
+    world.set_budget(budget)
     return budget
 
 
@@ -129,14 +128,14 @@ async def test_a_place_ends_and_its_pod_may_try_again() -> None:
     await preempting(world)
     (victim,) = world.leaving()
     world.watch_all()
-    await world.round(30 + 120 + 1)
+    await world.seen_round(30 + 120 + 1)
     assert not world.has_reservation("high")
     assert world.said("PreemptionEnded")
     high = world.pod("high")
     assert high is not None
     assert high.status.nominated_node_name == ""
     await world.schedule("high")
-    await world.round(20)
+    await world.seen_round(20)
     assert world.leaving() > {victim}, "a pod that does not go is nobody to wait for"
 
 
@@ -147,16 +146,18 @@ async def test_a_place_is_kept_on_the_node_that_kube_scheduler_nominated() -> No
     victims = {"a": MetaVictims(pods=[MetaPod(uid=(world.pod("low0") or high).metadata.uid)], num_pdb_violations=0)}
     asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=victims)
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
-    await world.round()
+    await world.seen_round()
     assert not world.has_reservation("high"), "kube-scheduler has not nominated a node yet"
     high.status.nominated_node_name = "a"
-    await world.round()
+    high.status.conditions = (PodCondition(type="PodScheduled", status="False"),)
+    world.change(high)
+    await world.seen_round()
     assert not world.leaving(), "its victims have not been deleted yet"
     low = world.pod("low0")
     assert low is not None
     low.metadata.deletion_timestamp = world.cluster.now
-    world.watch("low0")
-    await world.round()
+    world.change(low)
+    await world.seen_round()
     assert world.has_reservation("high")
     assert world.cluster.evicted == []
     world.add("successor", 10)
@@ -174,7 +175,7 @@ async def waiting_for_a_gpu(waited_s: int, *nodes: str) -> PreemptingWorld:
     world.add("high", 12, 10)
     for _ in range(waited_s // 20):
         assert not await world.schedule("high")
-        await world.round(20)
+        await world.seen_round(20)
     assert not world.has_reservation("high")
     return world
 
@@ -199,7 +200,7 @@ async def preempted_by_kube_scheduler(world: PreemptingWorld, victim: Pod) -> No
     asked = ExtenderPreemptionArgs(pod=high, node_name_to_meta_victims=chosen)
     assert (await world.extender.handlers.preempt(asked)).node_name_to_meta_victims
     high.status.nominated_node_name = victim.spec.node_name
-    world.watch("high")
+    world.change(high)
 
 
 @pytest.mark.parametrize("waited_s", [0, 20, 120])
@@ -209,7 +210,7 @@ async def test_what_kube_scheduler_s_victims_leave_is_reserved_however_long_the_
     await preempted_by_kube_scheduler(world, await taken_by(world, "a", "low"))
     world.end("low")
     for _ in range(3):
-        await world.round(1)
+        await world.seen_round(1)
     assert world.has_reservation("high")
     world.add("successor", 13)
     assert not await world.schedule("successor")
@@ -227,11 +228,11 @@ async def test_nobody_is_evicted_beside_kube_scheduler_s_victims_however_long_th
     await taken_by(world, "b", "other", 5)
     await preempted_by_kube_scheduler(world, low)
     low.metadata.deletion_timestamp = world.stamp(2 * 3600)
-    world.watch("low")
+    world.change(low)
     for _ in range(10):
         if asked_again:
             assert not await world.schedule("high")
-        await world.round()
+        await world.seen_round()
         world.watch_all()
     assert world.cluster.evicted == []
     assert world.has_reservation("high")
@@ -242,11 +243,11 @@ async def test_a_nomination_that_comes_to_nothing_keeps_the_pod_from_preempting_
     world = await waiting_for_a_gpu(120, "a")
     await preempted_by_kube_scheduler(world, await taken_by(world, "a", "low"))
     for _ in range(14):
-        await world.round()
+        await world.seen_round()
         await world.schedule("high")
     assert world.cluster.evicted == []
     for _ in range(4):
-        await world.round()
+        await world.seen_round()
         await world.schedule("high")
     assert world.cluster.evicted == ["low"]
 
@@ -261,11 +262,11 @@ async def test_a_place_is_kept_for_as_long_as_those_need_that_it_has_to_wait_for
     leaving = world.pod("leaving")
     assert leaving is not None
     leaving.metadata.deletion_timestamp = world.stamp(1800)
-    world.watch("leaving")
+    world.change(leaving)
     await preempting(world, 15 if needed else 12)
-    await world.round(kept_s - 10)
+    await world.seen_round(kept_s - 10)
     assert world.has_reservation("high")
-    await world.round(20)
+    await world.seen_round(20)
     assert not world.has_reservation("high")
 
 
@@ -295,70 +296,54 @@ async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
     world.watch_all()
     await world.schedule("higher")
     for _ in range(3):
-        await world.round()
+        await world.seen_round()
         world.watch_all()
     assert world.has_reservation("higher")
     assert not world.has_reservation("high")
     assert world.leaving() == {victim}
 
 
-async def test_a_round_does_not_go_on_for_long_and_makes_no_search_twice() -> None:
+async def refused_pods(world: PreemptingWorld, count: int, gib: int = 12) -> list[str]:
+    """Create pods of as many priorities for which nobody may leave; return their names, the most important first."""
+    names = [f"high{i}" for i in range(count)]
+    for i, name in enumerate(names):
+        world.add(name, gib, 50 - i)
+        assert not await world.schedule(name)
+    return names
+
+
+async def test_a_round_makes_few_searches_and_goes_on_with_others_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     world = PreemptingWorld()
     await world.run("first", 15, 100)
     await world.run("second", 14, 100)
     await world.run("low", 1)
-    for i in range(5):
-        world.add(f"high{i}", 12, 10)
-        await world.schedule(f"high{i}")
-    real, read = world.cluster.pod, list[str]()
+    names = await refused_pods(world, 20)
+    real, searched = choose_gang_victims, list[str]()
 
-    async def slow(namespace: str, name: str) -> Pod | None:
-        read.append(name)
-        world.pass_time(1)
-        return await real(namespace, name)
+    def noted(members: Sequence[GangCandidate], *rest: Any) -> GangVictims | None:
+        searched.append(members[0].pod.metadata.name)
+        return real(members, *rest)
 
-    world.cluster.pod = slow  # type: ignore[method-assign]
-    await world.round()
-    assert read == ["high0"]
-    for _ in range(4):
-        await world.round(0)
-    assert read == [f"high{i}" for i in range(5)]
+    monkeypatch.setattr(pod_preemption, "choose_gang_victims", noted)
+    await world.controller.round()
+    assert len(searched) == pod_preemption.MOST_SEARCHES
+    await world.controller.round()
+    assert sorted(searched) == sorted(names)
     assert not world.leaving()
 
 
-async def refused_on(world: PreemptingWorld, name: str, nodes: list[str]) -> None:
-    """Have kube-scheduler name these nodes for a pod, in this order, which fits none of them."""
-    world.nodes = tuple(nodes)
-    assert not await world.schedule(name)
-
-
-async def searches_in(monkeypatch: pytest.MonkeyPatch, seconds: int) -> tuple[PreemptingWorld, list[str]]:
-    """Four nodes where one pod may leave, for a pod of 12 GiB. Each search takes so long; return for whom there are."""
-    world = PreemptingWorld("a", "b", "c", "d")
-    for i in range(7):
-        await world.run(f"top{i}", 13, 100)
-    await world.run("staying", 3, 100)
-    await world.run("low", 12)
-    searched = list[str]()
-
-    class Timed(VictimSearch):
-        def __init__(self, engine: PlacementEngine, preemptor: Preemptor, rules: EvictionRules) -> None:
-            super().__init__(engine, preemptor, rules)
-            world.pass_time(seconds)
-            searched.append(preemptor.uid)
-
-    monkeypatch.setattr(preemption, "VictimSearch", Timed)
-    return world, searched
-
-
-async def test_equal_searches_are_made_once_in_whatever_order_the_nodes_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world, searched = await searches_in(monkeypatch, 0)
-    for i, named in enumerate(permutations(world.nodes)):
-        world.add(f"big{i}", 15, 10)
-        await refused_on(world, f"big{i}", [*named])
-    await world.round()
+async def test_equal_searches_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PreemptingWorld()
+    await world.run("first", 15, 100)
+    await world.run("second", 15, 100)
+    for i in range(9):
+        world.add(f"high{i}", 12, 10)
+        assert not await world.schedule(f"high{i}")
+    searched = []
+    monkeypatch.setattr(pod_preemption, "choose_gang_victims", lambda *asked: searched.append(asked))
+    world.end("second")
+    await world.run("low", 15, 1)
+    await world.controller.round()
     assert len(searched) == 1
 
 
@@ -406,15 +391,15 @@ async def test_nobody_is_evicted_on_a_node_that_has_closed_since_the_pod_was_ref
     world.watch_all()
     budget = used_up_budget(world)
     assert not await world.schedule("high")
-    await world.round()
+    await world.seen_round()
     close(world, "a", how)
     budget.status.disruptions_allowed = 1
-    world.extender.budgets.budgets(Applied(budget))
+    world.set_budget(budget)
     for _ in range(10):
-        await world.round(10)
+        await world.seen_round(10)
     assert world.cluster.evicted == []
     world.change_node("a", pool="gpus")
-    await world.round(40)
+    await world.seen_round(40)
     assert world.cluster.evicted == ["low-a"]
 
 
@@ -426,7 +411,7 @@ async def test_free_gpus_of_a_node_that_has_closed_are_no_reason_to_wait(how: st
     close(world, "a", how)
     world.end("low-a")
     world.end("top-a")
-    await world.round()
+    await world.seen_round()
     assert world.cluster.evicted == ["low-b"]
 
 
@@ -436,12 +421,12 @@ async def test_a_reservation_on_a_node_that_closes_is_given_up(how: str) -> None
     world = await full_nodes("a", "b")
     await preempting_on(world, "a")
     close(world, "a", how)
-    await world.round()
+    await world.seen_round()
     assert not world.has_reservation("high")
     assert world.said("PreemptionEnded")
     world.watch_all()
     assert not await world.schedule("high")
-    await world.round(15)
+    await world.seen_round(15)
     assert world.cluster.evicted == ["low-a", "low-b"]
     world.end("low-b")
     world.nodes = ("b",)
@@ -452,7 +437,7 @@ async def test_a_reservation_on_a_node_that_closes_is_given_up(how: str) -> None
 async def preempting_on(world: PreemptingWorld, node: str) -> None:
     """Have the pod refused, and GPUs of the node reserved for it."""
     assert not await world.schedule("high")
-    await world.round()
+    await world.seen_round()
     high = world.pod("high")
     assert high is not None
     assert high.status.nominated_node_name == node
@@ -466,7 +451,7 @@ async def test_a_pod_that_tolerates_a_taint_preempts_where_it_is() -> None:
     high.spec.tolerations = (Toleration(key="maintenance", operator="Exists"),)
     close(world, "a", "in maintenance")
     await preempting_on(world, "a")
-    await world.round()
+    await world.seen_round()
     assert world.has_reservation("high")
     assert world.cluster.evicted == ["low-a"]
 
@@ -478,7 +463,7 @@ async def test_a_node_that_kube_scheduler_nominated_and_that_has_closed_is_not_w
     await preempted_by_kube_scheduler(world, low)
     close(world, "a", "cordoned")
     assert not await world.schedule("high"), "kube-scheduler names the other node again, too"
-    await world.round()
+    await world.seen_round()
     assert world.cluster.evicted == ["low-b"]
 
 
@@ -490,32 +475,20 @@ async def test_a_pod_that_tolerates_nothing_does_not_keep_another_one_from_its_s
     for name in ("high", "tolerating"):
         assert not await world.schedule(name)
     close(world, "a", "in maintenance")
-    await world.round()
+    await world.seen_round()
     assert world.has_reservation("tolerating")
 
 
-async def test_another_extender_goes_on() -> None:
+async def test_another_leader_goes_on() -> None:
     """The one before wrote the reservation, and died before it evicted anybody."""
     world = await two_full_gpus()
-    world.cluster.refused_evictions = {"low0", "low1"}
-    real = world.cluster.reserve
-
-    async def keep_only(pod: Pod, text: str | None, node: str) -> Pod:
-        if text is None:
-            raise AssertionError("it dies before it gives the place up")
-        return await real(pod, text, node)
-
-    world.cluster.reserve = keep_only  # type: ignore[method-assign]
     world.add("high", 12, 10)
     await world.schedule("high")
-    with pytest.raises(AssertionError):
-        await world.round()
-    del world.cluster.reserve
-    world.cluster.refused_evictions = set()
-    world.replace_extender()
+    await world.controller.round()
+    world.replace_leaders()
     assert world.has_reservation("high")
     assert not world.leaving()
-    await world.round()
+    await world.seen_round()
     (victim,) = world.leaving()
     world.end(victim)
     assert await world.schedule("high")

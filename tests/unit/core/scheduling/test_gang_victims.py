@@ -14,12 +14,10 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import PodApplied
-from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
+from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.without_pods import VictimSearchInput
 from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B5", "M13")
@@ -80,7 +78,7 @@ class Cluster:
         members = [GangCandidate(each, request_of(each)) for each in gang]
         ground = self.ground()
         before = state(ground)
-        found = at_once(choose_gang_victims(members, needed or len(members), ground, self.rules(), NOW_NS))
+        found = choose_gang_victims(members, needed or len(members), ground, self.rules(), NOW_NS)
         assert state(ground) == before, "all is as it was"
         return found
 
@@ -222,23 +220,6 @@ def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enou
     assert cluster.choose(*gang(3, 12, cpu="4")) is None
 
 
-def test_a_step_ends_soon_and_a_search_that_is_given_up_leaves_no_trace() -> None:
-    cluster = Cluster(*(node(f"n{i:02}") for i in range(20)))
-    for each in cluster.nodes:
-        for gpu in range(2):
-            cluster.add(f"{each.metadata.name}-{gpu}", each.metadata.name, [gpu], 10)
-    members = [GangCandidate(each, request_of(each)) for each in gang(8, 12)]
-    ground = cluster.ground()
-    before = state(ground)
-    total = sum(1 for _ in choose_gang_victims(members, 8, ground, cluster.rules(), NOW_NS))
-    for number in range(0, total, 7):
-        steps = choose_gang_victims(members, 8, ground, cluster.rules(), NOW_NS)
-        for _ in range(number):
-            next(steps)
-        steps.close()
-        assert state(ground) == before
-
-
 def test_reserved_places_are_enough_once_the_others_have_left() -> None:
     from gputile.core.devices.reservation import Reservation, encode_reservation
 
@@ -266,8 +247,8 @@ def test_reserved_places_are_enough_once_the_others_have_left() -> None:
     assert len(places) == 2
     before = state(ground)
     planned = [(each, found.places[each.metadata.uid].node) for each in members]
-    assert at_once(is_enough(places, planned, {"v0", "v1"}, ground, cluster.rules(), NOW_NS))
-    assert not at_once(is_enough(places, planned, {"v0"}, ground, cluster.rules(), NOW_NS))
+    assert is_enough(places, planned, {"v0", "v1"}, ground, cluster.rules(), NOW_NS)
+    assert not is_enough(places, planned, {"v0"}, ground, cluster.rules(), NOW_NS)
     assert state(ground) == before
 
 

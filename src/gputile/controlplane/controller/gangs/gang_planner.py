@@ -16,12 +16,14 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gangs.gang import Gang, reservation_lasts, waiting_gangs
 from gputile.controlplane.controller.gangs.gang_patience import GangPatience
 from gputile.controlplane.controller.gangs.gang_preemption import GangPreemption, PreemptionPlan, PreemptionState
 from gputile.controlplane.controller.gangs.gang_reservations import GangReservations
 from gputile.controlplane.controller.gangs.gang_round import GangEvent, GangReports, GangRound
 from gputile.controlplane.controller.gangs.gang_searches import NOWHERE, GangSearches, reachable_nodes
+from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import reservation_of
@@ -65,7 +67,9 @@ class GangPlanner:
         self._patience = GangPatience(configuration.gangs)
         self._reports = GangReports()
         self._searches = GangSearches()
-        self.preemption = GangPreemption(configuration)
+        self.evictions = Evictions(configuration)
+        self.preemption = GangPreemption(configuration, self.evictions)
+        self.pods = PodPreemption(configuration, self.evictions, new_plan_name)
         self._refused: dict[GangName, _Refused] = {}
         self._now_ns = 0
         self._without_room: list[Pod] = []
@@ -73,10 +77,11 @@ class GangPlanner:
 
     def plan(self, state: ClusterState) -> GangRound:
         """Return what to write now; ``state`` is a snapshot, which already has it in the end."""
-        gangs = waiting_gangs(state)
+        gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
         self._searches.begin(names, state)
+        self.evictions.begin(state)
         self.preemption.begin(state, names)
         self._reports.begin(names, state.now_ns)
         self._patience.begin(names, state.now_ns)
@@ -108,7 +113,9 @@ class GangPlanner:
                 if turn.head is None and not result.unfinished and self._is_starved(gang, turn):
                     turn.head, turn.closed = gang, reachable_nodes(gang, state)
                     self._patience.kept_in_vain(gang.name)
-        result.evictions += self.preemption.rests()
+        if self._configuration.preemption.enabled:
+            self.pods.plan(state, result)
+            result.evictions += self.evictions.rests()
         self._starting_on = starting_on
         # Gangs that others leave GPUs for are not among those without room.
         self._without_room = self._searches.without_room(state, self.preemption.plan_of)
@@ -223,7 +230,7 @@ class GangPlanner:
         """Write reservations of places that others have to leave; who leaves is asked to when they are written."""
         plan = self.preemption.reserve(gang, found)
         turn.reservations.plan(gang, plan, len(plan.places), starts=False)
-        leave = f"; {self.preemption.named(found.evicted)} must leave" if found.evicted else ""
+        leave = f"; {self.evictions.named(found.evicted)} must leave" if found.evicted else ""
         text = f"{gang.together} have places kept on {_nodes(plan)} until others have left them{leave}"
         self._reports.tell(gang, _PREEMPTING, text, turn.result, warning=False)
 
@@ -240,7 +247,7 @@ class GangPlanner:
             return True
         if preemption.ends_soon(preempting, self._configuration.gangs.hold_seconds * _SECOND // _RENEW_PART):
             turn.reservations.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
-        elif evictions := preemption.due(gang.name, preempting):
+        elif evictions := preemption.due(gang):
             turn.result.evictions.append(evictions)
         return True
 

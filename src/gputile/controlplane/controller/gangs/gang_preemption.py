@@ -3,52 +3,34 @@
 First GPUs are reserved, by a plan that is not to start yet. When all reservations are written, the pods are evicted
 that have to leave, and only if that still is enough for the whole plan. The plan starts when all its places are free.
 It is given up if its first eviction is refused, if a place or a pod of it is lost, and when its time has ended; then
-the gang waits before it tries again. Pods whose eviction was refused are not chosen again for a while
-(``eviction_memory``). The next leader finds the reservations and the pods that leave, and plans anew. A gang that has
-to leave whole does so whatever becomes of the plan.
+the gang waits before it tries again. The next leader finds the reservations and the pods that leave, and plans anew.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-
-import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.evictions import Eviction, Evictions
 from gputile.controlplane.controller.gangs.gang import Gang
-from gputile.controlplane.eviction_memory import HalfLeftGangs, RefusedEvictions
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
-from gputile.core.placement.steps import at_once
 from gputile.core.refusal import Refusal, ReservationRule
-from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionFacts, EvictionRules
+from gputile.core.scheduling.eviction_rules import SOON_S
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
 from gputile.core.scheduling.reserved_place import lost_reservation
-from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
 _REST_NS = 10 * _SECOND  # between two searches for one gang
 MOST_SEARCHES = 16  # in one round
-_RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = 60 * _SECOND  # an eviction that no watch has shown by then is taken to have come to nothing
 _WAITING = frozenset({ReservationRule.GPU_TAKEN, ReservationRule.NODE_CLOSED})
-
-
-class Eviction(msgspec.Struct, frozen=True, gc=False):
-    """A pod that is to be evicted for a gang, and why; ``gang`` is None where the rest of its own gang has left."""
-
-    gang: GangName | None
-    uid: str
-    namespace: str
-    name: str
-    why: str
 
 
 class PreemptionState(Enum):
@@ -59,44 +41,36 @@ class PreemptionState(Enum):
     LOST = "one is lost, or their time has ended"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """The places of a gang, and the pods that leave them. Times are Unix time in nanoseconds.
+    """The places of a gang, and the pods that leave them.
 
-    ``evicted`` has when the eviction of each pod was accepted. The reservations last ``lasts_ns`` at most.
+    The reservations end at ``until_ns``, Unix time in nanoseconds, and last ``lasts_ns`` at most.
     """
 
     plan: GangPlan
     victims: tuple[str, ...]
     until_ns: int
     lasts_ns: int
-    evicted: dict[str, int] = field(default_factory=dict)
-    retry_ns: int = 0
-    refused: str = ""
 
 
 class GangPreemption:
-    """What it remembers is of gangs that have unbound pods. Evictions are counted from the start."""
+    """What it remembers is of gangs that have unbound pods."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self.evictions = 0
-        self.evictions_refused = 0
-        self._cluster_state = ClusterState(configuration)  # the snapshot of the latest round
+    def __init__(self, configuration: Configuration, evictions: Evictions) -> None:
+        self._cluster_state = ClusterState(configuration)  # that of the latest round
         self._configuration = configuration
+        self._evictions = evictions
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._refused = RefusedEvictions(self._now_s, lambda uid: uid in self._cluster_state.bound_pods.facts)
-        self._half_left = HalfLeftGangs(self._now_s, {}, {})
         self._rests: dict[GangName, tuple[frozenset[str], int]] = {}
         self._searches_left = 0
 
-    def _now_s(self) -> float:
-        return self._cluster_state.now_ns / _SECOND
-
     def begin(self, state: ClusterState, names: Collection[GangName]) -> None:
-        """Begin a round on a snapshot; ``names`` are the gangs that have unbound pods."""
+        """Begin a round; ``names`` are the gangs that have unbound pods."""
         self._cluster_state = state
         self._searches_left = MOST_SEARCHES
-        self._half_left.see(state.bound_pods.facts, state.bound_pods.gangs)
+        for name in self._plans.keys() - names:
+            self._evictions.drop(name)
         for remembered in (self._plans, self._rests):
             for name in remembered.keys() - names:
                 del remembered[name]
@@ -127,11 +101,12 @@ class GangPreemption:
             return None
         self._rests[gang.name] = uids, now_ns + _REST_NS
         cluster = self._cluster_state.victim_search_input(closed)
-        return at_once(choose_gang_victims(members, gang.needed, cluster, self._rules(), now_ns))
+        rules = replace(self._evictions.rules(), withdraws=False)
+        return choose_gang_victims(members, gang.needed, cluster, rules, now_ns)
 
     def reserve(self, gang: Gang, found: GangVictims) -> GangPlan:
         """Note that these places are reserved for a gang; return the plan."""
-        at_once(self._half_left.begin(found.evicted, self._rules(), gang.name, _why(gang.name)))
+        self._evictions.choose(gang.name, found.evicted, _why(gang.name))
         longest = self._longest_s(found)
         lasts = self._configuration.preemption.keep_seconds + longest
         plan = GangPlan(found.places, True, True)
@@ -164,38 +139,14 @@ class GangPreemption:
             and not any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved)
         )
 
-    def _rules(self) -> EvictionRules:
-        state = self._cluster_state
-        return EvictionRules(
-            state.bound_pods.facts,
-            state.bound_pods.gangs,
-            self._to_leave().union(self._half_left.under_way()),
-            self._budget,
-            gang_size=self._size_of_group,
-        )
-
-    def _to_leave(self) -> set[str]:
-        """Return the victims of all plans that are not leaving yet: for other plans they count as gone."""
-        facts = self._cluster_state.bound_pods.facts
-        victims = (uid for preempting in self._plans.values() for uid in preempting.victims)
-        return {uid for uid in victims if (known := facts.get(uid)) is not None and not known.leaves_at}
-
-    def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return what guards a pod; one that was refused lately is not evicted, either."""
-        return EvictionBudget(uid, 0) if self._refused.among([uid]) else self._cluster_state.budgets.budget(uid)
-
-    def _size_of_group(self, name: GangName) -> int:
-        """Return how many pods of a gang by PodGroup start together, 0 where its PodGroup says nothing."""
-        groups = self._cluster_state.groups or {}
-        return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
-
     # -- reservations that were written
 
     def look(self, gang: Gang, preempting: PreemptionPlan) -> tuple[PreemptionState, str]:
         """Return what has become of the places of a gang, and why they are lost."""
         now_ns = self._cluster_state.now_ns
-        if preempting.refused and not preempting.evicted:
-            return PreemptionState.LOST, preempting.refused
+        evicted = self._evictions.has_evicted(gang.name)
+        if (refusal := self._evictions.refusal(gang.name)) and not evicted:
+            return PreemptionState.LOST, refusal
         pods = {pod.metadata.uid: pod for pod in gang.unreserved}
         if not preempting.plan.places.keys() <= pods.keys():
             return PreemptionState.LOST, "its pods are others now"
@@ -218,12 +169,12 @@ class GangPreemption:
                 return PreemptionState.LOST, why.text
         if not 0 < preempting.until_ns - now_ns <= preempting.lasts_ns:
             return PreemptionState.LOST, "its time is over"
-        cluster, rules = self._cluster_state.victim_search_input(), self._rules()
-        if not preempting.evicted and rules.over_budget(preempting.victims):
+        cluster, rules = self._cluster_state.victim_search_input(), self._evictions.rules(gang.name)
+        if not evicted and rules.over_budget(preempting.victims):
             return PreemptionState.LOST, "not all pods that have to leave may be evicted any more"
         planned = [(pods[uid], place.node) for uid, place in preempting.plan.places.items()]
-        if self._is_any_due(preempting) and not (
-            at_once(is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns))
+        if self._evictions.is_any_due(gang.name) and not (
+            is_enough(bookings, planned, frozenset(preempting.victims), cluster, rules, now_ns)
         ):
             return PreemptionState.LOST, "what the pods that have to leave would free is not enough any more"
         return PreemptionState.LEAVING, ""
@@ -237,28 +188,9 @@ class GangPreemption:
                 return f"node {place.node} takes pod {pods[uid].key} no longer: {why.text}"
         return ""
 
-    def due(self, name: GangName, preempting: PreemptionPlan) -> list[Eviction]:
+    def due(self, gang: Gang) -> list[Eviction]:
         """Return the evictions to ask for now."""
-        facts, why = self._cluster_state.bound_pods.facts, _why(name)
-        due: list[Eviction] = []
-        for uid in self._refused.first(preempting.victims):
-            if self._is_due(uid, preempting):
-                due.append(Eviction(name, uid, facts[uid].namespace, facts[uid].name, why))
-        return due
-
-    def rests(self) -> list[list[Eviction]]:
-        """Return the evictions to ask for now of pods that stay of gangs which leave whole, gang by gang."""
-        due = at_once(self._half_left.due(self._plans, self._to_leave()))
-        return [[Eviction(None, uid, facts.namespace, facts.name, why) for uid, facts, why in rest] for rest in due]
-
-    def _is_any_due(self, preempting: PreemptionPlan) -> bool:
-        return any(self._is_due(uid, preempting) for uid in preempting.victims)
-
-    def _is_due(self, uid: str, preempting: PreemptionPlan) -> bool:
-        now_ns, known = self._cluster_state.now_ns, self._cluster_state.bound_pods.facts.get(uid)
-        if 0 < preempting.retry_ns - now_ns <= _RETRY_NS or known is None or known.leaves_at:
-            return False
-        return not 0 <= now_ns - preempting.evicted.get(uid, -_EVICTED_NS) < _EVICTED_NS
+        return self._evictions.due(gang.name, _why(gang.name), gang.unreserved)
 
     def ends_soon(self, preempting: PreemptionPlan, margin_ns: int) -> bool:
         """Return whether reservations of a plan end within ``margin_ns``."""
@@ -267,39 +199,9 @@ class GangPreemption:
 
     def drop(self, gang: Gang) -> None:
         self._plans.pop(gang.name, None)
+        self._evictions.drop(gang.name)
         uids = frozenset(pod.metadata.uid for pod in gang.unreserved)
         self._rests[gang.name] = uids, self._cluster_state.now_ns + _REST_NS
-
-    def named(self, uids: Sequence[str], most: int = 5) -> str:
-        facts = self._cluster_state.bound_pods.facts
-        known: list[EvictionFacts] = [facts[uid] for uid in uids if uid in facts]
-        more = f" and {len(known) - most} more" if len(known) > most else ""
-        return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
-
-    # -- what came of evictions
-
-    def was_evicted(self, eviction: Eviction) -> None:
-        self.evictions += 1
-        self._half_left.was_evicted(eviction.uid)
-        if (preempting := self._plan_for(eviction)) is not None:
-            preempting.evicted[eviction.uid] = self._cluster_state.now_ns
-
-    def was_gone(self, eviction: Eviction) -> None:
-        """Note that the API server has no such pod any more: the watch tells."""
-        self._half_left.was_evicted(eviction.uid)
-
-    def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
-        self.evictions_refused += 1
-        self.evictions += error.may_have_been_executed
-        self._refused.refused(eviction.uid, error)
-        self._half_left.was_refused(eviction.uid, perhaps_evicted=error.may_have_been_executed)
-        if (preempting := self._plan_for(eviction)) is not None:
-            preempting.refused, preempting.retry_ns = why, self._cluster_state.now_ns + _RETRY_NS
-            if error.may_have_been_executed:
-                preempting.evicted[eviction.uid] = self._cluster_state.now_ns
-
-    def _plan_for(self, eviction: Eviction) -> PreemptionPlan | None:
-        return self._plans.get(eviction.gang) if eviction.gang is not None else None
 
     def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
         """Return the reservations of a plan by UID, None where one is not there."""

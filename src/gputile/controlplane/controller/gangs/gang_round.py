@@ -7,18 +7,22 @@ from typing import Final
 
 from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
+from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang import Gang
-from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A pod whose reservation is to be written, and the reservation; None removes it."""
+    """A pod whose reservation is to be written, and the reservation; None removes it.
+
+    ``nominated`` is written as its nominated node, "" for none; None leaves that as it is.
+    """
 
     pod: Pod
     reservation: Reservation | None
+    nominated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from typing import Protocol
 from gputile.api.core import ObjectMeta, Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gangs.gang_planner import GangPlanner
-from gputile.controlplane.controller.gangs.gang_preemption import Eviction
 from gputile.controlplane.controller.gangs.gang_round import GangRound, ReservationPatch
 from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
 from gputile.core.devices.reservation import encode_reservation, reservation_of
@@ -33,8 +33,10 @@ log = logging.getLogger(__name__)
 class PodWriter(Protocol):
     """The controller's writes on pods. Errors are those of ``gputile.kube.errors``."""
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         """Write the reservation of this very version of the pod, or remove it; return the pod as stored.
+
+        ``nominated`` is its nominated node, "" for none; None leaves that as it is.
 
         Raises:
             Conflict: the pod has changed.
@@ -117,7 +119,7 @@ class GangWriter:
         return True
 
     async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
-        preemption = self._planner.preemption
+        memory = self._planner.evictions
         for each in evictions:
             if not self._active():
                 return
@@ -126,16 +128,15 @@ class GangWriter:
                 async with self._slots:
                     await self._writer.evict(each.namespace, each.name, each.uid, each.why)
             except (NotFound, Conflict):
-                preemption.was_gone(each)
+                memory.was_gone(each)
                 continue
             except KubeError as error:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
-                preemption.was_refused(each, why, error)
-                told = self._cluster_state.members.pods(each.gang) if each.gang is not None else [victim]
-                for pod in told:
+                memory.was_refused(each, why, error)
+                for pod in each.told or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
-            preemption.was_evicted(each)
+            memory.was_evicted(each)
             self._writer.record(victim, EventReason.PREEMPTED, each.why, warning=False)
 
     async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
@@ -155,7 +156,7 @@ class GangWriter:
                 self._cluster_state.not_written(write.pod)
                 return False
             try:
-                self._cluster_state.written(await self._writer.reserve(write.pod, text))
+                self._cluster_state.written(await self._writer.reserve(write.pod, text, write.nominated))
             except KubeError as error:
                 if isinstance(error, ApiError) and error.refused_for_good:
                     self._planner.refused(write.pod, str(error))

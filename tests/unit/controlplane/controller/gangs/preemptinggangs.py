@@ -45,7 +45,7 @@ class Cluster:
         stored = self.pods[meta.uid] = msgspec.structs.replace(changed, metadata=meta)
         return stored
 
-    async def reserve(self, asked: Pod, text: str | None) -> Pod:
+    async def reserve(self, asked: Pod, text: str | None, nominated: str | None) -> Pod:
         current = self.pods.get(asked.metadata.uid)
         if self.mute or current is None:
             raise NotFound(404, "NotFound", "no such pod")

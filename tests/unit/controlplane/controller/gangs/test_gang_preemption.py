@@ -269,7 +269,7 @@ async def test_a_gang_leaves_whole_though_the_place_is_free_before(refused: str)
     bench.cluster.refused = set()
     await bench.write(6)
     assert sorted(bench.cluster.evicted) == ["low-0", "low-1", "low-2"]
-    assert bench.planner.preemption.evictions == 3
+    assert bench.planner.evictions.accepted == 3
 
 
 @pytest.mark.anyio

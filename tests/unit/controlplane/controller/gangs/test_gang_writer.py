@@ -25,7 +25,7 @@ pytestmark = pytest.mark.requirement("M13")
 class BoundMeanwhile:
     """The first pod that the controller writes to was bound just before."""
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
 
     async def ungate(self, pod: Pod) -> Pod:
@@ -126,7 +126,7 @@ class Starting(BoundMeanwhile):
     def __init__(self) -> None:
         self.happened: list[str] = []
 
-    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         annotations = pod.metadata.annotations | {RESERVATION_ANNOTATION: text or ""}
         return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
 
