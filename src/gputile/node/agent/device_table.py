@@ -5,7 +5,6 @@ it was told by: the kubelet's checkpoint, the directory of a container that runs
 """
 
 from collections.abc import Iterable, Iterator, Set
-from functools import cached_property
 
 from gputile.node.agent.pod_devices import EMPTY, PodDevices
 
@@ -51,15 +50,9 @@ class DeviceTable:
         return sum(held.mib(index) for held in self.on(index, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
-        uids: set[str] = set().union(*(self._uids.get((resource, device_id), ()) for device_id in ids))
-        return [held for held in self._by_uid.values() if held.uid in uids] if uids else []
-
-    @cached_property
-    def _uids(self) -> dict[tuple[str, str], set[str]]:
-        """The UIDs of those who hold an ID, by resource and ID."""
-        found: dict[tuple[str, str], set[str]] = {}
-        for held in self._by_uid.values():
-            for each in held.devices:
-                for device_id in each.ids:
-                    found.setdefault((each.resource, device_id), set()).add(held.uid)
-        return found
+        wanted = set(ids)
+        return [
+            held
+            for held in self._by_uid.values()
+            if any(each.resource == resource and not wanted.isdisjoint(each.ids) for each in held.devices)
+        ]

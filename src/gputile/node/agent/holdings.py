@@ -9,6 +9,7 @@ answer that it has not written down by then was lost.
 """
 
 from collections.abc import Iterable, Iterator, Set
+from functools import lru_cache
 
 import msgspec
 
@@ -26,6 +27,7 @@ from gputile.node.agent.pod_devices import (
     directory_name,
 )
 
+_MOST_KEPT = 1024
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has written down whose devices they are
 
 
@@ -182,8 +184,9 @@ def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletE
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
             phase = asked.phase if asked is not None else record.phase if record is not None else Phase.APP
-            ids = tuple(sorted(entry.ids))
-            devices = ContainerDevices(entry.container, phase, entry.resource, ids, entry.directory, entry.mounts)
+            devices = ContainerDevices(
+                entry.container, phase, entry.resource, _ordered(entry.ids), entry.directory, entry.mounts
+            )
             rows.add(pod.uid if pod is not None else entry.uid, pod, record, devices)
 
 
@@ -246,22 +249,33 @@ def _holds(
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 
+@lru_cache(_MOST_KEPT)
+def _ordered(ids: frozenset[str]) -> tuple[str, ...]:
+    return tuple(sorted(ids))
+
+
+@lru_cache(_MOST_KEPT)
+def _indices(ids: tuple[str, ...]) -> frozenset[int]:
+    return frozenset(by_gpu(ids))
+
+
 class _Rows:
     """The rows of a device table that is being made."""
 
     def __init__(self, state: AllocationState) -> None:
         self._state = state
+        self._uuids = {gpu.index: gpu.uuid for gpu in state.node_config.inventory.gpus}
         self._found: dict[str, PodDevices] = {}
         self._devices: dict[str, list[ContainerDevices]] = {}
 
     def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
         try:
-            indices = by_gpu(devices.ids)
+            indices = _indices(devices.ids)
         except DeviceIdError:  # another plugin's, from before
             return
         config = self._state.node_config
-        now = {gpu.index: gpu.uuid for gpu in config.inventory.gpus if gpu.index in indices}
-        gpus = now | {i: uuid for i, uuid in (record.gpus if record is not None else {}).items() if i in indices}
+        then = record.gpus if record is not None else self._uuids
+        gpus = {index: uuid for index in indices if (uuid := then.get(index) or self._uuids.get(index))}
         since = record.since_ns if record is not None else 0
         row = self._found.get(uid)
         if row is None:
@@ -270,22 +284,25 @@ class _Rows:
             unit = record.unit_mib if record is not None else config.effective_mode.unit_mib
             if pod is not None and pod.request is not None and pod.request.unit_mib:
                 unit = pod.request.unit_mib
-            group = self._state.trust_group(namespace)
+            group = pod.trust_group if pod is not None else self._state.trust_group(namespace)
             row = PodDevices(
                 uid,
                 namespace,
                 name,
                 unit,
                 config.mode.value,
-                pod.trust_group if pod is not None else group,
+                group,
                 since,
                 gpus=gpus,
                 identified=bool(key),
                 known=pod is not None,
             )
-        self._found[uid] = msgspec.structs.replace(row, gpus=gpus | row.gpus, since_ns=min(since, row.since_ns))
+        elif gpus != row.gpus or since < row.since_ns:
+            row = msgspec.structs.replace(row, gpus=gpus | row.gpus, since_ns=min(since, row.since_ns))
+        self._found[uid] = row
         self._devices.setdefault(uid, []).append(devices)
 
     def made(self) -> Iterator[PodDevices]:
         for uid, row in self._found.items():
-            yield row.only(tuple(self._devices[uid]))
+            made, before = row.only(tuple(self._devices[uid])), self._state.device_table.get(uid)
+            yield before if before == made and before is not None else made  # which knows its slots already

@@ -6,6 +6,7 @@ private file: where it cannot be read, PodResources tells of the containers of r
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,6 +17,7 @@ from gputile.node.agent.answers import CONTAINER_DIRECTORY
 from gputile.node.agent.pod_devices import KubeletEntry, directory_name
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
+_MOST_KEPT = 1024
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
@@ -63,6 +65,7 @@ def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
     return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
 
 
+@lru_cache(_MOST_KEPT)  # the kubelet writes all of it anew at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
     """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
     try:
