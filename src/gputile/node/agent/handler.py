@@ -27,7 +27,7 @@ from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import AgentNotReady, KubeletLink
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
