@@ -1,15 +1,17 @@
-"""What happens to the devices in a ``DeviceTable``, in words of the tests."""
+"""A state whose device table is set by a test, in place of one that is derived."""
 
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.pod_devices import PodDevices
 
 
-def release(table: DeviceTable, uid: str) -> None:
+def hold(state: AllocationState, *pods: PodDevices) -> None:
+    """Let pods hold devices beside those that do already."""
+    uids = {each.uid for each in pods}
+    others = [each for each in state.device_table if each.uid not in uids]
+    state.device_table = DeviceTable([*others, *pods], state.device_table.started)
+
+
+def release(state: AllocationState, uid: str) -> None:
     """Let a pod be gone; it need not have been there."""
-    held = table.get(uid)
-    if held is not None:
-        table.apply(DeviceEvent.POD_GONE, held)
-
-
-def let_start(table: DeviceTable, directory: str) -> None:
-    """Let the container with this allocation directory start."""
-    table.apply_by_directory(DeviceEvent.LET_START, [directory])
+    state.device_table = DeviceTable((each for each in state.device_table if each.uid != uid), state.started)

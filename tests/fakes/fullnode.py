@@ -16,7 +16,7 @@ from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
@@ -29,6 +29,7 @@ from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
+from tests.fakes.devicetable import hold
 
 GPUS, PODS = 8, 200
 MIB = 1 << 20
@@ -100,9 +101,7 @@ def _state(mode: Mode) -> AllocationState:
         ids = tuple(f"g{i % GPUS}-{i * 2 + n:05}" for n in range(2))
         devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{uid}-main"),)
         name, gpu = pod.metadata.name, {i % GPUS: _uuid(i)}
-        state.device_table.apply(
-            DeviceEvent.ANSWERED, PodDevices(uid, "default", name, 1024, mode.value, "default", 0, devices, gpu)
-        )
+        hold(state, PodDevices(uid, "default", name, 1024, mode.value, "default", 0, devices, gpu))
     return state
 
 

@@ -22,7 +22,7 @@ from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_
 from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
-from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
+from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.controlplane.controller.node_diagnosis import diagnose
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
 from gputile.core.admission.verdict import encode_patch, message
@@ -38,7 +38,6 @@ from gputile.node.agent import cdi, device_ids
 from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
@@ -278,8 +277,6 @@ def _trace(name: str) -> Target:
 
 
 # -- the node: kubelet, arbiter, containers
-_SERVED = NodeConfig(_INVENTORY, EffectiveMode(Mode.CGPU, 128))
-_KNOWN = {"u": known_pod(msgspec.convert(_POD, Pod), _CONFIGURATION)}
 _KUBELET = _json(
     {
         "Data": {
@@ -397,7 +394,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
     "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),
-    "kubelet-checkpoint": Target(lambda data: kubelet_checkpoint.recover(data, _KNOWN, _SERVED, 1), (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(kubelet_checkpoint.entries_in, (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

@@ -482,7 +482,7 @@ class ModelAgent:
         await self.kubelet.told.wait()
         await self.kubelet.take_charge()
         self.records.take_over(self.state)
-        self.records.recover(self.state)
+        self.records.read(self.state, time.time_ns())
         await self.mode.renew()
         await self.tell()
 
@@ -496,7 +496,7 @@ class ModelAgent:
     async def compare(self) -> None:
         """Compare once."""
         with contextlib.suppress(KubeError, Killed):
-            await self.reconciler.round(synced=self.news.pods_listed.is_set())
+            await self.reconciler.round()
 
     async def die(self) -> None:
         """End at once."""
@@ -574,7 +574,14 @@ class ModelNode:
                 return
 
     def _spoil(self, damage: Damage) -> None:
-        checkpoint = self.directory / "state" / "checkpoint.json"
+        for path in [
+            self.directory / "state" / "checkpoint.json",
+            *self.directory.glob("state/allocations/*/devices.json"),
+        ]:
+            self._spoil_file(path, damage)
+
+    @staticmethod
+    def _spoil_file(checkpoint: Path, damage: Damage) -> None:
         if damage == "lost":
             checkpoint.unlink(missing_ok=True)
         elif damage == "half" and checkpoint.exists():

@@ -34,10 +34,9 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
-from gputile.node.agent import differences, handler, kubelet
+from gputile.node.agent import handler, holdings, kubelet
 from gputile.node.agent.answers import LIMITS_FILE
 from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.pod_devices import stand_in
 from tests.conftest import examples
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
@@ -357,7 +356,7 @@ class Node(RuleBasedStateMachine):
         node.cluster.troubles.clear()
         node.killer.disarm()
         self.mirror()
-        self.patched.setattr(differences, "UNKNOWN_FOR_NS", 0)
+        self.patched.setattr(holdings, "UNKNOWN_FOR_NS", 0)
         waiting: dict[str, str] = {}
         for number in range(QUIET_ROUNDS):
             if number == 1:
@@ -378,8 +377,7 @@ class Node(RuleBasedStateMachine):
         for seen, _ in node.kubelet.startable():
             assert seen.pod.key in spread or self.gpus(seen.pod) & full, (seen.pod.key, waiting)
         held = {key for key, gave in node.kubelet.manager.given.items() if gave}
-        table = node.agent.state.device_table
-        assert not [each.uid for each in table if stand_in(each.uid)]
+        assert not [each.uid for each in node.agent.state.device_table if not each.known]
         for pod in node.cluster.pods.values():
             there_is = node.kubelet.pods.get(self.kubelet_uid(pod))
             if there_is is None or there_is.reason or pod.key in spread or self.forgotten(there_is):
@@ -394,7 +392,7 @@ class Node(RuleBasedStateMachine):
             self.delete(name, None)
         for _ in range(3):
             self.calm()
-        assert not list(table)
+        assert not list(node.agent.state.device_table)
         assert not list((node.directory / "state" / "allocations").iterdir())
 
     def forgotten(self, seen: Seen) -> bool:

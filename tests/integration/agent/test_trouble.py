@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, 
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.core.devices.gpu_health import Health, HealthState
 from gputile.node.agent import agent
-from gputile.node.agent.device_table import DeviceEvent
 from gputile.node.nvml.gpu_monitor import Observation
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.fakes.corebuilders import container
@@ -94,25 +92,14 @@ async def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("B1")
-async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
+async def test_a_pod_gets_the_gpus_of_one_that_has_ended_before_the_agent_hears_of_it(short: Path) -> None:
+    """By the watch, which lags, the pod that has ended runs."""
     async with scene(short, "default", (81920,) * 2) as here:
         await here.until_offered(WHOLE_GPU, 2)
         here.cluster.create(simple_pod("ended", container(asks={WHOLE_GPU: 1})))
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.allocation_state.device_table
-        prefer = here.agent.handler.preferred
-
-        async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
-            ids = await prefer(*asked)
-            here.agent.allocation_state.device_table.apply(DeviceEvent.ANSWERED, stale)
-            return ids
-
-        monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
         here.kubelet.finish(here.pod("default/ended").metadata.uid)
         both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
         here.cluster.create(both)

@@ -157,7 +157,7 @@ class Agent:
         await self.kubelet.take_charge()
         self.metrics.agents_started = self.kubelet.state.starts
         self.records.take_over(self.allocation_state)
-        self.records.recover(self.allocation_state)
+        self.records.read(self.allocation_state, time.time_ns())
         await self.mode.renew()
 
     async def _open(self) -> None:
@@ -186,7 +186,7 @@ class Agent:
         await self.wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
-                again = await self.reconciler.round(synced=self.news.pods_listed.is_set())
+                again = await self.reconciler.round()
                 self.snapshots.refresh()
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error

@@ -4,19 +4,23 @@ It is plain data: pods, devices, what is advertised, and what the kubelet is exp
 given the state and what happened, wait for nothing, read nothing, and return what is to be done.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-
-import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.device_ids import Listing
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import PodDevices, directory_name, gpus_of
+from gputile.node.agent.pod_devices import (
+    AllocationRecord,
+    KubeletEntry,
+    PodDevices,
+    directory_name,
+    gpus_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +70,11 @@ class Advertised:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerCandidate:
-    """A container that the kubelet may be asking for.
+class Caller:
+    """The container that the kubelet asks for.
 
-    ``container`` is "" where it is one of several that were let start, of this pod or others, and nobody knows which.
-    ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
-    ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
-    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
-    False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
-    same name. ``guessed`` says that the kubelet did not list anything, so that the caller may be a pod nobody knows.
+    ``pod`` and ``request`` are None for a pod of ``key`` that the API server does not know, such as a static pod that
+    has no mirror yet, and for one whose request breaks a rule. ``sure`` says that nothing speaks against it.
     """
 
     key: str
@@ -82,8 +82,6 @@ class ContainerCandidate:
     pod: KnownPod | None = None
     request: ContainerRequest | None = None
     sure: bool = False
-    known: bool = True
-    guessed: bool = False
 
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
@@ -98,7 +96,7 @@ class ExpectedAllocation:
 
     resource: str
     ids: frozenset[str]
-    candidate: ContainerCandidate | None
+    caller: Caller | None
     at: float
 
     def is_for(self, resource: str, ids: Iterable[str], now: float) -> bool:
@@ -110,41 +108,51 @@ class ExpectedAllocation:
 class KubeletNews:
     """What the kubelet has said of itself.
 
-    ``settled`` is unset while it has just started and lists its pods one after the other; ``listed`` are the keys of
-    those that it has listed by then, and ``epoch`` is when it was first seen. ``silent`` is set while it lists nothing.
+    ``settled`` is unset while it has just started and lists its pods one after the other; ``epoch`` is when it was
+    first seen. ``silent`` is set while it lists nothing; ``listing`` is what it listed last.
     """
 
     settled: bool = True
     epoch: float = 0.0
-    listed: frozenset[str] = frozenset()
     silent: bool = False
+    listing: Listing = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class AdmissionProgress:
-    """What the kubelet is expected to ask for next; ``last_uid`` is the pod that was last seen in admission."""
+    """What the kubelet is expected to ask for next; ``last_uid`` is the pod that was last seen in admission.
+
+    ``answered`` are the allocation directories that were answered and that the kubelet may still write down.
+    """
 
     expected: ExpectedAllocation | None = None
     last_uid: str = ""
+    answered: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
-    ``node_config`` is what the node advertises, by its ``labels`` as they were then, and
-    ``advertised`` what the kubelet was told.
+    ``node_config`` is what the node advertises, by its ``labels`` as they were then, and ``advertised`` what the
+    kubelet was told. ``device_table`` is derived from the rest: ``written`` is what the kubelet's checkpoint has, None
+    where it cannot be read, and ``records`` what the allocation directories tell, by name; ``started`` are those with
+    which a container was let start.
     """
 
     configuration: Configuration
     node_config: NodeConfig
-    device_table: DeviceTable
+    device_table: DeviceTable = field(default_factory=DeviceTable)
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
+    written: tuple[KubeletEntry, ...] | None = ()
+    records: dict[str, AllocationRecord] = field(default_factory=dict)
+    started: frozenset[str] = frozenset()
     kubelet: KubeletNews = field(init=False, default_factory=KubeletNews)
     admission: AdmissionProgress = field(init=False, default_factory=AdmissionProgress)
     advertised: Advertised = field(init=False)
+    derived_from: tuple[object, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
@@ -157,50 +165,30 @@ class AllocationState:
     def configure(self, configuration: Configuration) -> None:
         self.configuration = configuration
         read_again(self.pods, configuration)
-        self._regroup()
 
     def take_over(
         self,
-        held: Iterable[PodDevices],
-        started: Set[str],
+        records: Mapping[str, AllocationRecord],
+        started: frozenset[str],
         effective_mode: EffectiveMode | None,
         registered: tuple[str, ...],
     ) -> None:
-        self.device_table = DeviceTable(held, started)
-        self._regroup()
+        """Go on with what the agent before this one has left; its last answers may be on their way to the kubelet."""
+        self.records, self.started = dict(records), started
+        self.admission.answered = records.keys() - started
         self.advertised.effective_mode, self.advertised.registered = effective_mode, registered
 
-    def _regroup(self) -> None:
-        """Have each pod in the trust group of the configuration: it had another one when the pod got its devices."""
-        for held in self.device_table:
-            group = self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=held.namespace)))
-            if held.identified and held.trust_group != group:
-                self.device_table.apply(DeviceEvent.ANSWERED, msgspec.structs.replace(held, trust_group=group))
-
     def heard(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Take note of which pods the kubelet of this ``epoch`` has come to; None where it does not say."""
-        before = self.kubelet.listed if epoch == self.kubelet.epoch and not settled else frozenset()
-        self.kubelet = KubeletNews(settled, epoch, before | (listing or {}).keys(), silent=listing is None)
-
-    def still_to_come(self, key: str) -> bool:
-        """Return whether the kubelet has just started, and has not come to the pod yet."""
-        return not self.kubelet.settled and key not in self.kubelet.listed
-
-    def is_uncertain(self, key: str) -> bool:
-        return self.kubelet.silent or self.still_to_come(key)
-
-    def has_left(self, key: str, listing: Listing) -> bool:
-        """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
-        return key not in listing and not self.still_to_come(key)
+        """Take note of what the kubelet of this ``epoch`` lists; None where it does not say."""
+        if self.kubelet.epoch not in (0.0, epoch):  # what one before it was answered is written down by now, or lost
+            self.admission.answered.clear()
+        known = self.kubelet.listing if listing is None else listing
+        self.kubelet = KubeletNews(settled, epoch, silent=listing is None, listing=known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.uid else None
-
-    def is_buried(self, pod_devices: PodDevices) -> bool:
-        """Return whether the API server has said that the pod is gone, or that another pod has its name."""
-        return pod_devices.uid in self.pods.gone or pod_devices.key in self.pods
 
     def named_devices(self) -> list[PodDevices]:
         """Return the devices of one pod of each name: of the pod that has the name now, else of the latest.
@@ -232,3 +220,16 @@ class AllocationState:
             for container in pod.request.containers
         }
         return own | self.device_table.directories()
+
+    def trust_group(self, namespace: str) -> str:
+        return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
+
+    def expect(self, resource: str, ids: Iterable[str], caller: Caller | None, now: float) -> None:
+        """Take note that the kubelet asks for ``ids`` next, most likely."""
+        self.admission.expected = ExpectedAllocation(resource, frozenset(ids), caller, now)
+        self.admission.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
+
+    def by_kubelet_uid(self) -> dict[str, KnownPod]:
+        """Return the pods by the UID that the kubelet has: no mirror, whose text users can write, is another pod."""
+        pods = self.pods.values()
+        return {pod.kubelet_uid: pod for pod in pods} | {pod.uid: pod for pod in pods}

@@ -88,14 +88,6 @@ def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest
 
 
 Annotations = Mapping[str, str | None]
-UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The pod is gone or has ended, and the kubelet no longer keeps its devices."""
-
-    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +120,13 @@ class Complain:
     message: str
 
 
-Correction = Release | Correct | Confirm | Complain
+Correction = Correct | Confirm | Complain
 
 
-def differences(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
-    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone.
-
-    The API server's list may be an old one. So while the kubelet, too, has not listed its pods again, only what is said
-    to be gone is.
-    """
-    known = {pod.uid: pod for pod in state.pods.values()}
+def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
+    """Return what differs between what pods hold, what is booked and what the kubelet lists."""
     found: list[Correction] = []
-    if synced:
-        found += [
-            Release(pod_devices.uid)
-            for pod_devices in state.device_table
-            if (state.kubelet.settled or pod_devices.uid in known or pod_devices.uid in state.pods.gone)
-            and (pod_devices.identified or not 0 <= now_ns - pod_devices.since_ns <= UNKNOWN_FOR_NS)
-            and _gone(pod_devices, known.get(pod_devices.uid), listing)
-        ]
-    for pod in known.values():
+    for pod in state.pods.values():
         if not pod.alive or pod.request is None:
             continue
         forgotten, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
@@ -156,20 +135,6 @@ def differences(state: AllocationState, listing: Listing, now_ns: int, *, synced
         else:
             found += forgotten or _missing(pod, listing)
     return found
-
-
-def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
-    """Return whether a pod's devices are free: the kubelet lists them no more, and the API server has no such pod."""
-    if pod is not None and pod.alive:
-        return False
-    listed = listing.get(pod_devices.key)
-    if listed is None:
-        return True
-    shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
-    if any((devices.resource, device_id) in shown for devices in pod_devices.devices for device_id in devices.ids):
-        return False
-    # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
-    return pod is not None or (pod_devices.identified and bool(shown))
 
 
 def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
@@ -216,7 +181,7 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
         for container in pod.request.containers
         if container.phase is not Phase.INIT
         and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
-        and device_table.stage_of(pod.uid, container.name).may_run
+        and device_table.runs(pod.uid, container.name)
     ]
     if not names:
         return []

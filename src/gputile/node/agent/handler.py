@@ -1,9 +1,9 @@
 """Answers the kubelet: looks up what a decision needs, lets ``allocation`` decide, writes it down.
 
 A call holds up every pod of the node and has no deadline in the kubelet, so each request has one here. The agent waits
-for the kubelet's list for less than half a second; for three seconds where only the list can tell whose call it is,
-since it takes a while on a busy node, but not again if it did not come the last time. The agent waits longer for the
-API server, but only for a pod of which nothing else is known: the kubelet keeps for good what such a pod is given.
+for the kubelet's list for up to three seconds, since it takes a while on a busy node, and for half a second if it did
+not come the last time. The agent waits longer for the API server, but only for a pod of which nothing else is known:
+the kubelet keeps for good what such a pod is given.
 """
 
 import asyncio
@@ -13,28 +13,19 @@ from collections.abc import Sequence
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import DeviceAllocator, answered, unclear, unnamed
-from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.answers import AllocateAnswer
+from gputile.node.agent.allocation import allocate, preferred, told_to_mount
+from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.cluster.api_server import NodeApi
 from gputile.node.agent.cluster.informer import Wakeup
-from gputile.node.agent.container_start import (
-    ContainerPreparation,
-    NotYet,
-    Start,
-    only_for,
-    prestart,
-    shown_for,
-    unmatched,
-)
+from gputile.node.agent.container_start import ContainerPreparation, NotYet, Start, prestart
 from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.files.isolation_mounts import NotIsolated
 from gputile.node.agent.files.kubelet_checkpoint import mounts_of
 from gputile.node.agent.files.records import Records
+from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import AgentNotReady, KubeletLink
-from gputile.node.agent.ownership import settle
-from gputile.node.agent.pod_devices import PodDevices
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -47,15 +38,11 @@ MOST_LOOKUPS = 8
 
 
 class Lookup:
-    """Brings the state up to date before a call is decided. ``latest`` is the last list of the kubelet's.
-
-    ``records`` has what the kubelet has written down.
-    """
+    """Brings the state up to date before a call is decided."""
 
     def __init__(
         self, state: AllocationState, kubelet: KubeletLink, records: Records, cluster: NodeApi, node: str
     ) -> None:
-        self.latest: Listing = {}
         self.records = records
         self._state = state
         self._kubelet = kubelet
@@ -63,32 +50,34 @@ class Lookup:
         self._node = node
         self._answers = True
 
-    async def list(self, within: float = FETCH_WITHIN_S) -> Listing | None:
-        listing = await self._kubelet.list(within)
+    async def list(self) -> Listing | None:
+        """Return what the kubelet lists, None where it does not within a while; the state is brought up to date."""
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._answers else FETCH_WITHIN_S)
         self._answers = listing is not None
-        if listing is not None:
-            self.latest = listing
+        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self.read_written()
         return listing
 
-    async def look(self, resource: str, size: int) -> Listing | None:
-        """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
-        needed = self._answers and unnamed(self._state, resource, size)
-        listing = await self.list(NEEDED_WITHIN_S if needed else FETCH_WITHIN_S)
-        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
-        self._settle(listing)
+    def read_written(self) -> None:
+        """Read what the kubelet has written down; a record that cannot be written for it is written later."""
+        try:
+            self.records.read(self._state, time.time_ns())
+        except OSError as error:
+            log.error("the agent's state cannot be written, and is written again later: %s", error)
+
+    async def caller(self, resource: str, size: int) -> Caller | None:
+        """Return who asks, after reading those pods from the API server that may be the one; None if nobody knows."""
+        listing = await self.list()
+        forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S
         while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
             answered = await asyncio.gather(*(self._read(key) for key in keys))
-            self._settle(listing)  # a pod that is known now has what it was answered before under a stand-in
             known = all(key in self._state.pods for key in keys)
             if known or all(answered) or time.monotonic() > until:
                 break
             await asyncio.sleep(READ_AGAIN_S)
-        return listing
-
-    def _settle(self, listing: Listing | None) -> None:
-        if listing is not None:
-            settle(self._state, listing, time.time_ns())
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), None)
 
     async def _read(self, key: str) -> bool:
         """Read a pod from the API server; return whether it answered, be it that there is none."""
@@ -127,9 +116,10 @@ class AllocationHandler:
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...]:
         with self._metrics.seconds.labels("GetPreferredAllocation").time():
-            listing = await self._lookup.look(resource, size)
-            allocator = DeviceAllocator(self._state, listing, time.monotonic())
-            return allocator.preferred(resource, available, must, size)
+            caller = await self._lookup.caller(resource, size)
+            ids = preferred(self._state, caller, resource, available, must, size)
+            self._state.expect(resource, ids, caller, time.monotonic())
+            return ids
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         """Return what a container gets.
@@ -138,45 +128,29 @@ class AllocationHandler:
             AllocationConflict: the IDs cannot be served.
         """
         with self._metrics.seconds.labels("Allocate").time():
+            state, expected, now_ns = self._state, self._state.admission.expected, time.time_ns()
+            if expected is not None and expected.is_for(resource, ids, time.monotonic()):
+                caller = expected.caller
+            else:
+                caller = await self._lookup.caller(resource, len(ids))
             try:
-                answer, pod_devices = await self._decide(resource, ids, time.monotonic())
+                answer = allocate(state, caller, resource, ids, now_ns)
             except AllocationConflict as error:
                 self._metrics.contradictions.inc()
                 log.error("refused %d of %s: %s", len(ids), resource, error)
                 raise
-            if not pod_devices.identified:
+            if caller is None:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
-            response = self._files.response(self._state.node_config.mode, answer)
-            answered(self._state, pod_devices.uid, resource, answer.directory, mounts_of(response.mounts))
+            response = self._files.response(state.node_config.mode, answer)
+            told_to_mount(state, answer.directory, mounts_of(response.mounts))
             try:
-                self._files.prepare(answer)
-                self._lookup.records.save(self._state)
-            except OSError as error:  # made good before the container starts, or recovered
+                self._files.prepare(answer, state.records[answer.directory])
+            except OSError as error:  # made good before the container starts
                 log.error("the agent's state cannot be written, and is written again later: %s", error)
             self._advertiser.allocated()
             self._compare.wish()
             return response
-
-    async def _decide(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[AllocateAnswer, PodDevices]:
-        """Take the IDs as given; look at the kubelet's list (again) before they are refused, since that is for good.
-
-        What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
-        say, named a pod that had just ended, and it was taken for one that runs.
-        """
-        preferred = self._state.admission.expected
-        expected = preferred is not None and preferred.is_for(resource, ids, now)  # so its pod is known already
-        listing = None if expected else await self._lookup.look(resource, len(ids))
-        written = None if expected else self._lookup.records.owners(resource, ids)
-        try:
-            return DeviceAllocator(self._state, listing, now, time.time_ns(), written).allocate(resource, ids)
-        except AllocationConflict as error:
-            if expected:
-                listing = await self._lookup.look(resource, len(ids))
-            allocator = DeviceAllocator(self._state, listing, now, time.time_ns(), written)
-            decided = allocator.allocate(resource, ids, may_wait=True)
-            log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
-            return decided
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.
@@ -185,16 +159,8 @@ class AllocationHandler:
             AgentNotReady: it must not start yet.
         """
         with self._metrics.seconds.labels("PreStartContainer").time():
-            listing: Listing | None = self._lookup.latest
-            holders = {pod_devices.key for pod_devices in self._state.device_table.holders(resource, ids)}
-            if holders.isdisjoint(shown_for(self._lookup.latest, resource, frozenset(ids))):
-                listing = await self._lookup.list(NEEDED_WITHIN_S)
             try:
-                before = tuple(self._state.device_table)
-                starting = self._starting(resource, ids, listing)
-                if tuple(self._state.device_table) != before:
-                    self._lookup.records.save(self._state)  # the next agent must know whose the container is, too
-                for start in starting:
+                for start in await self._starting(resource, ids):
                     await self._files.start(start, self._state)
             except NotYet as error:
                 self._compare.wish()
@@ -208,10 +174,15 @@ class AllocationHandler:
             except (OSError, ValueError) as error:
                 raise AgentNotReady(f"the limits cannot be written: {error}") from error
 
-    def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
-        owners = self._lookup.records.owners(resource, ids) or frozenset()
-        found = prestart(self._state, resource, ids, listing, time.time_ns())
-        if any(start.mounts is None for start in found) or unmatched(self._state, found, owners):
-            self._lookup.records.recover(self._state)
-            found = prestart(self._state, resource, ids, listing, time.time_ns())
-        return only_for(self._state, found, owners)
+    async def _starting(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
+        """Return the containers that start; what the kubelet lists may be news if none may by what is known.
+
+        Raises:
+            NotYet: none may.
+        """
+        self._lookup.read_written()
+        try:
+            return prestart(self._state, resource, ids, time.time_ns())
+        except NotYet:
+            await self._lookup.list()
+            return prestart(self._state, resource, ids, time.time_ns())

@@ -109,13 +109,14 @@ class PodCache(dict[str, KnownPod]):
     a write may arrive later, and would bring such a pod back for good, since the watch has no more to say of it.
 
     ``ahead`` are the UIDs of pods that were read directly, and that no watch or list has reported yet: a list that
-    lacks one of them may be older than the pod.
+    lacks one of them may be older than the pod. ``listed`` is set once the API server has listed them all.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.gone: dict[str, None] = {}
         self.ahead: set[str] = set()
+        self.listed = False
 
 
 def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
@@ -166,6 +167,7 @@ def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Config
         if key not in listed:
             del pod_cache[key]
     pod_cache.ahead.clear()
+    pod_cache.listed = True
     for pod in listed.values():
         apply_pod(pod_cache, pod, configuration)
 

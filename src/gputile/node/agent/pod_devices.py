@@ -1,12 +1,12 @@
-"""Describes which device IDs went to which pod, as far as the kubelet still stands by it.
+"""Describes which device IDs went to which pod, and what an allocation directory tells of them.
 
-The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
-here and in a checkpoint. What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
-Where the API server does not know a pod, or nobody does, a stand-in takes the place of its UID.
+The kubelet names no pod in its calls. Its checkpoint does: ``KubeletEntry`` is what it has written down for one
+resource of a container, and ``AllocationRecord`` what the agent wrote into the directory that the container mounts.
+What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -17,20 +17,42 @@ import msgspec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.device_ids import by_gpu
-from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceOwner:
-    """A container for which the kubelet's checkpoint has devices, by the UID that the kubelet has for its pod.
+class AllocationRecord(msgspec.Struct, frozen=True):
+    """What ``Allocate`` answered with one allocation directory, by resource: the IDs, and what they are worth.
 
-    ``directory`` is the name of the allocation directory that it mounts, "" where the answer cannot be read.
+    ``gpus`` is the UUID that each index stood for at ``since_ns``. ``mounts`` is what the answers had the container
+    mount, each as container path and host path. ``key``, ``uid`` and ``container`` say who was taken for the caller,
+    and who is known to have it once its container was let start; "" where nobody was.
+    """
+
+    ids: dict[str, tuple[str, ...]]
+    unit_mib: int
+    since_ns: int
+    gpus: dict[int, str]
+    mounts: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    uid: str = ""
+    container: str = ""
+    phase: Phase = Phase.APP
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletEntry:
+    """The IDs of one resource that the kubelet has given to a container, by the UID that it has for the pod.
+
+    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` all that it does:
+    None where the answer cannot be read, and the directory is then the one that the container would get.
     """
 
     uid: str
     container: str
-    directory: str = ""
+    resource: str
+    ids: frozenset[str]
+    directory: str
+    mounts: tuple[tuple[str, str], ...] | None = None
 
 
 def directory_name(uid: str, container: str) -> str:
@@ -38,25 +60,6 @@ def directory_name(uid: str, container: str) -> str:
     if uid.replace("-", "").isalnum():
         return f"{uid}-{container}"
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
-
-
-_STATIC, _UNKNOWN = "static:", "unknown:"
-
-
-def static_uid(key: str) -> str:
-    """Return what stands for the UID of a pod that the API server does not know: a static pod."""
-    return _STATIC + key
-
-
-def unknown_uid(device_id: str, at_ns: int) -> str:
-    """Return what stands for the UID of a pod that nobody knows, which was given ``device_id`` at this Unix time in
-    nanoseconds: an init container's IDs are given again to the containers after it.
-    """
-    return f"{_UNKNOWN}{device_id}:{at_ns}"
-
-
-def stand_in(uid: str) -> bool:
-    return uid.startswith((_STATIC, _UNKNOWN))
 
 
 class PodContainer(NamedTuple):
@@ -75,8 +78,7 @@ class ContainerDevices(msgspec.Struct, frozen=True):
     """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
 
     ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
-    start. None where nobody knows. ``guessed``: the kubelet did not say who asked, so it may be another container that
-    mounts the directory.
+    start. None where nobody knows.
     """
 
     container: str
@@ -85,15 +87,14 @@ class ContainerDevices(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
     directory: str = ""
     mounts: tuple[tuple[str, str], ...] | None = None
-    guessed: bool = False
 
 
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All that one pod got.
 
     ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
-    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in. ``kubelet_uid`` is
-    the UID that the kubelet has for the pod, another one for a static pod; "" where nobody knows.
+    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then the name of the directory.
+    ``known`` is unset while the API server has not told of the pod, as of a static one without a mirror.
     """
 
     uid: str
@@ -103,10 +104,10 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     mode: str
     trust_group: str
     since_ns: int
-    devices: tuple[ContainerDevices, ...] = msgspec.field(name="parts", default=())
-    gpus: dict[int, str] = msgspec.field(name="cards", default_factory=dict)
+    devices: tuple[ContainerDevices, ...] = ()
+    gpus: dict[int, str] = msgspec.field(default_factory=dict)
     identified: bool = True
-    kubelet_uid: str = ""
+    known: bool = True
 
     @property
     def key(self) -> str:
@@ -152,22 +153,6 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
         return msgspec.structs.replace(self, devices=devices)
-
-
-def has_any(resource: str, ids: Collection[str], devices: ContainerDevices) -> bool:
-    return devices.resource == resource and not set(ids).isdisjoint(devices.ids)
-
-
-def pod_devices_for(
-    uid: str, pod: KnownPod | None, key: str, node_config: NodeConfig, trust_group: str, now_ns: int
-) -> PodDevices:
-    """Return a pod without devices yet, or for the stand-in ``uid`` where ``pod`` is None."""
-    namespace, _, name = key.partition("/")
-    unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
-    mode, identified, kubelet_uid = node_config.mode.value, bool(key), pod.kubelet_uid if pod else ""
-    return PodDevices(
-        uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified, kubelet_uid=kubelet_uid
-    )
 
 
 def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:

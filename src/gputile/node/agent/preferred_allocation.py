@@ -26,7 +26,7 @@ from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MIG_PREFIX,
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.node.agent.allocation_state import AllocationState, ContainerCandidate
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_ids import DeviceIdError, decode, encode
 from gputile.node.agent.device_lists import displaced
 from gputile.node.agent.device_table import DeviceTable
@@ -197,12 +197,12 @@ Servable = Callable[[tuple[str, ...]], bool]
 class DeviceQuestion:
     """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
 
-    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows. It
+    ``pod_devices`` is what the pod has so far; ``caller`` is the container that asks, None where nobody knows. It
     goes ``near`` the GPUs of the last answer then, which may have been its own for another resource.
     """
 
     pod_devices: PodDevices
-    candidate: ContainerCandidate | None
+    caller: Caller | None
     resource: str
     available: Slots
     must: Slots
@@ -211,11 +211,11 @@ class DeviceQuestion:
 
     @property
     def pod(self) -> KnownPod | None:
-        return self.candidate.pod if self.candidate else None
+        return self.caller.pod if self.caller else None
 
     @property
     def booked(self) -> tuple[str, ...]:
-        shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
+        shares = self.pod.booked(self.caller.container) if self.pod and self.caller else ()
         return tuple(share.uuid for share in shares)
 
 
@@ -331,7 +331,7 @@ class PreferredAllocation:
         memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
         mib = asked.size * unit // gpus if memory else 0
         percent = 0 if memory else asked.size // gpus
-        request = asked.candidate.request if asked.candidate else None
+        request = asked.caller.request if asked.caller else None
         if request is not None:
             mib, percent = request.units * unit // gpus, request.percent // gpus
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.

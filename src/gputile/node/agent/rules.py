@@ -1,6 +1,6 @@
 """Checks whether IDs that the kubelet chose, or is about to be told to choose, can be served."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
@@ -10,7 +10,7 @@ from gputile.node.agent.device_ids import by_gpu
 from gputile.node.agent.device_lists import displaced
 from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, stand_in
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 SlotsByGpu = Mapping[int, frozenset[int]]
@@ -28,15 +28,11 @@ class Occupied(AllocationConflict):
 class AllocationRules:
     """The rules of a node that advertises ``node_config``, beside the pods of ``device_table``; at most ``most_pods``
     may be on a GPU.
-
-    ``is_uncertain`` tells of a pod's key whether nobody knows if it has its devices: the kubelet lists nothing, or has
-    just started and does not list the pod yet.
     """
 
     node_config: NodeConfig
     device_table: DeviceTable
     most_pods: int
-    is_uncertain: Callable[[str], bool]
 
     def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
         """Refuse what a container must not start with. ``pod_devices`` is what the pod has once it gets ``devices``.
@@ -54,10 +50,6 @@ class AllocationRules:
             why = withheld.text if withheld is not None else f"the mode is {node_config.mode.value}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         taken = [other for other in self.device_table.holders(resource, devices.ids) if other.uid != pod_devices.uid]
-        for other in taken if resource not in SHARED_RESOURCES else ():  # IDs of those are but names: ``given_twice``
-            same = stand_in(pod_devices.uid) and pod_devices.key == other.key  # known by its name alone, it may be
-            if not same and not self.is_uncertain(other.key):
-                raise AllocationConflict(f"device IDs are held by pod {other.key} already")
         slots: SlotsByGpu = {}  # MIG instances have none: each is one pod's alone
         if not resource.startswith(MIG_PREFIX):
             slots = by_gpu(devices.ids)
@@ -94,8 +86,10 @@ class AllocationRules:
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod holds too, None where it may.
 
-        The kubelet can give the same IDs to two pods; see ``ownership.release``. An ID of memory or compute is a
-        name, and each of the pods has its own limits: there it is enough that the GPU has room for both.
+        The kubelet can give the same IDs to two pods: a ``List`` that finds a pod gone, while the kubelet waits for an
+        answer, makes it count anew without those that it is about to give (``UpdateAllocatedDevices`` in its device
+        manager). An ID of memory or compute is a name, and each of the pods has its own limits: there it is enough that
+        the GPU has room for both.
         """
         others = [
             other for other in self.device_table.holders(devices.resource, devices.ids) if other.uid != pod_devices.uid
@@ -184,4 +178,4 @@ def _check_spread(pod_devices: PodDevices, devices: ContainerDevices, slots: Slo
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:
     """Return the rules by which pods get devices beside those of ``device_table``, by default of all pods."""
     beside = state.device_table if device_table is None else device_table
-    return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu, state.is_uncertain)
+    return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu)

@@ -18,11 +18,12 @@ from gputile.node.agent.advertise import (
     put_in_force,
 )
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_resources import MachineSeen, closed
 from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+from tests.fakes.devicetable import hold, release
 
 pytestmark = pytest.mark.requirement("M2", "M12")
 
@@ -101,7 +102,7 @@ def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
 
 def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
     state = state_of(Mode.MPS)
-    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000", "g1-00000"))
+    hold(state, held("a", 1024, "g0-00000", "g1-00000"))
     done = renewed(state)
     assert kinds(done) == ["daemons", "CDI", "devices", "checkpoint"]
     assert done[:2] == [("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), ("CDI", MACHINE)]
@@ -154,12 +155,11 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
     state = state_of(Mode.CGPU)
     renewed(state)
     assert allocated(state), "nobody knows yet what the last agent's units were"
-    state.device_table.apply(DeviceEvent.ANSWERED, held("a", 1024, "g0-00000"))
+    hold(state, held("a", 1024, "g0-00000"))
     assert allocated(state) == []
-    state.device_table.apply(DeviceEvent.ANSWERED, held("b", 512, "g0-00001"))
+    hold(state, held("b", 512, "g0-00001"))
     assert offered(allocated(state))[GPU_MEMORY] == 16
-    (pod,) = (each for each in state.device_table if each.uid == "b")
-    state.device_table.apply(DeviceEvent.POD_GONE, pod)
+    release(state, "b")
     assert offered(allocated(state))[GPU_MEMORY] == 16, "what was told last counts the pod that has gone"
     assert allocated(state) == []
 

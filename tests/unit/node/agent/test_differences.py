@@ -22,12 +22,11 @@ from gputile.node.agent.differences import (
     Confirm,
     Correct,
     Correction,
-    Release,
     differences,
 )
 from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.pod_devices import ContainerDevices, PodDevices, static_uid
+from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -68,13 +67,9 @@ def compare(
     held: list[PodDevices],
     listing: Listing,
     setup: NodeConfig = SHARE,
-    *,
-    synced: bool = True,
-    settled: bool = True,
 ) -> list[Correction]:
     state = state_of(pods, DeviceTable(held), setup)
-    state.kubelet.settled = settled
-    return differences(state, listing, 9, synced=synced)
+    return differences(state, listing, 9)
 
 
 def state_of(pods: list[KnownPod], device_table: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
@@ -130,25 +125,6 @@ def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
     assert compare([pod], [held(pod, devices_of("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
 
 
-def test_what_is_gone_is_released_when_the_kubelet_has_let_go() -> None:
-    pod = bound(simple_pod("a", container(mem=1)), 2)
-    holding = held(pod, devices_of("main", "g2-00000"))
-    still = shown(("a", {"main": ("g2-00000",)}))
-    assert compare([], [holding], still) == []
-    assert compare([], [holding], {}, synced=False) == []
-    assert compare([pod], [holding], {})[:1] != [Release(pod.uid)]
-    assert compare([], [holding], {}) == [Release(pod.uid)]
-    ended = bound(simple_pod("a", container(mem=1)), 2, phase="Failed")
-    assert compare([ended], [holding], {}) == [Release(pod.uid)]
-
-
-def test_a_static_pod_is_not_gone_because_the_kubelet_has_just_started() -> None:
-    pod = bound(simple_pod("a", container(mem=1)))
-    holding = held(pod, devices_of("main", "g2-00000"), uid=static_uid("default/a"))
-    assert compare([], [holding], {}, settled=False) == []
-    assert compare([], [holding], {}) == [Release(holding.uid)]
-
-
 def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
     (found,) = compare([pod], [], shown(("a", {"main": ()})))
@@ -157,7 +133,7 @@ def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
 
 
 def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
-    """Whether or not it is still known which ones they are; not of an init container, which the kubelet never lists."""
+    """Not of an init container, which the kubelet never lists."""
     pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
     listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
     init, one, two = (
@@ -169,27 +145,14 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     def told(known: KnownPod, devices: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
         mounted = {each.container: each.directory for each in devices}
         ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
-        table = DeviceTable([held(known, *devices)] if devices else [], ran)
-        found = differences(state_of([known], table), listing, 9, synced=True)
+        table = DeviceTable([held(known, *devices)] if devices else [], set(ran))
+        found = differences(state_of([known], table), listing, 9)
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
-    for devices in ((init, one, two), (init, two)):
-        ((reason, message),) = told(pod, devices, "init", "one", "two")
-        assert reason == "GpuForgotten"
-        assert "the GPU of one," in message
-        assert told(pod, devices, "init", "two") == []
+    ((reason, message),) = told(pod, (init, one, two), "init", "one", "two")
+    assert reason == "GpuForgotten"
+    assert "the GPU of one," in message
+    assert told(pod, (init, one, two), "init", "two") == []
     listing = shown(("a", {"one": (), "two": ()}))
-    assert [reason for reason, _ in told(pod, (), "one")] == ["GpuForgotten"]
     assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
-    assert told(bound(pod.pod, 2, phase="Pending"), (), "one") == []
-
-
-def test_a_clock_that_is_set_back_keeps_no_devices_of_nobody_for_ever() -> None:
-    devices = msgspec.structs.replace(
-        held(bound(simple_pod("a", container(mem=2))), devices_of("", "g0-00000"), uid="unknown"),
-        name="",
-        namespace="",
-        identified=False,
-        since_ns=3600 * 10**9,
-    )
-    assert compare([], [devices], {}) == [Release("unknown")]
+    assert told(bound(pod.pod, 2, phase="Pending"), (one,), "one") == []

@@ -9,8 +9,9 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MEMORY_UNIT_ANNOTATION,
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.allocation import DeviceAllocator
+from gputile.node.agent.allocation import preferred
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.callers import callers
 from gputile.node.agent.device_ids import ListedPod, encode
 from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.known_pods import known_pod
@@ -52,7 +53,7 @@ def test_the_first_container_goes_where_the_whole_pod_has_ids(
     state.pods[pod.key] = known_pod(pod, Configuration())
     listing = {pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {})}
     available = [encode(0, slot) for slot in range(left)] + [encode(1, slot) for slot in range(4)]
-    (wished,) = DeviceAllocator(state, listing, 0.0).preferred(GPU_MEMORY, available, (), 1)
+    (wished,) = preferred(state, callers(state, listing, GPU_MEMORY, 1)[0], GPU_MEMORY, available, (), 1)
     assert wished.startswith(f"g{expected}-")
 
 
@@ -82,5 +83,5 @@ def test_the_first_resource_goes_where_the_other_one_fits_too(
         stray.key: ListedPod("default", "stray", {"c": {other: frozenset(ids)}}),
     }
     available = [encode(gpu, slot) for gpu in (0, 1) for slot in range(4 if first == GPU_MEMORY else 100)]
-    wished = DeviceAllocator(state, listing, 0.0).preferred(first, available, (), size)
+    wished = preferred(state, callers(state, listing, first, size)[0], first, available, (), size)
     assert {device_id.partition("-")[0] for device_id in wished} == {f"g{expected}"}

@@ -19,7 +19,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
@@ -39,18 +39,18 @@ from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
+from tests.fakes.devicetable import hold
 
 GPU = Gpu(0, "GPU-a", 10240)
 
 
 def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> AllocationState:
     """A node with one GPU, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
-    device_table = DeviceTable()
     configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
     admission = AllocationState(
         configuration,
         NodeConfig(Inventory((GPU,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
-        device_table,
+        DeviceTable(),
     )
     admission.labels = labels or {}
     for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
@@ -60,8 +60,8 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
         admission.pods[pod.key] = known_pod(pod, configuration)
         resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
         devices = (ContainerDevices("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
-        device_table.apply(
-            DeviceEvent.ANSWERED,
+        hold(
+            admission,
             PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices, {0: "GPU-a"}),
         )
     return admission
@@ -152,9 +152,7 @@ def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
         admission.pods[pod.key] = known_pod(pod, admission.configuration)
         devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
         gpus = {0: "GPU-a", 1: "GPU-b"}
-        admission.device_table.apply(
-            DeviceEvent.ANSWERED, PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices, gpus)
-        )
+        hold(admission, PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices, gpus))
     everything = time_shares(admission, "/d").files
     for name, content in everything.items():
         assert time_shares(admission, "/d", name).files[name] == content

@@ -19,9 +19,17 @@ import msgspec
 from gputile.api.quantity import MIB
 from gputile.api.well_known import Mode
 from gputile.node.agent.answers import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
-from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.files.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    decode_checkpoint,
+    decode_record,
+    encode_checkpoint,
+    encode_record,
+)
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.node_config import LIBRARY_MODES
+from gputile.node.agent.pod_devices import AllocationRecord
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
@@ -29,6 +37,7 @@ from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
+RECORD_FILE = "devices.json"
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
@@ -123,6 +132,25 @@ class NodeFiles:
         path.chmod(0o755)
         return path
 
+    def records(self) -> dict[str, AllocationRecord]:
+        """Return what the allocation directories tell of their devices, by name, without what cannot be read."""
+        found = {}
+        for path in sorted(self.allocations.iterdir()):
+            try:
+                found[path.name] = decode_record(read_whole(path / RECORD_FILE, _MOST_BYTES))
+            except (OSError, CheckpointError):
+                continue
+        return found
+
+    def write_record(self, directory: str, record: AllocationRecord) -> None:
+        """Write what an allocation directory has devices of, unless that is another's business by now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.mine:
+            write_whole(self.prepare(directory) / RECORD_FILE, encode_record(record), _PRIVATE)
+
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.
 
@@ -173,8 +201,8 @@ class NodeFiles:
         write_whole(path / SHARE_FILE, content)
         return True
 
-    def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> None:
-        """Remove the directories of allocations that are gone, and whose processes are.
+    def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
+        """Remove the directories of allocations that are gone, and whose processes are; return the names of the others.
 
         What a container of one of ``pods``, by their UIDs, was let start with stays, even if no checkpoint tells of it.
         """
@@ -186,6 +214,7 @@ class NodeFiles:
                 shutil.rmtree(path, ignore_errors=True)
         self.usage.keep_only(kept)
         self.usage.cut_back()
+        return kept
 
 
 def _boot_id() -> str:

@@ -1,7 +1,7 @@
-"""Encodes the agent's checkpoint as a versioned text with a checksum.
+"""Encodes the agent's checkpoint, and the records of allocation directories, as versioned texts.
 
-A text that is cut off, altered or of an unknown version is refused as a whole: devices that are made up would be worse
-than one that is read again from the kubelet.
+The checkpoint has what is in force and what was served: an agent that starts while the API server is away goes on with
+that. A text that is cut off, altered or of an unknown version is refused as a whole.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.well_known import MODES
 from gputile.core.devices.versioned_codec import VersionedCodec
 from gputile.node.agent.node_config import Sharing
-from gputile.node.agent.pod_devices import PodDevices
+from gputile.node.agent.pod_devices import AllocationRecord
 
 VERSION = 1
 
@@ -24,7 +24,6 @@ class CheckpointError(ValueError):
 class Checkpoint(msgspec.Struct, frozen=True):
     """``mode`` "" means that nothing was in force yet. ``registered`` are the resources that the agent has served."""
 
-    pods: tuple[PodDevices, ...] = msgspec.field(name="holdings", default=())
     mode: str = ""
     unit_mib: int = 0
     sharing: Sharing = Sharing.NONE
@@ -65,3 +64,19 @@ def decode_checkpoint(text: bytes) -> Checkpoint:
     if checkpoint.mode and checkpoint.mode not in MODES:
         raise CheckpointError(f"mode {checkpoint.mode!r} is not known")
     return checkpoint
+
+
+_RECORD = VersionedCodec(AllocationRecord, VERSION, CheckpointError, lambda record: record, most=None)
+
+
+def encode_record(record: AllocationRecord) -> bytes:
+    return _RECORD.encode(record).encode()
+
+
+def decode_record(text: bytes) -> AllocationRecord:
+    """Return what an allocation directory tells of its devices.
+
+    Raises:
+        CheckpointError: it is damaged, or of a version that is not known.
+    """
+    return _RECORD.decode(text)

@@ -1,32 +1,23 @@
-"""Reads the kubelet's own checkpoint, for an agent that lost its own and for what ``List`` omits.
+"""Reads the kubelet's own checkpoint: which container has which devices, and what it mounts.
 
 ``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
 answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file, so nothing depends on it: what cannot be read there is taken over from PodResources later.
+private file: where it cannot be read, PodResources tells of the containers of running pods.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gputile.core.devices.request import Phase
 from gputile.node.agent.answers import CONTAINER_DIRECTORY
-from gputile.node.agent.device_ids import DeviceIdError
-from gputile.node.agent.known_pods import KnownPod
-from gputile.node.agent.node_config import NodeConfig, is_served
-from gputile.node.agent.pod_devices import (
-    ContainerDevices,
-    DeviceOwner,
-    PodDevices,
-    directory_name,
-    pod_devices_for,
-    with_devices,
-)
+from gputile.node.agent.pod_devices import KubeletEntry, directory_name
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
+_MOST_KEPT = 1024
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
@@ -51,58 +42,22 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now_ns: int) -> list[PodDevices]:
-    """Return the devices of ``pods`` that the kubelet's checkpoint tells; none where it cannot be read.
-
-    ``pods`` are by the UID that the kubelet knows.
-    """
-    found: dict[str, PodDevices] = {}
-    for entry in _entries(text) or ():
-        pod = pods.get(entry.pod_uid)
-        if pod is None or not pod.alive or not is_served(entry.resource_name):
-            continue
-        ids = tuple(sorted(entry.ids))
-        asked = pod.container_request(entry.container_name)
-        phase = asked.phase if asked else Phase.APP
-        mounts = _mounts(entry.alloc_resp)
-        directory = _directory(mounts) or directory_name(pod.uid, entry.container_name)
-        pod_devices = found.get(pod.uid) or pod_devices_for(pod.uid, pod, pod.key, node_config, pod.trust_group, now_ns)
-        try:
-            found[pod.uid] = with_devices(
-                pod_devices,
-                ContainerDevices(entry.container_name, phase, entry.resource_name, ids, directory, mounts),
-                node_config,
-            )
-        except DeviceIdError:
-            continue
-    return list(found.values())
-
-
-def owners_in(text: bytes, resource: str, ids: Iterable[str]) -> frozenset[DeviceOwner] | None:
-    """Return the containers to which the kubelet's checkpoint gives just ``ids``.
-
-    An init container and the one that takes over its IDs are two. None where the checkpoint cannot be read.
-    """
-    wanted, entries = frozenset(ids), _entries(text)
-    if entries is None:
+def entries_in(text: bytes) -> tuple[KubeletEntry, ...] | None:
+    """Return what the kubelet's checkpoint has of every container, None where it cannot be read."""
+    try:
+        written = msgspec.json.decode(text, type=_CheckpointFile).data.pod_device_entries or []
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return frozenset(
-        DeviceOwner(entry.pod_uid, entry.container_name, _directory(_mounts(entry.alloc_resp)))
-        for entry in entries
-        if entry.resource_name == resource and entry.ids == wanted
-    )
+    found = []
+    for each in written:
+        mounts = _mounts(each.alloc_resp)
+        directory = _directory(mounts) or directory_name(each.pod_uid, each.container_name)
+        found.append(KubeletEntry(each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts))
+    return tuple(found)
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
     return tuple((mount.container_path, mount.host_path) for mount in mounts)
-
-
-def _entries(text: bytes) -> list[_CheckpointEntry] | None:
-    """Return what the kubelet's checkpoint has; None where it cannot be read."""
-    try:
-        return msgspec.json.decode(text, type=_CheckpointFile).data.pod_device_entries or []
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
 
 
 def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
@@ -110,6 +65,7 @@ def _directory(mounts: Iterable[tuple[str, str]] | None) -> str:
     return PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
 
 
+@lru_cache(_MOST_KEPT)  # the kubelet writes all of it anew at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
     """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
     try:

@@ -15,7 +15,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.answers import shares_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices, stand_in
+from gputile.node.agent.pod_devices import EMPTY, PodContainer, PodDevices
 from gputile.node.agent.time_shares import policy_of, time_shares
 from gputile.node.native_layouts import SHARE_WHOLE
 
@@ -164,7 +164,7 @@ def snapshot_of(state: AllocationState) -> NodeSnapshot:
 
 def _containers(state: AllocationState, guaranteed: Mapping[str, Mapping[str, int]]) -> Iterator[MonitoredContainer]:
     for devices in state.named_devices():
-        if stand_in(devices.uid):
+        if not devices.known:
             continue
         pod = state.pod_of(devices)
         ended = ended_containers(pod.pod) if pod is not None else frozenset()

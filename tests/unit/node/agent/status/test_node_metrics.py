@@ -19,7 +19,7 @@ from gputile.core.devices.gpu_health import Examined, Health, after
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceEvent, DeviceTable
+from gputile.node.agent.device_table import DeviceTable
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
@@ -34,7 +34,7 @@ from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
-from tests.fakes.devicetable import release
+from tests.fakes.devicetable import hold, release
 from tests.fakes.fullnode import full_registry
 
 pytestmark = pytest.mark.requirement("B7")
@@ -81,9 +81,7 @@ class Node:
         pod = simple_pod("a", *asked)
         pod.metadata.uid = POD
         self.put(pod)
-        self.state.device_table.apply(
-            DeviceEvent.ANSWERED, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts, {1: "GPU-1"})
-        )
+        hold(self.state, PodDevices(POD, "default", "a", 1024, mode.value, "default", 0, parts, {1: "GPU-1"}))
         self.monitor, self.usage, self.proc = Monitor(), UsageFiles(tmp_path / "usage"), tmp_path / "proc"
         self.usage.directory.mkdir()
         self.snapshots = Snapshots(self.state)
@@ -244,9 +242,7 @@ def test_no_number_is_told_more_exactly_than_it_is_known(tmp_path: Path) -> None
 
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices, since_ns: int = 0) -> None:
     gpus = {1: "GPU-1"}
-    node.state.device_table.apply(
-        DeviceEvent.ANSWERED, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices, gpus)
-    )
+    hold(node.state, PodDevices(uid, "default", name, 1024, "cgpu", "default", since_ns, devices, gpus))
 
 
 OTHER = "11111111-4f0e-4a0a-9d3e-0d3c5a1b2c3d"
@@ -324,15 +320,13 @@ def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path
     node.monitor.seen = Observation(machine, Health())
     effective = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.MIG)
     node.state.node_config = node_config_of(machine, Health(), effective, "", "")
-    release(node.state.device_table, POD)
+    release(node.state, POD)
     for uid, name, ids in ((POD, "a", ("g1-00100", "g1-00200")), (OTHER, "b", ("g1-00300",))):
         pod = simple_pod(name, container("main", asks={PROFILE: len(ids)}))
         pod.metadata.uid = uid
         node.put(pod)
         devices = ContainerDevices("main", Phase.APP, PROFILE, ids, f"{uid}-main")
-        node.state.device_table.apply(
-            DeviceEvent.ANSWERED, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,), {})
-        )
+        hold(node.state, PodDevices(uid, "default", name, 1024, "default", "default", 0, (devices,), {}))
         node.process(len(ids), f"0::/kubepods/pod{uid}/{'ab' * 32}\n")
     processes = (GpuProcess(2, "MIG-1", 100 * MIB), GpuProcess(2, "MIG-2", 10 * MIB), GpuProcess(1, "MIG-3", 7 * MIB))
     node.monitor.readings = (GpuReading("GPU-1", used=200 * MIB, processes=processes),)
@@ -347,5 +341,5 @@ def test_pods_on_mig_instances_are_told_of_the_gpu_and_of_the_instances(tmp_path
     assert found["mig_instance_info", of(1, uuid="MIG-3", profile="1g.5gb")] == 1
     assert found["mig_instance_memory_bytes", of(1, uuid="MIG-3")] == 4864 * MIB
     assert found["mig_instance_pods", of(1, uuid="MIG-3")] == 1
-    release(node.state.device_table, OTHER)
+    release(node.state, OTHER)
     assert node.samples()["mig_instance_pods", of(1, uuid="MIG-3")] == 0

@@ -76,7 +76,7 @@ def test_what_is_kept_is_an_hour_and_containers_that_start_again_have_no_part(th
 def test_samples_end_with_their_pod(there: Remembering) -> None:
     there.take(1, 0)
     assert there.samples()
-    release(there.node.state.device_table, POD)
+    release(there.node.state, POD)
     there.take(2, 0)
     assert there.samples() == []
     assert there.hour.of_pod('"\0').lines == []

@@ -1,0 +1,116 @@
+"""Finds whose container the kubelet asks for, since no call of the device plugin API says it.
+
+The kubelet admits one pod at a time, and ``List`` shows that pod with containers that have no devices yet. So the pod
+is the one that is bound here, asks for GPUs, and lacks them in the list. The container is the next in the order of
+admission that asks for just so many IDs of the resource and for which the kubelet has written none down. One that was
+let start is not meant while one that was not could be: a kubelet that has forgotten its devices leaves one alone that
+runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
+
+Nothing depends on the answer but the preferred GPU and what the environment says: ``PreStartContainer`` goes by what
+the kubelet has written down.
+"""
+
+from collections.abc import Set
+
+from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.device_ids import ListedPod, Listing
+from gputile.node.agent.holdings import entries
+from gputile.node.agent.known_pods import KnownPod
+
+Written = Set[tuple[str, str, str]]
+
+
+def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
+    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first."""
+    written = {(entry.uid, entry.container, entry.resource) for entry in entries(state)}
+    if listing is None:
+        return _unlisted(state, written, resource, size)
+    found: list[tuple[tuple[object, ...], Caller]] = []
+    for key, listed in listing.items():
+        pod = state.pods.get(key)
+        if pod is None or not pod.alive or (pod.request is None and pod.problem is not None):
+            if bare := _first_bare(listed, resource):
+                found.append(((2, "", key), Caller(key, bare, pod if pod is not None and pod.alive else None)))
+        elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
+            meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
+            rank = 0 if caller.sure and pending else 1 if caller.sure else 3
+            other = pod.uid != state.admission.last_uid
+            found.append(((rank, other, not pending, meta.creation_timestamp or "", key), caller))
+    return [caller for _, caller in sorted(found, key=lambda pair: pair[0])]
+
+
+def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
+    """Return the keys of pods to read from the API server before the callers are relied on."""
+    found = callers(state, listing, resource, size)
+    if sum(caller.sure for caller in found) == 1:
+        return []
+    unlike = [
+        key
+        for key, listed in (listing or {}).items()
+        if (pod := state.pods.get(key)) is not None and pod.alive and _unlike(listed, pod, resource)
+    ]
+    return list(dict.fromkeys([*(caller.key for caller in found if not caller.sure), *unlike]))
+
+
+def _unlisted(state: AllocationState, written: Written, resource: str, size: int) -> list[Caller]:
+    """Return who is asking where the kubelet does not list its pods; nobody where that is not certain.
+
+    It is the one pod that lacks just that, or the one whose container was just answered with its other resource.
+    """
+    if not state.kubelet.settled:  # it may ask again for what one before it was answered
+        return []
+    found = []
+    for key, pod in state.pods.items():
+        if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
+            spec, held = pod.pod.spec, state.device_table.get(pod.uid)
+            containers: dict[str, dict[str, frozenset[str]]] = {
+                each.name: {} for each in (*spec.init_containers, *spec.containers)
+            }
+            for devices in held.devices if held is not None else ():
+                if devices.container in containers:
+                    containers[devices.container][devices.resource] = frozenset(devices.ids)
+            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, containers)
+            caller = _next(state, listed, pod, written, resource, size)
+            if caller is not None and caller.sure:
+                found.append((key, caller, bool(containers[caller.container])))
+    begun = [
+        caller for _, caller, other in found if other and caller.pod and caller.pod.uid == state.admission.last_uid
+    ]
+    return begun or ([found[0][1]] if len(found) == 1 else [])
+
+
+def _next(
+    state: AllocationState, listed: ListedPod, pod: KnownPod, written: Written, resource: str, size: int
+) -> Caller | None:
+    """Return the container of ``pod`` that comes next; those before one that has devices had their turn."""
+    containers = pod.request.containers if pod.request is not None else ()
+    reached = max((place for place, each in enumerate(containers) if listed.containers.get(each.name)), default=0)
+    again = None
+    for container in containers[reached:]:
+        had = (pod.kubelet_uid, container.name, resource) in written or listed.ids(container.name, resource)
+        if had or pod.demand(container, resource) != size:
+            continue
+        if not state.device_table.runs(pod.uid, container.name):
+            return Caller(listed.key, container.name, pod, container, sure=True)
+        again = again or Caller(listed.key, container.name, pod, container)
+    return again
+
+
+def _first_bare(listed: ListedPod, resource: str) -> str:
+    """Return the first container without IDs after the last one that has some: those before it had their turn."""
+    names = list(listed.containers)
+    reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
+    return next(iter(names[reached:]), "")
+
+
+def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
+    """Return whether containers lack devices that the pod known by this name does not ask for, or has been given."""
+    bare = [name for name, resources in listed.containers.items() if not resources]
+    if pod.request is None:
+        return bool(bare)
+    names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+    return any(
+        name not in names
+        or ((container := pod.container_request(name)) is not None and pod.demand(container, resource) > 0)
+        for name in bare
+    )

@@ -1,0 +1,308 @@
+"""Derives who holds what on which GPU, and keeps the records that this is derived from.
+
+Two facts are on disk. The kubelet's checkpoint says which container has which IDs, and which allocation directory it
+mounts. That directory says when its IDs were answered and what they are worth, and whether its container was let start.
+Joined by the directory's name they are the device table, which is computed anew whenever one of them or a pod changes.
+
+The kubelet writes down all that a container has before it asks for the next one, and before any of them starts. An
+answer that it has not written down by then was lost.
+"""
+
+from collections.abc import Iterable, Iterator, Set
+from functools import lru_cache
+
+import msgspec
+
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocation_state import AllocationState, Caller
+from gputile.node.agent.device_ids import DeviceIdError, by_gpu
+from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.known_pods import KnownPod
+from gputile.node.agent.node_config import is_served
+from gputile.node.agent.pod_devices import (
+    AllocationRecord,
+    ContainerDevices,
+    KubeletEntry,
+    PodDevices,
+    directory_name,
+)
+
+_MOST_KEPT = 1024
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has written down whose devices they are
+
+
+def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int) -> str:
+    """Record that ``ids`` are answered for a container; return the name of its allocation directory.
+
+    It is one for both resources of a container, and never one that another container may mount.
+    """
+    pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
+    uid, key = pod.uid if pod is not None else "", caller.key if caller is not None else ""
+    mounted = {entry.directory for entry in entries(state)}
+    name = directory_name(uid or min(ids, default=""), container)
+    own = state.records.get(name)
+    if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
+        both = own.ids | {resource: ids} if name in state.admission.answered and own.uid == uid else {resource: ids}
+    else:
+        both = {resource: ids}
+        taken = mounted | state.started | state.records.keys()
+        while name in taken:
+            name += ".1"  # no name of a container has a dot
+    unit = state.node_config.effective_mode.unit_mib
+    if caller is not None and pod is not None and pod.request is not None:
+        unit = pod.request.unit_mib or unit
+    gpus = {gpu.index: gpu.uuid for gpu in state.node_config.inventory.gpus}
+    there = {index for each in both.values() for index in by_gpu(each)}
+    phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
+    state.records[name] = AllocationRecord(
+        both,
+        unit,
+        now_ns,
+        {i: gpus[i] for i in there & gpus.keys()},
+        key=key,
+        uid=uid,
+        container=container,
+        phase=phase,
+    )
+    state.admission.answered.add(name)
+    derive(state, now_ns)
+    return name
+
+
+def adopt(state: AllocationState, entry: KubeletEntry) -> AllocationRecord | None:
+    """Return a new record for what the kubelet has written down, where there is none and the pod is known."""
+    pod = state.by_kubelet_uid().get(entry.uid)
+    held = state.device_table.get(pod.uid) if pod is not None and pod.alive else None
+    if held is None or entry.directory in state.records or not is_served(entry.resource):
+        return None
+    devices = [each for each in held.devices if each.directory == entry.directory]
+    if not devices:
+        return None
+    ids = {each.resource: each.ids for each in devices}
+    mounts, phase = devices[0].mounts or (), devices[0].phase
+    record = AllocationRecord(ids, held.unit_mib, 0, held.gpus, mounts, held.key, held.uid, entry.container, phase)
+    state.records[entry.directory] = record
+    return record
+
+
+def let_start(state: AllocationState, directory: str, record: AllocationRecord, now_ns: int) -> None:
+    """Record that a container was let start, which is by now known to be the one of the ``record``."""
+    state.records[directory] = record
+    state.started |= {directory}
+    derive(state, now_ns)
+
+
+def keep_only(state: AllocationState, directories: Set[str], started: frozenset[str], now_ns: int) -> None:
+    """Forget the records of allocation directories that were removed; their containers cannot run."""
+    state.records = {name: record for name, record in state.records.items() if name in directories}
+    state.started = started
+    derive(state, now_ns)
+
+
+def forget_unwritten(state: AllocationState, resource: str) -> None:
+    """Forget answers of ``resource`` that the kubelet has not written down: it does before it asks for the next."""
+    state.admission.answered = {
+        name for name in state.admission.answered if name in state.records and resource not in state.records[name].ids
+    }
+
+
+def entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
+    """Return what the kubelet has given to containers: by its checkpoint, or by its list where that cannot be read.
+
+    The list has no init containers: for these counts who was taken for the caller.
+    """
+    if state.written is not None:
+        return state.written
+    found = []
+    for key, listed in state.kubelet.listing.items():
+        pod = state.pods.get(key)
+        for container, resource, ids in listed.parts() if pod is not None else ():
+            name, record = _record_of(state, pod.uid if pod else "", resource, ids)
+            mounts = record.mounts if record is not None else None
+            uid = pod.kubelet_uid if pod else ""
+            found.append(KubeletEntry(uid, container, resource, ids, name or directory_name(uid, container), mounts))
+    kubelet_uids = {pod.uid: pod.kubelet_uid for pod in state.pods.values()}
+    for name, record in state.records.items():
+        if record.phase is Phase.INIT and record.uid in kubelet_uids:
+            for resource, each in record.ids.items():
+                uid = kubelet_uids[record.uid]
+                found.append(
+                    KubeletEntry(uid, record.container, resource, frozenset(each), name, record.mounts or None)
+                )
+    return tuple(found)
+
+
+def _record_of(
+    state: AllocationState, uid: str, resource: str, ids: frozenset[str]
+) -> tuple[str, AllocationRecord | None]:
+    """Return the directory that was last answered with these IDs, to this pod if to any container of it."""
+    fitting = [
+        (record.uid == uid, record.since_ns, name)
+        for name, record in state.records.items()
+        if frozenset(record.ids.get(resource, ())) == ids and record.phase is not Phase.INIT
+    ]
+    if not fitting:
+        return "", None
+    name = max(fitting)[2]
+    return name, state.records[name]
+
+
+def derive(state: AllocationState, now_ns: int) -> None:
+    """Compute the device table from what the kubelet has written down and what the directories tell."""
+    known = (
+        state.written,
+        tuple(state.records.items()),
+        state.started,
+        frozenset(state.admission.answered),
+        state.kubelet,
+        tuple(state.pods.values()),
+        tuple(state.pods.gone),
+        state.pods.listed,
+        state.node_config,
+        state.configuration,
+        now_ns // UNKNOWN_FOR_NS if UNKNOWN_FOR_NS else now_ns,
+    )
+    if known == state.derived_from:
+        return
+    state.derived_from = known
+    given = entries(state)
+    state.admission.answered = {
+        name
+        for name in state.admission.answered - {entry.directory for entry in given}
+        if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
+    }
+    rows = _Rows(state)
+    _add_written(state, rows, given, now_ns)
+    _add_unwritten(state, rows, given)
+    state.device_table = DeviceTable(rows.made(), state.started)
+
+
+def _add_written(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry], now_ns: int) -> None:
+    pods = state.by_kubelet_uid()
+    for entry in given:
+        record, pod = state.records.get(entry.directory), pods.get(entry.uid)
+        if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
+            asked = pod.container_request(entry.container) if pod is not None else None
+            phase = asked.phase if asked is not None else record.phase if record is not None else Phase.APP
+            devices = ContainerDevices(
+                entry.container, phase, entry.resource, _ordered(entry.ids), entry.directory, entry.mounts
+            )
+            rows.add(pod.uid if pod is not None else entry.uid, pod, record, devices)
+
+
+def _add_unwritten(state: AllocationState, rows: "_Rows", given: Iterable[KubeletEntry]) -> None:
+    """Add what the kubelet has forgotten of containers that run, and what is on its way to it."""
+    pods = {pod.uid: pod for pod in state.pods.values()}
+    mounted, owners = {entry.directory for entry in given}, {(entry.uid, entry.container) for entry in given}
+    latest: dict[tuple[str, str, str], int] = {}
+    for name in state.started & state.records.keys():
+        record = state.records[name]
+        for resource in record.ids:
+            whose = record.uid, record.container, resource
+            latest[whose] = max(latest.get(whose, 0), record.since_ns)
+    for name, record in state.records.items():
+        pod = pods.get(record.uid)
+        if name in mounted or not _holds(state, name, record, pod, owners):
+            continue
+        for resource, ids in record.ids.items():
+            if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
+                devices = ContainerDevices(record.container, record.phase, resource, ids, name, record.mounts or None)
+                rows.add(record.uid or name, pod, record, devices)
+
+
+def _has_gone(
+    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: AllocationRecord | None, now_ns: int
+) -> bool:
+    """Return whether devices are free that the kubelet's checkpoint still has: it is written at admissions only."""
+    if pod is not None and pod.alive:
+        return False
+    shown = any(
+        not entry.ids.isdisjoint(ids)
+        for listed in state.kubelet.listing.values()
+        for _, resource, ids in listed.parts()
+        if resource == entry.resource
+    )
+    if pod is not None:
+        return not shown
+    if entry.uid in state.pods.gone:
+        return True
+    if not state.pods.listed or not state.kubelet.settled or state.kubelet.silent or shown:
+        return False
+    if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
+        return False  # it is being admitted, and the API server has not told of it
+    return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
+
+
+def _holds(
+    state: AllocationState, name: str, record: AllocationRecord, pod: KnownPod | None, given: Set[tuple[str, str]]
+) -> bool:
+    """Return whether a directory holds devices that the kubelet has not written down.
+
+    It does if the kubelet has forgotten a container that runs. One that the kubelet has given other devices does
+    not, nor does one of a pod that it does not list. And it does if the answer is on its way to the kubelet.
+    """
+    if name not in state.started:
+        return name in state.admission.answered
+    if pod is None:
+        return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
+    left = state.kubelet.settled and not state.kubelet.silent and pod.key not in state.kubelet.listing
+    return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
+
+
+@lru_cache(_MOST_KEPT)
+def _ordered(ids: frozenset[str]) -> tuple[str, ...]:
+    return tuple(sorted(ids))
+
+
+@lru_cache(_MOST_KEPT)
+def _indices(ids: tuple[str, ...]) -> frozenset[int]:
+    return frozenset(by_gpu(ids))
+
+
+class _Rows:
+    """The rows of a device table that is being made."""
+
+    def __init__(self, state: AllocationState) -> None:
+        self._state = state
+        self._uuids = {gpu.index: gpu.uuid for gpu in state.node_config.inventory.gpus}
+        self._found: dict[str, PodDevices] = {}
+        self._devices: dict[str, list[ContainerDevices]] = {}
+
+    def add(self, uid: str, pod: KnownPod | None, record: AllocationRecord | None, devices: ContainerDevices) -> None:
+        try:
+            indices = _indices(devices.ids)
+        except DeviceIdError:  # another plugin's, from before
+            return
+        config = self._state.node_config
+        then = record.gpus if record is not None else self._uuids
+        gpus = {index: uuid for index in indices if (uuid := then.get(index) or self._uuids.get(index))}
+        since = record.since_ns if record is not None else 0
+        row = self._found.get(uid)
+        if row is None:
+            key = pod.key if pod is not None else record.key if record is not None else ""
+            namespace, _, name = key.partition("/")
+            unit = record.unit_mib if record is not None else config.effective_mode.unit_mib
+            if pod is not None and pod.request is not None and pod.request.unit_mib:
+                unit = pod.request.unit_mib
+            group = pod.trust_group if pod is not None else self._state.trust_group(namespace)
+            row = PodDevices(
+                uid,
+                namespace,
+                name,
+                unit,
+                config.mode.value,
+                group,
+                since,
+                gpus=gpus,
+                identified=bool(key),
+                known=pod is not None,
+            )
+        elif gpus != row.gpus or since < row.since_ns:
+            row = msgspec.structs.replace(row, gpus=gpus | row.gpus, since_ns=min(since, row.since_ns))
+        self._found[uid] = row
+        self._devices.setdefault(uid, []).append(devices)
+
+    def made(self) -> Iterator[PodDevices]:
+        for uid, row in self._found.items():
+            made, before = row.only(tuple(self._devices[uid])), self._state.device_table.get(uid)
+            yield before if before == made and before is not None else made  # which knows its slots already

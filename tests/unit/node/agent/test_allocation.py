@@ -1,0 +1,361 @@
+"""Who gets which devices, and who may start with them: by what the kubelet has written down (B1, G1, M4)."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration, Trust
+from gputile.api.core import Container, PodStatus
+from gputile.api.well_known import (
+    GPU_CORE,
+    GPU_MEMORY,
+    MEMORY_UNIT_ANNOTATION,
+    MIRROR_ANNOTATION,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.node.agent.allocation import allocate, preferred
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.answers import AllocateAnswer
+from gputile.node.agent.callers import callers, unclear
+from gputile.node.agent.container_start import NotYet, Start, prestart
+from gputile.node.agent.device_ids import ListedPod, encode
+from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
+from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
+from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
+from gputile.node.agent.pod_devices import KubeletEntry
+from gputile.node.agent.rules import AllocationConflict
+from tests.fakes.agentcluster import simple_pod
+from tests.fakes.corebuilders import container
+
+pytestmark = pytest.mark.requirement("B1", "G1", "M4")
+
+MIG = "nvidia.com/mig-7g.40gb"
+GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(2))
+INSTANCES = tuple(MigDevice(index, 0, f"MIG-{index}", MIG, 40192) for index in range(2))
+TWO, NEXT = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003")
+LATER = 2 * UNKNOWN_FOR_NS
+
+Shown = dict[str, dict[str, dict[str, tuple[str, ...]]]]
+"""What the kubelet lists: by pod, container and resource."""
+
+
+def known(
+    name: str, *containers: Container, init: tuple[Container, ...] = (), phase: str = "", uid: str = ""
+) -> KnownPod:
+    pod = simple_pod(name, *containers, init=init)
+    meta = msgspec.structs.replace(pod.metadata, uid=uid or f"uid-{name}")
+    return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())
+
+
+class Here:
+    """A node between an agent and a kubelet that lists, and writes down what it has given."""
+
+    def __init__(self, mode: Mode, *pods: KnownPod) -> None:
+        config = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
+        self.state = AllocationState(Configuration(), config)
+        self.now = 0
+        self.know(*pods)
+
+    def know(self, *pods: KnownPod) -> None:
+        self.state.pods.update({pod.key: pod for pod in pods})
+        self.state.pods.listed = True
+        derive(self.state, self.now)
+
+    def lists(self, pods: Shown, *, settled: bool = True) -> None:
+        """The kubelet lists pods with their containers, each with what it has of each resource."""
+        listing = {
+            f"default/{name}": ListedPod(
+                "default",
+                name,
+                {c: {r: frozenset(ids) for r, ids in given.items()} for c, given in containers.items()},
+            )
+            for name, containers in pods.items()
+        }
+        self.state.heard(listing, 1.0, settled=settled)
+        derive(self.state, self.now)
+
+    def answers(self, resource: str, ids: tuple[str, ...]) -> AllocateAnswer:
+        self.now += 1
+        forget_unwritten(self.state, resource)
+        found = callers(
+            self.state, None if self.state.kubelet.silent else self.state.kubelet.listing, resource, len(ids)
+        )
+        return allocate(self.state, next(iter(found), None), resource, ids, self.now)
+
+    def writes(self, uid: str, name: str, resource: str, ids: tuple[str, ...], answer: AllocateAnswer) -> None:
+        entry = KubeletEntry(uid, name, resource, frozenset(ids), answer.directory, ())
+        self.state.written = (*(self.state.written or ()), entry)
+        derive(self.state, self.now)
+
+    def gives(self, pod: KnownPod, name: str, ids: tuple[str, ...], resource: str = GPU_MEMORY) -> str:
+        """The kubelet admits a container: return the allocation directory that it mounts."""
+        shown: Shown = {pod.pod.metadata.name: {each.name: {} for each in pod.pod.spec.containers}}
+        self.lists(shown)
+        answer = self.answers(resource, ids)
+        self.writes(pod.kubelet_uid, name, resource, ids, answer)
+        return answer.directory
+
+    def starts(self, resource: str, ids: tuple[str, ...]) -> list[Start]:
+        found = prestart(self.state, resource, ids, self.now)
+        for start in found:
+            let_start(self.state, start.directory, start.record, self.now)
+        return found
+
+    def held(self) -> dict[str, set[str]]:
+        return {each.uid: {i for part in each.devices for i in part.ids} for each in self.state.device_table}
+
+
+def test_the_container_that_lacks_its_devices_is_asking() -> None:
+    a, b = known("a", container(mem=2)), known("b", container("one", mem=2), container("two", mem=2))
+    here = Here(Mode.CGPU, a, b)
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}, "b": {"one": {}, "two": {}}})
+    listing = here.state.kubelet.listing
+    assert [(c.key, c.container) for c in callers(here.state, listing, GPU_MEMORY, 2)] == [("default/b", "one")]
+    here.lists({"b": {"one": {GPU_MEMORY: NEXT}, "two": {}}})
+    found = callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)
+    assert [(c.container, c.sure) for c in found] == [("two", True)]
+    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 2) == []
+
+
+def test_an_init_container_had_its_turn_once_the_kubelet_has_written_it_down() -> None:
+    pod = known("a", container(mem=2), init=(container("init", mem=2),))
+    here = Here(Mode.CGPU, pod)
+    first = here.gives(pod, "init", TWO)
+    second = here.gives(pod, "main", TWO)
+    assert (first, second) == ("uid-a-init", "uid-a-main")
+    assert {start.limits.container for start in here.starts(GPU_MEMORY, TWO)} == {"init", "main"}
+
+
+def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -> None:
+    here = Here(Mode.CGPU, known("a", container(mem=2)), known("plain", container()))
+    here.lists({"a": {"main": {}}, "plain": {"main": {}}, "new": {"main": {}}})
+    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 7) == [
+        "default/new",
+        "default/a",
+        "default/plain",
+    ]
+
+
+def test_a_pod_that_runs_without_devices_does_not_stand_in_the_way() -> None:
+    here = Here(Mode.CGPU, known("bare", container(mem=2), phase="Running"), known("new", container(mem=2)))
+    here.lists({"bare": {"main": {}}, "new": {"main": {}}})
+    assert callers(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)[0].key == "default/new"
+
+
+def test_without_a_list_only_a_single_pod_or_the_one_that_was_begun_can_be_meant() -> None:
+    pods = [known(name, container(mem=2, core=10)) for name in ("a", "b")]
+    here = Here(Mode.CORE_MEM, pods[0])
+    assert [c.key for c in callers(here.state, None, GPU_MEMORY, 2)] == ["default/a"]
+    here.know(*pods)
+    assert callers(here.state, None, GPU_MEMORY, 2) == []
+    here.lists({"b": {"main": {}}})
+    here.answers(GPU_MEMORY, TWO)
+    assert [c.key for c in callers(here.state, None, GPU_CORE, 10)] == ["default/b"]
+
+
+def test_both_resources_of_a_container_have_one_directory() -> None:
+    pod = known("a", container(mem=2, core=10))
+    here, core = Here(Mode.CORE_MEM, pod), tuple(encode(0, slot) for slot in range(10))
+    here.lists({"a": {"main": {}}})
+    first = here.answers(GPU_MEMORY, TWO)
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    second = here.answers(GPU_CORE, core)
+    assert first.directory == second.directory == "uid-a-main"
+
+
+def test_a_lost_answer_takes_no_directory_and_no_devices() -> None:
+    """The kubelet died before it had written the answer down, and asks again for another container."""
+    a, b = known("a", container(mem=2)), known("b", container(mem=2))
+    here = Here(Mode.CGPU, a, b)
+    here.lists({"a": {"main": {}}})
+    here.answers(GPU_MEMORY, TWO)
+    here.gives(b, "main", TWO)
+    assert here.held() == {"uid-b": set(TWO)}
+    assert here.gives(a, "main", NEXT) == "uid-a-main"
+
+
+def test_who_was_taken_for_the_caller_by_mistake_shares_no_directory_with_it() -> None:
+    """Nobody lists anything, and the one pod that is known asks for as much as a static one does."""
+    pod = known("a", container(mem=2))
+    here = Here(Mode.CGPU, pod)
+    here.state.heard(None, 1.0, settled=True)
+    answer = here.answers(GPU_MEMORY, TWO)
+    here.writes("config-1", "main", GPU_MEMORY, TWO, answer)
+    with pytest.raises(NotYet, match="has not said yet what pod"):
+        here.starts(GPU_MEMORY, TWO)
+    assert here.gives(pod, "main", NEXT) != answer.directory
+    mirror = known("static", container(mem=2), uid="mirror")
+    meta = msgspec.structs.replace(mirror.pod.metadata, annotations={MIRROR_ANNOTATION: "config-1"})
+    here.know(replace(mirror, pod=msgspec.structs.replace(mirror.pod, metadata=meta)))
+    (start,) = here.starts(GPU_MEMORY, TWO)
+    assert (start.directory, start.limits.uid) == (answer.directory, "mirror")
+
+
+def test_a_pod_that_nobody_knows_starts_when_it_is_known_with_its_own_amount() -> None:
+    """The API server says later that its unit is another one."""
+    here = Here(Mode.CGPU)
+    here.lists({"a": {"main": {}}})
+    answer = here.answers(GPU_MEMORY, TWO)
+    assert answer.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+    here.writes("uid-a", "main", GPU_MEMORY, TWO, answer)
+    with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
+        here.starts(GPU_MEMORY, TWO)
+    pod = simple_pod("a", container(mem=2), annotations={MEMORY_UNIT_ANNOTATION: "512"})
+    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
+    here.know(known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration()))
+    assert [share.mib for share in here.starts(GPU_MEMORY, TWO)[0].limits.gpus] == [1024]
+
+
+@pytest.mark.parametrize(
+    ("mode", "resource", "ids"),
+    [
+        pytest.param(Mode.EXCLUSIVE, WHOLE_GPU, ("g0-00000",), id="whole GPU"),
+        pytest.param(Mode.EXCLUSIVE, MIG, ("g0-00000",), id="MIG instance"),
+    ],
+)
+def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(mode: Mode, resource: str, ids: tuple[str, ...]) -> None:
+    """A ``List`` while the kubelet gives devices can make it give them again."""
+    a, b = (known(name, container(asks={resource: 1})) for name in ("a", "b"))
+    here = Here(mode, a, b)
+    here.gives(a, "main", ids, resource)
+    here.starts(resource, ids)
+    free = ["g0-00000", "g1-00000"]
+    found = callers(here.state, {b.key: ListedPod("default", "b", {"main": {}})}, resource, 1)
+    caller = next(iter(found), None)  # of a MIG instance nobody knows who asks
+    assert preferred(here.state, caller, resource, free, (), 1) == ("g1-00000",), "the kubelet offers both"
+    directory = here.gives(b, "main", ids, resource)
+    with pytest.raises(NotYet, match="delete one of the two pods"):
+        here.starts(resource, ids)
+    remove_pod(here.state.pods, a.pod)
+    here.lists({"b": {"main": {resource: ids}}})
+    assert [start.directory for start in here.starts(resource, ids)] == [directory]
+
+
+def test_memory_that_was_given_twice_is_enough_for_both_or_the_second_waits() -> None:
+    here = Here(Mode.CGPU, *(pods := [known(name, container(mem=2)) for name in ("a", "b")]))
+    for pod in pods:
+        here.gives(pod, "main", TWO)
+    assert {start.limits.pod for start in here.starts(GPU_MEMORY, TWO)} == {"a", "b"}
+    assert here.state.device_table.mib(0) == 4096
+    five = tuple(encode(0, slot) for slot in range(5))
+    here = Here(Mode.CGPU, *(pods := [known(name, container(mem=5)) for name in ("a", "b")]))
+    for pod in pods:
+        here.gives(pod, "main", five)
+    with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
+        here.starts(GPU_MEMORY, five)
+
+
+@pytest.mark.parametrize(
+    ("resource", "ids", "why"),
+    [
+        (GPU_MEMORY, ("g1-00000",), "GPU 1 is unhealthy"),
+        (GPU_MEMORY, ("g7-00000",), "GPU 7 is not there"),
+        (GPU_MEMORY, ("what",), "is not a device ID"),
+        (GPU_MEMORY, ("g0-00000", "g1-00000"), "GPU 1 is unhealthy"),
+        (WHOLE_GPU, ("g0-00000",), "is not offered here"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_and_not_remembered(resource: str, ids: tuple[str, ...], why: str) -> None:
+    here = Here(Mode.SHARE, known("a", container(mem=1)))
+    sick = tuple(msgspec.structs.replace(gpu, healthy=gpu.index == 0) for gpu in GPUS)
+    here.state.node_config = NodeConfig(Inventory(sick, mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024))
+    with pytest.raises(AllocationConflict, match=why):
+        here.answers(resource, ids)
+    assert here.state.records == {}
+    assert here.held() == {}
+
+
+APART, TOGETHER = Configuration(), Configuration(trust=Trust(by="cluster"))
+GROUPED = Configuration(trust=Trust(groups={"all": ["one", "two"]}))
+
+
+@pytest.mark.requirement("G5")
+@pytest.mark.parametrize(("trust", "may"), [(APART, False), (TOGETHER, True), (GROUPED, True)])
+def test_a_pod_joins_those_of_its_trust_group_as_it_is_now(trust: Configuration, *, may: bool) -> None:
+    here = Here(Mode.SHARE)
+    for namespace, ids in (("one", TWO), ("two", NEXT)):
+        pod = simple_pod("a", container(mem=2), namespace=namespace)
+        meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{namespace}")
+        here.know(known_pod(msgspec.structs.replace(pod, metadata=meta), APART))
+        answer = here.answers(GPU_MEMORY, ids)
+        here.writes(f"uid-{namespace}", "main", GPU_MEMORY, ids, answer)
+    here.state.configure(trust)
+    derive(here.state, here.now)
+    here.starts(GPU_MEMORY, TWO)
+    if may:
+        assert here.starts(GPU_MEMORY, NEXT)
+    else:
+        with pytest.raises(NotYet, match="GPU 0 is used by pod one/a of another trust group"):
+            here.starts(GPU_MEMORY, NEXT)
+
+
+def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
+    """Nobody knew who asked for memory and compute, and the kubelet chose two GPUs."""
+    here, core = Here(Mode.CORE_MEM), tuple(encode(1, slot) for slot in range(10))
+    here.state.heard(None, 1.0, settled=True)
+    for resource, ids in ((GPU_CORE, core), (GPU_MEMORY, TWO)):
+        here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
+    here.know(known("a", container(mem=2, core=10)))
+    with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
+        here.starts(GPU_MEMORY, TWO)
+
+
+def test_the_other_resource_of_nobody_known_comes_from_the_same_gpu() -> None:
+    here, core = Here(Mode.CORE_MEM), tuple(encode(1, slot) for slot in range(10))
+    here.answers(GPU_CORE, core)
+    free = [encode(index, slot) for index in range(2) for slot in range(8)]
+    assert preferred(here.state, None, GPU_MEMORY, free, (), 2) == (encode(1, 0), encode(1, 1))
+
+
+def test_a_container_that_the_kubelet_has_forgotten_keeps_its_devices_until_it_gets_others() -> None:
+    pod = known("a", container(mem=2))
+    here = Here(Mode.CGPU, pod)
+    here.gives(pod, "main", TWO)
+    here.starts(GPU_MEMORY, TWO)
+    here.state.written = ()
+    here.lists({})
+    assert here.held() == {}, "it has ended, and the watch is late"
+    here.lists({"a": {"main": {}}})
+    assert here.held() == {"uid-a": set(TWO)}
+    second = here.gives(pod, "main", NEXT)
+    assert second != "uid-a-main"
+    assert here.held() == {"uid-a": set(NEXT)}
+    here.starts(GPU_MEMORY, NEXT)
+    here.state.written = ()
+    derive(here.state, here.now)
+    assert here.held() == {"uid-a": set(NEXT)}, "the first directory's container does not run any more"
+
+
+def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:
+    """The kubelet's checkpoint is written at admissions only."""
+    pod = known("a", container(mem=2))
+    here = Here(Mode.CGPU, pod)
+    here.gives(pod, "main", TWO)
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    here.know(known("a", container(mem=2), phase="Succeeded"))
+    assert here.held(), "the kubelet still lists it"
+    here.lists({})
+    assert here.held() == {}
+    here.state.pods.clear()
+    here.now = LATER
+    here.lists({}, settled=False)
+    assert here.held(), "a kubelet that has just started lists its pods one after the other"
+    here.lists({})
+    assert here.held() == {}
+
+
+def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts() -> None:
+    """The list has no init containers: who was taken for the caller counts for these."""
+    pod = known("a", container(mem=2), init=(container("init", mem=2),))
+    here = Here(Mode.CGPU, pod)
+    here.state.written = None
+    here.lists({"a": {"main": {}}})
+    here.answers(GPU_MEMORY, TWO)
+    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"]
+    here.answers(GPU_MEMORY, TWO)
+    assert [start.limits.container for start in here.starts(GPU_MEMORY, TWO)] == ["init"], "not listed yet"
+    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
+    assert {start.limits.container for start in here.starts(GPU_MEMORY, TWO)} == {"init", "main"}
