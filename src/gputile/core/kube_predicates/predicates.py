@@ -140,6 +140,7 @@ class Predicates:
         self._stale: set[str] = set()  # nodes of which the arrays do not know what their pods take
         self._guests: dict[str, _Guest] = {}
         self._on_node: dict[str, dict[str, _Guest]] = {}
+        self._owned: set[str] = set()  # nodes whose guests no snapshot shares
         self._repelling: dict[str, _Guest] = {}
         self._templates: OrderedDict[int, _Template] = OrderedDict()
         self._questions: OrderedDict[int, _CountedRules] = OrderedDict()
@@ -154,7 +155,7 @@ class Predicates:
         copy = Predicates(())
         copy._nodes, copy._loads = self._nodes.copy(), self._loads.copy()
         copy._guests, copy._repelling = self._guests.copy(), self._repelling.copy()
-        copy._on_node = {name: guests.copy() for name, guests in self._on_node.items()}
+        copy._on_node, self._owned = self._on_node.copy(), set()
         copy.nodes_version = self.nodes_version
         return copy
 
@@ -192,7 +193,7 @@ class Predicates:
         template = None if pod.status.resized else self._templates.get(id(pod.spec))
         needs = template.needs if template is not None else _needs(pod.spec, pod.status)
         guest = self._guests[uid] = _Guest(pod, node_name, needs)
-        self._on_node.setdefault(node_name, {})[uid] = guest
+        self._own(node_name)[uid] = guest
         if anti_affinity_terms(pod):
             self._repelling[uid] = guest
         self._moved(guest, 1)
@@ -203,10 +204,11 @@ class Predicates:
         if guest is None:
             return ""
         self._repelling.pop(uid, None)
-        others = self._on_node[guest.node]
+        others = self._own(guest.node)
         del others[uid]
         if not others:
             del self._on_node[guest.node]
+            self._owned.discard(guest.node)
         self._moved(guest, -1)
         return guest.node
 
@@ -341,6 +343,13 @@ class Predicates:
         return max(0, capacity_bound)
 
     # -- within
+
+    def _own(self, node: str) -> dict[str, _Guest]:
+        """Return the guests of a node, to be changed: a snapshot may share them until then."""
+        if node not in self._owned:
+            self._owned.add(node)
+            self._on_node[node] = self._on_node.get(node, {}).copy()
+        return self._on_node[node]
 
     def _moved(self, guest: _Guest, sign: int) -> None:
         load = self._loads.get(guest.node)

@@ -54,6 +54,7 @@ class Ledger:
         self.row_of = self._table.row_of
         self._bookings: dict[str, Booking] = {}
         self._on_node: dict[str, dict[str, Booking]] = {}
+        self._owned: set[str] = set()  # nodes whose bookings no snapshot shares
         self._reservations = Reservations()
         self._non_gpu_pods = NonGpuPods()
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
@@ -63,13 +64,13 @@ class Ledger:
     def snapshot(self) -> "Ledger":
         """Return a private copy on which a plan is computed: it takes the same events, and is forgotten afterwards.
 
-        What is copied is arrays and maps; their values, which never change, are shared.
+        What is copied is arrays and maps. What they hold never changes, or is copied before it does.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
         copy.node_arrays, copy.row_of = copy._table.node_arrays, copy._table.row_of
         copy._bookings = self._bookings.copy()
-        copy._on_node = {name: bookings.copy() for name, bookings in self._on_node.items()}
+        copy._on_node, self._owned = self._on_node.copy(), set()
         copy._plans = {plan: uids.copy() for plan, uids in self._plans.items()}
         copy._reservations = self._reservations.copy()
         copy._non_gpu_pods = self._non_gpu_pods.copy()
@@ -262,7 +263,7 @@ class Ledger:
         self._bookings[booking.uid] = booking
         if booking.plan:
             self._plans.setdefault(booking.plan, set()).add(booking.uid)
-        self._on_node.setdefault(booking.node, {})[booking.uid] = booking
+        self._own(booking.node)[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
             if not self._table.take(row, booking):
@@ -272,9 +273,16 @@ class Ledger:
             self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
             self._most_groups = _GROUPS + 2 * self._table.groups
 
+    def _own(self, node: str) -> dict[str, Booking]:
+        """Return the bookings on a node, to be changed: a snapshot may share them until then."""
+        if node not in self._owned:
+            self._owned.add(node)
+            self._on_node[node] = self._on_node.get(node, {}).copy()
+        return self._on_node[node]
+
     def _restate(self, booking: Booking) -> None:
         """Replace a booking by one that differs only in how certain it is."""
-        self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
+        self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)
@@ -284,10 +292,11 @@ class Ledger:
             self._plans[booking.plan].discard(uid)
             if not self._plans[booking.plan]:
                 del self._plans[booking.plan]
-        others = self._on_node[booking.node]
+        others = self._own(booking.node)
         del others[uid]
         if not others:
             del self._on_node[booking.node]
+            self._owned.discard(booking.node)
         row = self.row_of.get(booking.node)
         if row is not None:
             if not self._table.give_back(row, booking, others.values()):

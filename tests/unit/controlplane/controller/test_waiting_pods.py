@@ -1,5 +1,6 @@
 """Which pods are looked at for a new node."""
 
+import sys
 from typing import Any
 
 import msgspec
@@ -79,3 +80,16 @@ def test_pods_of_one_workload_share_one_spec() -> None:
     at_once(found.pod_event(Replaced([waits(name, mem=1) for name in "ab"])))
     one, other = found.waiting.values()
     assert one.spec is other.spec
+
+
+def test_specs_of_pods_that_came_and_went_are_not_kept_while_one_waits_for_ever() -> None:
+    found = WaitingPods(Configuration(), "gputile")
+    at_once(found.pod_event(Applied(waits("for-ever", mem=1))))
+    passing = [waits(f"p{number}", mem=2 + number) for number in range(100)]
+    before = [sys.getrefcount(each.spec) for each in passing]
+    for each in passing:
+        at_once(found.pod_event(Applied(each)))
+        at_once(found.pod_event(Deleted(each)))
+    assert list(found.waiting) == ["for-ever"]
+    kept = [each for each, count in zip(passing, before, strict=True) if sys.getrefcount(each.spec) > count]
+    assert len(kept) <= 2

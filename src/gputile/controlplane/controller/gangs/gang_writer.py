@@ -98,7 +98,7 @@ class GangWriter:
         if result.contradictions and result.contradictions != self._contradictions:
             log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
         self._contradictions = result.contradictions
-        current = [patches async for patches in taking_turns(result.reservations) if self._expect(patches)]
+        current = [patches for patches in result.reservations if await self._expect(patches)]
         for event in result.events:
             log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
             async for pod in taking_turns(event.pods):
@@ -109,13 +109,14 @@ class GangWriter:
             for_each(self._evict_all, result.evictions),
         )
 
-    def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
+    async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
         """Count what is to be written to the pods of a gang; return whether all are as they were planned with."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
-        for patch in patches:
-            self._cluster_state.expect(patch.pod, patch.reservation)
+        async for patch in taking_turns(patches):
+            if not self._cluster_state.has_changed(patch.pod):
+                self._cluster_state.expect(patch.pod, patch.reservation)
         return True
 
     async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
