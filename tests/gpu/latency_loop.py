@@ -1,7 +1,7 @@
 """Asks a GPU for a little work at fixed times, as a service does: ``python -m tests.gpu.latency_loop SECONDS``.
 
-The work is filling memory, as in ``time_probe``. A request that is late does not put off the next one, so its latency,
-from the time at which it was due to its end, has the time in it that it waited for the one before.
+The work is filling memory, as in ``isolation.probe``. A request that is late does not put off the next one, so its
+latency, from the time at which it was due to its end, has the time in it that it waited for the one before.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 from statistics import quantiles
 from typing import Final
 
-from gputile.node.isolation.time_probe import FILLED_MIB
+from gputile.node.isolation.probe import FILLED_MIB
 
 PERIOD_S: Final = 0.02
 FILLS: Final = 16  # of a request: about 1 ms on an H100, 4 ms on a T4

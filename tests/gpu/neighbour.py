@@ -63,7 +63,7 @@ class RealGpu:
 def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
     """Yield a row for each way that there is on these GPUs, that of each alone first. ``scratch`` is a short path."""
     service = ["tests.gpu.latency_loop", str(seconds)]
-    batch = ["gputile.node.isolation.time_probe", str(seconds)]
+    batch = ["gputile.node.isolation.probe", "time", str(seconds)]
     direct = {**os.environ, **gpus.environment()}
     (latencies,) = _side_by_side([(service, direct)])
     (fills,) = _side_by_side([(batch, direct)])

@@ -56,7 +56,7 @@ from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
 from gputile.node.gateway.link import (

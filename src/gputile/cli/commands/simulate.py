@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from gputile.cli.reads.live_cluster import Live
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
-    from gputile.tools.simulator.what_if import Fit
+    from gputile.tools.simulator.what_if import Fit, MemoryNeeds
     from gputile.tools.simulator.workloads import Intake
+    from gputile.tools.views.inspect import NodeSummary
 
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
@@ -63,10 +64,12 @@ def simulate(options: SimulateOptions) -> None:
     if live is not None or options.validate is Validation.SERVER:
         intake = _judged_by_server(options, scenario, intake)
     more = _make_pods(options, scenario, intake, live)
+    before = _as_it_is(scenario, configuration) if options.mode is not None else None
     _imagine(options, scenario, configuration)
     result, other = _simulated(configuration, scenario, more), None
     if options.compare is not None:
         other = _simulated(_with_policy(configuration, options.compare), scenario, more)
+    result = dataclasses.replace(result, before=before, mode=options.mode)
     write_result(options.output, result, other, plain=options.plain)
     for text in told_together(scenario.notes):
         note(text)
@@ -78,6 +81,8 @@ def _check(options: SimulateOptions) -> None:
     """Refuse options that do not go together."""
     if not options.cluster and not options.from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
+    if options.need and options.mode is None:
+        fail("--need says what pods need in another mode: name it by --mode")
     if options.compare is not None and options.output is DecisionFormat.INSPECT:
         fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
     if options.output is DecisionFormat.HTML and (options.compare is not None or options.fit):
@@ -188,6 +193,7 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
 
 def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None") -> "list[Pod]":
     """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
+    from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
     from gputile.tools.simulator.running_pods import recognise
     from gputile.tools.simulator.scenario import load_pods, make_pods
@@ -196,7 +202,8 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
-        leaving = options.without_node or options.without_nodes is not None  # whose pods are placed elsewhere
+        # whose pods are placed elsewhere, or anew
+        leaving = options.without_node or options.without_nodes is not None or options.mode is not None
         if not expansion.pods and not more and not (leaving and not options.files):
             if not options.files:
                 raise ManifestError(_NO_WORKLOADS)
@@ -205,6 +212,9 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
         fail(str(error), BAD_INPUT)
     if live is not None:
         recognise(scenario, live.pods, expansion)
+    found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
+    scenario.nodes, scenario.bound = found.nodes, found.pods
+    scenario.notes += found.notes
     return more
 
 
@@ -247,7 +257,7 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
     """Take away the nodes that are to leave; where another unit is given, have the nodes count in it."""
     from gputile.api.wording import nearest
     from gputile.tools.simulator.label_selector import SelectorError
-    from gputile.tools.simulator.what_if import UnknownNode, selected, with_unit, without_nodes
+    from gputile.tools.simulator.what_if import UnknownNode, selected, with_mode, with_unit, without_nodes
 
     selector = options.without_nodes
     try:
@@ -260,6 +270,29 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
         fail(f"{error}{nearest(error.name, names) or f'; the nodes are {_some(names)}'}", BAD_INPUT)
     if options.unit is not None:
         with_unit(scenario, configuration.unit_mib)
+    if options.mode is not None:
+        with_mode(scenario, options.mode, configuration.unit_mib, _needs(options))
+
+
+def _needs(options: SimulateOptions) -> "MemoryNeeds":
+    from gputile.api.quantity import QuantityError, parse_mib
+    from gputile.tools.simulator.what_if import MemoryNeeds
+
+    of_workload: dict[str, int] = {}
+    for text in options.need or ():
+        workload, _, size = text.rpartition("=")
+        try:
+            of_workload[workload] = parse_mib(size)
+        except QuantityError as error:
+            fail(f"--need {text}: {error}; say 8GiB, or deployment/NAME=8GiB", BAD_INPUT)
+    return MemoryNeeds(of_workload, of_workload.pop("", 0))
+
+
+def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[NodeSummary]":
+    """Return the nodes with what runs on them now."""
+    from gputile.tools.views.inspect import node_summaries
+
+    return node_summaries(scenario.nodes, scenario.bound, configuration, time.time_ns())
 
 
 def _some(names: list[str]) -> str:

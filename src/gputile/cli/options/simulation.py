@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gputile.api.well_known import Mode
 from gputile.cli.options import candidates
 from gputile.cli.options.common import (
     REQUEST_TIMEOUT,
@@ -73,6 +74,18 @@ WithoutNode = Annotated[
     option("NAME", "As if this node left: its pods look for another place.", autocompletion=candidates.nodes),
 ]
 WithoutNodes = Annotated[str | None, option("SELECTOR", "The same for all nodes with these labels: a=b,c in (d,e),!f.")]
+OtherMode = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="As if all GPU nodes had this mode: how many GPUs and nodes the running pods take."),
+]
+NeedOfPods = Annotated[
+    list[str] | None,
+    option(
+        "[WORKLOAD=]SIZE",
+        "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or deployment/infer=8GiB.",
+        "--need",
+    ),
+]
 AdmissionSwitch = Annotated[
     Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
 ]
@@ -122,6 +135,8 @@ class SimulateOptions:
     unit: Unit = None
     without_node: WithoutNode = None
     without_nodes: WithoutNodes = None
+    mode: OtherMode = None
+    need: NeedOfPods = None
     admission: AdmissionSwitch = Switch.ON
     validate: Validate = Validation.STRICT
     kinds: KindFiles = None

@@ -76,3 +76,6 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     nodes: Annotated[list[NodeSummary], described("The nodes after that.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
     compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the same by another policy.")] = UNSET
+    before: Annotated[
+        list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")
+    ] = UNSET

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
+    from gputile.api.well_known import Mode
     from gputile.core.devices.allocation import Allocation
     from gputile.tools.simulator.outcomes import Advice, ToldOutcome
     from gputile.tools.simulator.scenario import Scenario
@@ -45,12 +46,17 @@ class DecisionFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A simulation that is over, with ``count`` copies of more pods where they were asked for."""
+    """A simulation that is over, with ``count`` copies of more pods where they were asked for.
+
+    ``before`` are the nodes as they are, where the simulation sets them all to ``mode``.
+    """
 
     simulation: "Simulation"
     scenario: "Scenario"
     outcomes: "list[PodOutcome]"
     count: "Fit | None" = None
+    before: "Sequence[NodeSummary] | None" = None
+    mode: "Mode | None" = None
 
     @property
     def placement(self) -> str:
@@ -130,6 +136,9 @@ class _Report:
             write("\n")
             self._write_workloads()
         self._write_refused()
+        if self._result.before is not None:
+            write("\n")
+            _write_modes(self._result, self._result.before, self._nodes)
         if self._result.count is not None:
             write("\n")
             _write_count(self._result.count)
@@ -227,6 +236,24 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
     write(f"With {other.placement}: {', and '.join(told) or 'as many pods on as many GPUs'}.\n")
 
 
+def _write_modes(result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]") -> None:
+    """Print how many GPUs and nodes the running pods take as it is, and in another mode."""
+    rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
+    for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
+        use, total = _use(each)
+        busy = sum(any(gpu.pods for gpu in node.gpus) for node in each)
+        booked, memory = sum(node.booked_mib for node in each), sum(node.total_mib for node in each)
+        share = f"{100 * booked // memory}%" if memory else "-"
+        rows.append((name, f"{use}/{total}", f"{busy}/{sum(bool(node.gpus) for node in each)}", share))
+    write_table(rows)
+    whole = any(pod.whole for node in before if not node.replicas for pod in node.pods)
+    saved = _use(before)[0] - _use(nodes)[0]
+    if saved > 0:
+        write(f"Mode {result.mode} would leave {saved} GPU{'' if saved == 1 else 's'} free.\n")
+    elif whole and result.mode is not None and result.mode.shared:
+        write_text("Pods with whole GPUs keep all of their memory here: --need 8GiB says that they need less.")
+
+
 def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
     """Return how many GPUs have pods, and how many there are."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
@@ -258,6 +285,8 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
     """Return the answer: the decisions of ``result`` and, compared with them, those of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
+    if result.before is not None:
+        answer = msgspec.structs.replace(answer, before=list(result.before))
     if other is None:
         return answer
     decisions, fit = _decisions(other), _fit(other)

@@ -1,7 +1,7 @@
 """Reads the cluster that a command looks at: the live one, or one that files describe."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +83,7 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         if isinstance(live.configuration, UnknownConfiguration):
             configuration = assumed(configuration, live.configuration.why)
-        return ClusterObjects(live.nodes, live.pods, configuration, live.namespace)
+        return _adopted(ClusterObjects(live.nodes, live.pods, configuration, live.namespace), told=not looked_before)
     if not looked_before:
         source.reach.not_used()
     from gputile.tools.simulator.manifests import ManifestError, told_together
@@ -103,4 +103,15 @@ def read_state(source: Source, given: "GivenConfiguration | None" = None) -> Clu
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if given is None:
         configuration = assumed(configuration, "no --config")
-    return ClusterObjects(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")
+    found = ClusterObjects(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")
+    return _adopted(found, told=not looked_before)
+
+
+def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
+    """Return a cluster in which the GPUs of nodes that gputile does not serve are known."""
+    from gputile.tools.simulator.foreign_cluster import adopted
+
+    found = adopted(state.nodes, state.pods, state.configuration.unit_mib)
+    for each in found.notes if told else ():
+        note(str(each))
+    return replace(state, nodes=found.nodes, pods=found.pods)

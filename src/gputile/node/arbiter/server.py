@@ -179,7 +179,7 @@ class Arbiter:
 
     def _connect(self, name: str) -> asyncio.BaseProtocol:
         if self._full(name):  # by now
-            return _Refusal()
+            return _RefusedConnection()
         container, member = self._containers[name], self._last_member + 1
         connection = self._connections[member] = ContainerConnection(name, member, self, container.line)
         self._last_member = member
@@ -244,7 +244,7 @@ class Arbiter:
         self._follow(self._turns.tick(uuid, now), now)
 
 
-class _Refusal(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """A connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

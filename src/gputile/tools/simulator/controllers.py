@@ -10,7 +10,7 @@ from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelec
 from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, Toleration
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
-from gputile.core.placement.fit_refusal import told_of
+from gputile.core.refusal import told_of
 from gputile.tools.simulator.gangs import is_gated
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
 from gputile.tools.simulator.pod_maker import PodMaker
@@ -27,6 +27,7 @@ MAKERS: Final = {
     "ReplicationController": "v1",
     "StatefulSet": "apps/v1",
 }
+AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
 _JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 _UNTOLERATED = "node(s) had untolerated taint"
 _UNSELECTED = "node(s) didn't match the template's node affinity/selector"
@@ -124,8 +125,16 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
     return cron.metadata, spec
 
 
+def _replicas(workload: ControllerInput) -> int:
+    """Return how many pods there are; of a new workload that is scaled to 0 one is judged."""
+    if workload.spec.replicas or workload.stored:
+        return workload.spec.replicas
+    workload.note("has 0 replicas: judged as if it had 1")
+    return 1
+
+
 def _replicated(workload: ControllerInput) -> Iterator[Pod]:
-    return (workload.make.generated(i) for i in range(workload.spec.replicas))
+    return (workload.make.generated(i) for i in range(_replicas(workload)))
 
 
 def _deployed(workload: ControllerInput) -> Iterator[Pod]:
@@ -145,15 +154,16 @@ def _stateful(workload: ControllerInput) -> Iterator[Pod]:
         )
         raise workload.origin.error("spec.podManagementPolicy", f"{rule}: the gang never starts: set it to Parallel")
     first = workload.spec.ordinals.start
-    return (workload.make.numbered(i) for i in range(first, first + workload.spec.replicas))
+    return (workload.make.numbered(i) for i in range(first, first + _replicas(workload)))
 
 
 def _job(workload: ControllerInput) -> Iterator[Pod]:
     """Yield the pods that run at the same time."""
     spec = workload.spec
     if spec.suspend:
-        workload.note("is suspended and makes no pods")
-        return
+        workload.note("is suspended and makes no pods" if workload.stored else AS_IF_RESUMED)
+        if workload.stored:
+            return
     if spec.managed_by != _JOB_CONTROLLER:
         workload.note(
             f"managedBy: {spec.managed_by[:80]} makes its pods, if any, and is believed to do it as Kubernetes does"

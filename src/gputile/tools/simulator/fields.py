@@ -243,10 +243,14 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield sentences on the limits in a valid pod's spec; ``prefix`` stands before its fields."""
+        """Yield sentences on the limits in a valid pod's spec; ``prefix`` stands before its fields.
+
+        What HAMi calls otherwise is told elsewhere, with the amount.
+        """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):
-                for said in self.among(container.get("resources", {}).get("limits", {})):
+                named = container.get("resources", {}).get("limits", {})
+                for said in self.among(name for name in named if name not in _OTHERS):
                     yield f"{prefix}spec.{kind}[{i}].resources.limits: {said}"
 
     def among(self, names: Iterable[str]) -> Iterator[str]:

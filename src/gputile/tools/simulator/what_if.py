@@ -1,7 +1,8 @@
-"""Changes a cluster for what-if questions: nodes leave, the memory unit changes, more pods come."""
+"""Changes a cluster for what-if questions: nodes leave, unit or mode change, more pods come."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,20 +12,37 @@ from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
     GPU_MEMORY,
+    GPU_RESOURCES,
     GPUSHARE_PREFIX,
     INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
+    MODE_LABEL,
+    REPLICAS_LABEL,
     RESERVATION_ANNOTATION,
+    SHARING_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+    Mode,
 )
 from gputile.api.wording import shown
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
+from gputile.core.devices.inventory import (
+    Inventory,
+    InventoryError,
+    advertised_units,
+    decode_inventory,
+    resources_for_mode,
+)
+from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
 from gputile.tools.simulator.label_selector import parse_selector
 from gputile.tools.simulator.names import make_uid
+from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
+from gputile.tools.simulator.workloads import owner_of
 
 MOST_COPIES = 100_000
 # Annotations that gputile writes into a pod at admission and at bind; the pod's template does not have them.
@@ -104,14 +122,88 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
         for gpu in inventory.gpus:
             units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
         allocatable[GPU_MEMORY] = str(units)
-    annotations = {
-        **node.metadata.annotations,
-        INVENTORY_ANNOTATION: encode_inventory(msgspec.structs.replace(inventory, unit_mib=unit_mib)),
-    }
-    return msgspec.structs.replace(
-        node,
-        metadata=msgspec.structs.replace(node.metadata, annotations=annotations),
-        status=msgspec.structs.replace(node.status, allocatable=allocatable),
+    counting = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=allocatable))
+    return with_inventory(counting, msgspec.structs.replace(inventory, unit_mib=unit_mib))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """How many MiB of a GPU pods need that have whole ones now: by workload, as deployment/infer, or for all others."""
+
+    of_workload: Mapping[str, int] = field(default_factory=dict)
+    of_others: int = 0
+
+    def of(self, pod: Pod, gpus: int) -> int:
+        """Return what a pod needs on each of its ``gpus``, 0 where nobody said it: all of them."""
+        name = workload_name(owner_of(pod))
+        return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
+
+
+def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
+    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and ask for what they have now.
+
+    A pod of a GPU that several have in turns asks for its part of the memory, and one of a whole GPU for all of it,
+    unless ``needs`` says less.
+    """
+    known: dict[str, Inventory] = {}
+    for node in scenario.nodes:
+        text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+        with suppress(InventoryError):
+            if text is not None:
+                known[node.metadata.name] = decode_inventory(text)
+    moving, staying = list[Pod](), list[Pod]()
+    for pod in scenario.bound:
+        inventory = None if pod.finished else known.get(pod.spec.node_name)
+        moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
+        (staying if moved is None else moving).append(pod if moved is None else moved)
+    scenario.bound, scenario.pending = staying, [*moving, *scenario.pending]
+    scenario.nodes = [
+        _of_mode(node, known[node.metadata.name], mode, unit_mib) if node.metadata.name in known else node
+        for node in scenario.nodes
+    ]
+
+
+def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod | None:
+    """Return a running pod as one that asks for its GPUs in a mode; None where nobody knows what it has."""
+    text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
+    try:
+        allocation = decode_allocation(text) if text is not None else None
+    except AllocationError:
+        return None
+    if allocation is None:
+        return None
+    count = len(allocation.gpus)
+    total_of = {gpu.uuid: gpu.mib for gpu in inventory.gpus}
+    totals = [total_of.get(share.uuid, share.mib) for share in allocation.gpus]
+    if not mode.shared:
+        return asking(_unbound(pod), {TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU: count})
+    total, held = min(totals), max(share.mib for share in allocation.gpus)
+    percent = max(share.percent for share in allocation.gpus)
+    if allocation.whole:
+        part = total // max(inventory.replicas, 1)
+        held, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
+    most = total // unit_mib
+    units = max(1, min(-(-held // unit_mib), most))
+    if mode is Mode.CORE_MEM:
+        percent = min(100, -(-(percent or 100 * units // most) // PERCENT_STEP) * PERCENT_STEP)
+    return sharing(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
+
+
+def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
+    """Return a node as its agent would write and advertise it in a mode."""
+    inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
+    offered = {name: str(count) for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()}
+    kept = {name: amount for name, amount in node.status.allocatable.items() if name not in GPU_RESOURCES}
+    meta = node.metadata
+    labels = {**meta.labels, MODE_LABEL: mode.value}
+    labels = {name: text for name, text in labels.items() if name not in (SHARING_LABEL, REPLICAS_LABEL)}
+    return with_inventory(
+        msgspec.structs.replace(
+            node,
+            metadata=msgspec.structs.replace(meta, labels=labels),
+            status=msgspec.structs.replace(node.status, allocatable=kept | offered),
+        ),
+        inventory,
     )
 
 

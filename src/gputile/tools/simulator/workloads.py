@@ -17,7 +17,14 @@ from gputile.api.kubernetes import kubernetes_kinds
 from gputile.api.other_groups import POD_GROUP_API
 from gputile.api.wording import broken_label_name, nearest, shown
 from gputile.tools.simulator.admission import Admission, checked
-from gputile.tools.simulator.controllers import CONTROLLERS, MAKERS, ControllerInput, template_path, workload_of
+from gputile.tools.simulator.controllers import (
+    AS_IF_RESUMED,
+    CONTROLLERS,
+    MAKERS,
+    ControllerInput,
+    template_path,
+    workload_of,
+)
 from gputile.tools.simulator.fields import (
     MISSING,
     POD_TEMPLATE,
@@ -28,6 +35,7 @@ from gputile.tools.simulator.fields import (
     broken_amounts,
     broken_fields,
 )
+from gputile.tools.simulator.foreign_words import asked_of_others, gang_of_others, uncounted_quota, words_of_others
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -187,6 +195,9 @@ class _Expander:
                 self._check_metadata(manifest)
             if kind == "Node" and not manifest.described:
                 self._note(_NO_MACHINE, manifest)
+            if kind == "ResourceQuota":
+                for text in uncounted_quota(manifest.body):
+                    self._note(text, manifest)
             if kind not in MAKERS:
                 return iter(())
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
@@ -241,9 +252,13 @@ class _Expander:
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
             self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
-        suspended = is_suspended(manifest, kind)
+        suspended = is_suspended(manifest, kind) and manifest.stored
         if suspended:
             self._note("is suspended and makes no pods", manifest)
+        elif is_suspended(manifest, kind):
+            self._note(AS_IF_RESUMED, manifest)
+        if gang := gang_of_others(manifest.body):
+            self._note(gang, manifest)
         if path := used_instead(manifest, kind):
             self._note(f"{path}: its pods are those of another object, and are not placed", manifest)
         self._refuse(manifest, list(broken_custom(manifest, kind)))
@@ -267,6 +282,8 @@ class _Expander:
             self._note(f"ignored: {where}: {said}", manifest)
         if not found.groups:
             return
+        if gang := gang_of_others(manifest.body):
+            self._note(gang, manifest)
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
         for group in found.groups:
             try:
@@ -316,6 +333,7 @@ class _Expander:
         if spec.get("resourceClaims"):
             rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
             raise origin.error(f"{prefix}spec.resourceClaims", rule)
+        self._refuse_words_of_others(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
             raise ManifestError("\n".join(map(str, broken[:_MOST_OF_AN_OBJECT])))
@@ -324,6 +342,15 @@ class _Expander:
             rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
             raise origin.error(f"{prefix}spec.nodeName", rule)
         return admitted
+
+    def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
+        """Refuse a pod that asks another system for a GPU, and note what else it says to one."""
+        for where, rule in asked_of_others(path, pod):
+            if not self._intake.ignore_unknown:
+                raise origin.error(where, rule)
+            self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
+        unit_mib = self._intake.admission.configuration.unit_mib
+        self.expansion.notes += (Note(text, origin) for text in words_of_others(path, pod, unit_mib))
 
     def _check_fields(self, manifest: Manifest, type_name: str) -> None:
         """Check the fields of one of Kubernetes' kinds; of those that make no pods none has to be there."""

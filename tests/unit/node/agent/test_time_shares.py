@@ -23,7 +23,7 @@ from gputile.node.agent.device_table import DeviceEvent, DeviceTable
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     RunningWeights,
     ShareClaim,

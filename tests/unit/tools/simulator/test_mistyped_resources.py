@@ -21,13 +21,16 @@ def told(*names: str, offered: tuple[str, ...] = ()) -> list[str]:
         ("aliyun.com/gpu-core", GPU_CORE),
         ("nvidia.com/gpus", WHOLE_GPU),
         ("nvidia/gpu", WHOLE_GPU),
-        ("nvidia.com/gpumem", GPU_MEMORY),
-        ("nvidia.com/gpucores", GPU_CORE),
     ],
 )
 def test_a_name_that_is_nearly_right_is_told(name: str, meant: str) -> None:
     (said,) = told(name)
     assert said == f'spec.containers[0].resources.limits: no node offers "{name}"; did you mean {meant}?'
+
+
+def test_hamis_names_are_told_of_a_pod_that_runs() -> None:
+    said = list(MistypedResources([]).among(["nvidia.com/gpumem", "nvidia.com/gpucores"]))
+    assert [each.rpartition("; ")[2] for each in said] == [f"did you mean {name}?" for name in (GPU_MEMORY, GPU_CORE)]
 
 
 @pytest.mark.parametrize("name", [*GPU_RESOURCES, "cpu", "hugepages-2Mi", "amd.com/gpu", "nvidia.com/mig-1g.5gb"])

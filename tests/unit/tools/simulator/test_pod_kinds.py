@@ -198,9 +198,14 @@ def test_a_mistyped_or_missing_field_never_makes_fewer_pods(tmp_path: Path, body
     [(PYTORCH, "spec.runPolicy.suspend"), (JOB_SET, "spec.suspend")],
     ids=["PyTorchJob", "JobSet"],
 )
-def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) -> None:
-    found = expanded(tmp_path, changed(body, path, True))
-    assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
+def test_a_suspended_one_makes_no_pods_in_a_cluster(tmp_path: Path, body: Json, path: str) -> None:
+    """A new one is judged as if it were resumed."""
+    suspended = changed(body, path, True)
+    found = expanded(tmp_path, changed(suspended, "metadata", {"name": "w", "uid": "u"}))
+    assert (found.pods, "is suspended and makes no pods" in found.notes[-1].text) == ([], True)
+    new = expanded(tmp_path, suspended)
+    assert len(new.pods) == len(expanded(tmp_path, body).pods)
+    assert any("judged as if it were resumed" in note.text for note in new.notes)
 
 
 def test_a_stopped_notebook_makes_no_pods(tmp_path: Path) -> None:
@@ -208,7 +213,8 @@ def test_a_stopped_notebook_makes_no_pods(tmp_path: Path) -> None:
     for version in ("v1", "v1beta1"):
         body = of_kind(f"kubeflow.org/{version}", "Notebook", {"template": TEMPLATE})
         assert [pod.metadata.name for pod in expanded(tmp_path, body).pods] == ["w-0"]
-        found = expanded(tmp_path, changed(body, "metadata.annotations", {"kubeflow-resource-stopped": ""}))
+        stopped = changed(body, "metadata.annotations", {"kubeflow-resource-stopped": ""})
+        found = expanded(tmp_path, changed(stopped, "metadata.uid", "u"))
         assert (found.pods, "is suspended" in found.notes[-1].text) == ([], True)
 
 

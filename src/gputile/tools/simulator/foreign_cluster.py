@@ -1,0 +1,339 @@
+"""Reads nodes that no gputile serves, so that a cluster can be looked at, and asked about, as it is.
+
+GPUs come from what others write: GPU Feature Discovery's and Karpenter's labels, GKE's accelerator label, HAMi's node
+annotation, gpushare's and ACK's labels and resources. Who has which GPU comes from HAMi's and gpushare's annotations of
+pods. NVIDIA's plugin tells nobody, so there any free GPU counts as a pod's.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from gputile.api.core import Node, Pod
+from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_COUNT,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    GPU_RESOURCES,
+    GPUSHARE_INDEX,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODEL_LABEL,
+    MODES,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.api.wording import first_of
+from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, allocate, encode_allocation
+from gputile.core.devices.inventory import (
+    MOST_GPUS,
+    MOST_REPLICAS,
+    Gpu,
+    Inventory,
+    InventoryError,
+    decode_inventory,
+    encode_inventory,
+)
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.tools.simulator.manifests import Note
+from gputile.tools.simulator.names import make_gpu_uuid
+
+HAMI_NODE: Final = "hami.io/node-nvidia-register"
+HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
+# How the plugin may call time-sliced GPUs, and HAMi's amounts of memory and compute.
+_OTHERS: Final = ("nvidia.com/gpu.shared", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
+_KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name"))
+_GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
+_MOST_GIB: Final = 1024  # of a GPU, as gpushare counts it in GiB; what has more of them counts in MiB
+_HAMI_FIELDS: Final = 4
+_REPLICAS: Final = "nvidia.com/gpu.replicas"
+# MiB of a GPU as nvidia-smi prints it, by what its model's name holds, where no label tells it.
+_USUAL_MIB: Final = (
+    ("b200", 183359),
+    ("h200", 143771),
+    ("h100-nvl", 95830),
+    ("h20-", 97871),
+    ("h100", 81559),
+    ("h800", 81559),
+    ("a100.*80gb", 81920),
+    ("a100", 40960),
+    ("a800", 81920),
+    ("a30", 24576),
+    ("a40", 46068),
+    ("a10", 23028),
+    ("l40", 46068),
+    ("l4", 23034),
+    ("t4", 15360),
+    ("v100.*32gb", 32768),
+    ("v100", 16384),
+    ("p100", 16384),
+    ("p40", 23040),
+    ("p4", 7680),
+)
+
+
+class _HamiDevice(msgspec.Struct):
+    """A GPU in HAMi's annotation; ``devmem`` is its memory in MiB."""
+
+    id: str
+    devmem: int
+    type: str = ""
+    health: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The GPUs of a node, and by what they are known."""
+
+    source: str
+    inventory: Inventory
+
+
+@dataclass(slots=True)
+class AdoptedCluster:
+    """Nodes and pods as if gputile's agents had written down what others say, and ``notes`` that say so."""
+
+    nodes: list[Node] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
+    """Return a cluster in which GPUs that gputile does not serve are known; ``unit_mib`` is the cluster's memory unit.
+
+    What nodes offer stays as it is: nobody can be placed by it that could not be placed before.
+    """
+    found, known = AdoptedCluster(), dict[str, Inventory]()
+    by_source: dict[str, list[str]] = {}
+    unknown: list[str] = []
+    for node in nodes:
+        facts = None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
+        if facts is None:
+            found.nodes.append(node)
+            if INVENTORY_ANNOTATION not in node.metadata.annotations and count_of(node.status.capacity, WHOLE_GPU):
+                unknown.append(node.metadata.name)
+            continue
+        known[node.metadata.name] = facts.inventory
+        by_source.setdefault(facts.source, []).append(node.metadata.name)
+        found.nodes.append(with_inventory(node, facts.inventory))
+    for source, names in by_source.items():
+        found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
+    if unknown:
+        said = "how much memory its GPUs have is not known, as no label tells it, so they are not shown"
+        found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
+    holders = {name: Counter[str]() for name in known}
+    guessed = False
+    for pod in pods:
+        inventory = known.get(pod.spec.node_name)
+        if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
+            found.pods.append(pod)
+            continue
+        adopted_pod = _with_gpus(pod, inventory, holders[pod.spec.node_name], unit_mib)
+        guessed |= adopted_pod is not pod and inventory.mode == Mode.EXCLUSIVE
+        found.pods.append(adopted_pod)
+    if guessed:
+        found.notes.append(Note("NVIDIA's plugin tells nobody which GPUs pods have: they are assumed"))
+    return found
+
+
+def _facts(node: Node, unit_mib: int) -> _Facts | None:
+    """Return a node's GPUs by the first source that tells them, None where none does."""
+    for source, read in _SOURCES:
+        try:
+            inventory = read(node, unit_mib)
+            if inventory is not None and inventory.gpus:
+                return _Facts(source, decode_inventory(encode_inventory(inventory)))
+        except (InventoryError, QuantityError, ValueError, IndexError):
+            continue
+    return None
+
+
+def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
+    text = node.metadata.annotations.get(HAMI_NODE)
+    if text is None:
+        return None
+    if text.lstrip().startswith("["):
+        devices = msgspec.json.decode(text, type=list[_HamiDevice])
+    else:
+        fields = [each.split(",") for each in text.split(":") if each]
+        devices = [_HamiDevice(each[0], int(each[2]), each[4], each[6] == "true") for each in fields]
+    gpus = tuple(
+        Gpu(index=i, uuid=each.id, mib=each.devmem, model=each.type.removeprefix("NVIDIA-"), healthy=each.health)
+        for i, each in enumerate(devices[:MOST_GPUS])
+    )
+    return Inventory(gpus=gpus, mode=Mode.CGPU, unit_mib=unit_mib)
+
+
+def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
+    """Return the GPUs of a node of gpushare or ACK, which counts memory in GiB, or in MiB where that is a lot."""
+    labels, offered = node.metadata.labels, node.status.capacity
+    units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
+    count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
+    if not count or (not units and NODE_GPU_MEMORY_LABEL not in labels):
+        return None
+    unit = _gpushare_unit(units // count)
+    mib = parse_mib(labels[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in labels else units // count * unit
+    mode = labels.get(MODE_LABEL, Mode.SHARE if units else Mode.EXCLUSIVE)
+    gpus = _equal_gpus(node, count, mib, labels.get(MODEL_LABEL, ""))
+    return Inventory(gpus=gpus, mode=mode if mode in MODES else Mode.SHARE, unit_mib=unit if unit > 1 else unit_mib)
+
+
+def _gpushare_unit(units: int) -> int:
+    """Return the MiB of a unit of which a GPU has ``units``."""
+    return 1 if units > _MOST_GIB else 1024
+
+
+def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
+    """Return GPUs that labels tell, which serve pods whole, or by the replicas that GPU Feature Discovery tells."""
+    labels, offered = node.metadata.labels, node.status.capacity
+    name = labels.get(model, "")
+    if "-MIG-" in name:
+        return None
+    replicas = int(labels.get(_REPLICAS, "1"))
+    number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
+    mib = int(labels.get(memory, "0")) or _usual_mib(name)
+    if not number or not mib or (count not in labels and not name):
+        return None
+    sliced = replicas if replicas > 1 else 0
+    name = name.removesuffix("-SHARED")
+    gpus = _equal_gpus(node, number, mib, name)
+    return Inventory(gpus=gpus, mode=Mode.EXCLUSIVE, replicas=min(sliced, MOST_REPLICAS))
+
+
+def _usual_mib(model: str) -> int:
+    return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
+
+
+def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]:
+    name = node.metadata.name
+    return tuple(
+        Gpu(index=i, uuid=make_gpu_uuid(name, i), mib=mib, model=model) for i in range(min(max(count, 0), MOST_GPUS))
+    )
+
+
+_SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] = (
+    ("HAMi registered", _of_hami),
+    ("gpushare's or ACK's labels and resources tell", _of_gpushare),
+    ("GPU Feature Discovery's labels tell", lambda node, _: _of_labels(node, *_GFD)),
+    ("Karpenter's labels tell", lambda node, _: _of_labels(node, *_KARPENTER)),
+    ("GKE's label tells", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
+)
+
+
+def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
+    """Return a pod with the allocation that others gave it, or that is assumed; the same pod where it has no GPU."""
+    taken = _told_by(pod, inventory)
+    if taken:
+        shares = tuple(GpuShare(gpu.uuid, gpu.index, *taken[gpu.index]) for gpu in inventory.gpus if gpu.index in taken)
+        least = min(share.mib for share in shares)
+        shared = sharing(pod, len(shares), max(1, least // unit_mib), 0)
+        return _annotated(shared, Allocation(shares, {}, unit_mib, mode=inventory.mode))
+    pod = _renamed(pod)
+    try:
+        request = parse_request(pod, unit_mib)
+    except RequestError:
+        return pod
+    if request is None or inventory.mode != Mode.EXCLUSIVE or request.shape.gpus > len(inventory.gpus):
+        return pod
+    chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[: request.shape.gpus]
+    holders.update(gpu.uuid for gpu in chosen)
+    return _annotated(pod, allocate(request, tuple(map(Chosen, chosen)), inventory.mode, 1))
+
+
+def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
+    """Return the MiB and percent that a pod has of GPUs by their indices, as HAMi, ACK or gpushare wrote it down."""
+    annotations = pod.metadata.annotations
+    index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+    taken: dict[int, tuple[int, int]] = {}
+
+    def take(index: int | None, mib: int, percent: int = 0) -> None:
+        if index in index_of.values() and index is not None:
+            before = taken.get(index, (0, 0))
+            taken[index] = before[0] + mib, min(100, before[1] + percent)
+
+    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):  # GPU, kind, MiB and percent; a container ends by ";"
+        fields = each.split(",")
+        if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
+            take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
+    asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
+    unit = _gpushare_unit(asked) if asked else 1024
+    index = annotations.get(GPUSHARE_INDEX, "")
+    if ACK_ALLOCATION in annotations:
+        try:
+            told = msgspec.json.decode(annotations[ACK_ALLOCATION], type=dict[str, dict[str, int]])
+        except msgspec.MsgspecError:
+            return taken
+        for index, units in (item for each in told.values() for item in each.items()):
+            take(int(index) if index.isdecimal() else None, units * unit)
+    elif index.isdecimal() and asked:
+        take(int(index), asked * unit)
+    return taken
+
+
+def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
+    """Return a pod that asks for memory units, and percent of compute, on each of ``gpus`` instead of what it asks."""
+    wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | ({GPU_CORE: gpus * percent} if percent else {})
+    asked = asking(pod, wanted)
+    labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
+    if gpus > 1:
+        labels[GPU_COUNT_LABEL] = str(gpus)
+    return msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels))
+
+
+def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
+    """Return a pod whose first container with GPUs asks for ``wanted``, and no other one for any."""
+    left = [wanted]
+
+    def changed(kind: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(_asking(container, left) for container in kind)
+
+    spec = pod.spec
+    containers = changed(spec.containers)
+    initial = changed(spec.init_containers)
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(spec, containers=containers, init_containers=initial)
+    )
+
+
+def _asking(container: Any, left: list[dict[str, Any]]) -> Any:
+    resources = container.resources
+    if not any(name in (*GPU_RESOURCES, *_OTHERS) for name in (*resources.limits, *resources.requests)):
+        return container
+    wanted = left.pop() if left else {}
+    limits, requests = (
+        {name: amount for name, amount in each.items() if name not in (*GPU_RESOURCES, *_OTHERS)} | wanted
+        for each in (resources.limits, resources.requests)
+    )
+    return msgspec.structs.replace(
+        container, resources=msgspec.structs.replace(resources, limits=limits, requests=requests)
+    )
+
+
+def _renamed(pod: Pod) -> Pod:
+    """Return a pod that asks for time-sliced GPUs by the plugin's other name as one that asks for GPUs."""
+    shared = _OTHERS[0]
+    amounts = [each.resources.limits.get(shared) for each in pod.spec.containers]
+    found = [parse_count(str(amount)) for amount in amounts if amount is not None]
+    return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
+
+
+def _annotated(pod: Pod, allocation: Allocation) -> Pod:
+    annotations = {**pod.metadata.annotations, ALLOCATION_ANNOTATION: encode_allocation(allocation)}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+
+
+def with_inventory(node: Node, inventory: Inventory) -> Node:
+    """Return a node as if its agent had written ``inventory`` down."""
+    annotations = {**node.metadata.annotations, INVENTORY_ANNOTATION: encode_inventory(inventory)}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations))

@@ -1,0 +1,208 @@
+"""Clusters that no gputile serves: their GPUs and holders are known from what others write, and modes are compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.cli.app import app
+from gputile.tools.simulator.foreign_cluster import adopted
+from gputile.tools.views.inspect import NodeSummary, node_summaries
+from tests.unit.tools.simulator.builders import load_text
+
+GFD = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.product": "Tesla-T4"}
+SLICED = {**GFD, "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.product": "Tesla-T4-SHARED"}
+HAMI = "GPU-a,10,15360,100,NVIDIA-Tesla T4,0,true:GPU-b,10,15360,100,NVIDIA-Tesla T4,0,true:"
+HAMI_JSON = json.dumps(
+    [{"id": f"GPU-{x}", "count": 10, "devmem": 15360, "devcore": 100, "type": "Tesla T4", "health": True} for x in "ab"]
+)
+
+
+def node(labels: dict[str, str], capacity: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    resources = {"cpu": "32", "memory": "128Gi", "pods": "110", **capacity}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": labels, "annotations": annotations or {}},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def pod(name: str, limits: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": annotations or {}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def summary(tmp_path: Path, objects: list[dict[str, Any]]) -> NodeSummary:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    manifests = load_text(tmp_path, text)
+    nodes = [each.decode(Node) for each in manifests if each.kind == "Node"]
+    pods = [each.decode(Pod) for each in manifests if each.kind == "Pod"]
+    found = adopted(nodes, pods, 1024)
+    (shown,) = node_summaries(found.nodes, found.pods, Configuration(), 0)
+    return shown
+
+
+WHOLE = {"nvidia.com/gpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("objects", "mode", "model", "booked"),
+    [
+        pytest.param(
+            [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE)], "default", "Tesla-T4", [15360, 0], id="GFD, whole"
+        ),
+        pytest.param(
+            [node(SLICED, {"nvidia.com/gpu": "8"}), *(pod(name, WHOLE) for name in "abc")],
+            "default",
+            "Tesla-T4",
+            [2 * 3840, 3840],
+            id="GFD, time-slicing",
+        ),
+        pytest.param(
+            [node(SLICED, {"nvidia.com/gpu.shared": "8"}), pod("a", {"nvidia.com/gpu.shared": 1})],
+            "default",
+            "Tesla-T4",
+            [3840, 0],
+            id="time-slicing by the plugin's other name",
+        ),
+        pytest.param(
+            [
+                node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI}),
+                pod(
+                    "a",
+                    {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000},
+                    {"hami.io/vgpu-devices-allocated": "GPU-b,NVIDIA,3000,30:;GPU-a,NVIDIA,1000,0:;"},
+                ),
+            ],
+            "cgpu",
+            "Tesla T4",
+            [1000, 3000],
+            id="HAMi",
+        ),
+        pytest.param(
+            [
+                node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI_JSON}),
+                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b,NVIDIA,15360,100:;;"}),
+            ],
+            "cgpu",
+            "Tesla T4",
+            [0, 15360],
+            id="HAMi, JSON",
+        ),
+        pytest.param(
+            [
+                node({"gpushare": "true"}, {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}),
+                pod("a", {"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}),
+            ],
+            "share",
+            "",
+            [0, 3072],
+            id="gpushare",
+        ),
+        pytest.param(
+            [
+                node(
+                    {
+                        "ack.node.gpu.schedule": "cgpu",
+                        "aliyun.accelerator/nvidia_count": "2",
+                        "aliyun.accelerator/nvidia_mem": "15360MiB",
+                        "aliyun.accelerator/nvidia_name": "Tesla-T4",
+                    },
+                    {"aliyun.com/gpu-mem": "30"},
+                ),
+                pod("a", {"aliyun.com/gpu-mem": 3}, {"scheduler.framework.gpushare.allocation": '{"0":{"0":1,"1":2}}'}),
+            ],
+            "cgpu",
+            "Tesla-T4",
+            [1024, 2048],
+            id="ACK",
+        ),
+        pytest.param(
+            [
+                node(
+                    {
+                        "karpenter.k8s.aws/instance-gpu-count": "1",
+                        "karpenter.k8s.aws/instance-gpu-memory": "22888",
+                        "karpenter.k8s.aws/instance-gpu-name": "a10g",
+                    },
+                    {"nvidia.com/gpu": "1"},
+                )
+            ],
+            "default",
+            "a10g",
+            [0],
+            id="Karpenter",
+        ),
+        pytest.param(
+            [node({"cloud.google.com/gke-accelerator": "nvidia-l4"}, {"nvidia.com/gpu": "2"}), pod("a", WHOLE)],
+            "default",
+            "nvidia-l4",
+            [23034, 0],
+            id="GKE, which tells no memory",
+        ),
+    ],
+)
+def test_gpus_and_holders(
+    tmp_path: Path, objects: list[dict[str, Any]], mode: str, model: str, booked: list[int]
+) -> None:
+    shown = summary(tmp_path, objects)
+    assert (shown.mode, shown.gpus[0].model) == (mode, model)
+    assert [gpu.booked_mib for gpu in shown.gpus] == booked
+    assert not [each.problem for each in shown.pods if each.problem]
+
+
+@pytest.mark.parametrize(
+    "annotation", ["", "[", "[{}]", "a,b", "GPU-a,10,x,100,T4,0,true:", '[{"id": "a", "devmem": -1}]', "5"]
+)
+def test_an_annotation_that_says_nothing_is_no_gpu(annotation: str) -> None:
+    foreign = node({}, {"nvidia.com/gpu": "1"}, {"hami.io/node-nvidia-register": annotation})
+    (found,) = adopted([json_node(foreign)], [], 1024).nodes
+    assert found == json_node(foreign)
+
+
+def json_node(body: dict[str, Any]) -> Node:
+    import msgspec
+
+    return msgspec.convert(body, Node)
+
+
+def simulated(tmp_path: Path, objects: list[dict[str, Any]], *words: str) -> Any:
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return CliRunner().invoke(app, ["simulate", "--cluster", str(dump), *words])
+
+
+def test_another_mode_for_what_runs(tmp_path: Path) -> None:
+    """Eight slices of two GPUs are eight shares of their part; two whole GPUs save nothing until they need less."""
+    sliced = [node(SLICED, {"nvidia.com/gpu": "8"}), *(pod(name, WHOLE) for name in "abcd")]
+    result = simulated(tmp_path, sliced, "--mode", "cgpu")
+    assert result.exit_code == 0, result.output
+    assert "Mode cgpu would leave 1 GPU free." in result.stdout
+    whole = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
+    kept = simulated(tmp_path, whole, "--mode", "cgpu")
+    assert (kept.exit_code, "--need 8GiB says" in kept.stdout) == (0, True)
+    needed = simulated(tmp_path, whole, "--mode", "cgpu", "--need", "4GiB", "--need", "pod/b=8GiB", "-o", "json")
+    answer = json.loads(needed.stdout)
+    assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == [12 * 1024, 0]
+    assert [gpu["bookedMib"] for gpu in answer["before"][0]["gpus"]] == [15360, 15360]
+
+
+@pytest.mark.parametrize("mode", ["default", "topology", "share", "mps", "core_mem"])
+def test_each_mode_takes_what_runs(tmp_path: Path, mode: str) -> None:
+    objects = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
+    result = simulated(tmp_path, objects, "--mode", mode)
+    assert (result.exit_code, f"mode {mode}" in result.stdout) == (0, True), result.output
+
+
+def test_a_need_without_a_mode_is_refused(tmp_path: Path) -> None:
+    assert simulated(tmp_path, [node(GFD, {"nvidia.com/gpu": "2"})], "--need", "4GiB").exit_code == 2
