@@ -374,25 +374,38 @@ SECTIONS = {"extender", *(name for name, each in SCHEMA["properties"].items() if
 VALUES = names(DEFAULTS)
 
 
-MODES = [(name, mode) for name in VALUES for mode in ("second", "own")[: 1 + name.startswith("scheduler.")]]
+def is_required(name: str) -> bool:
+    """Return whether the schema of the section that a value is in requires it."""
+    *path, last = name.split(".")
+    section = SCHEMA
+    for each in path:
+        section = section["properties"][each]
+        section = SCHEMA["definitions"][section["$ref"].rpartition("/")[2]] if "$ref" in section else section
+    return last in section.get("required", ())
 
 
 @pytest.mark.requirement("U10")
-@pytest.mark.parametrize(("name", "mode"), MODES)
-def test_a_value_that_is_taken_away_is_missed_by_name_or_not_needed(name: str, mode: str) -> None:
-    """`--set x=null` takes a default away; what is left has to run, or the error says what is missing."""
-    values = FULL | {"agent.driverDir": "/opt/driver", "scheduler.mode": mode, name: None}
-    try:
-        objects = render(values)
-    except HelmFailed as error:
-        refusal = str(error)
-    else:
-        assert configuration(objects).unit_mib == 128
-        arguments = [text for spec in pod_specs(objects).values() for c in spec["containers"] for text in c["args"]]
-        assert not [text for text in arguments if text.endswith("=") or "nil" in text or "%!" in text]
-        return
-    needed = name.rpartition(".")[2]
-    assert f"missing property '{needed}'" in refusal or (name == "image.repository" and "build the Docker" in refusal)
+@pytest.mark.parametrize("mode", ["second", "own"])
+def test_what_runs_without_a_value_runs_without_all_of_them(mode: str) -> None:
+    """`--set x=null` takes a default away. `image.repository` has none."""
+    given = FULL | {"agent.driverDir": "/opt/driver", "scheduler.mode": mode}
+    optional = dict.fromkeys(name for name in VALUES if not is_required(name) and name != "image.repository")
+    objects = render(given | optional)
+    assert configuration(objects).unit_mib == 128
+    arguments = [text for spec in pod_specs(objects).values() for c in spec["containers"] for text in c["args"]]
+    assert not [text for text in arguments if text.endswith("=") or "nil" in text or "%!" in text]
+
+
+@pytest.mark.requirement("U10")
+@pytest.mark.parametrize("sections", [True, False])
+def test_values_that_are_needed_are_missed_by_name(sections: bool) -> None:
+    needed = [name for name in VALUES if is_required(name) and (name in SECTIONS) == sections]
+    within = {name.rpartition(".")[0] for name in needed}  # a section that is away has nothing that could be missed
+    needed = [name for name in needed if sections or name not in within]
+    with pytest.raises(HelmFailed) as refused:
+        render(dict.fromkeys(needed))
+    missing = re.findall(r"'([^']+)'", " ".join(re.findall(r"missing propert(?:y|ies) (.*)", str(refused.value))))
+    assert {name.rpartition(".")[2] for name in needed} <= {*missing}
 
 
 def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:

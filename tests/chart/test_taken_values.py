@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import ConfigurationError, load_configuration
 from gputile.api.well_known import GPU_RESOURCES
 from tests.chart.helmcli import CHART, HelmFailed, of_kind, render
+from tests.conftest import examples
 
 pytestmark = pytest.mark.requirement("U2", "U9", "U11")
 
@@ -181,7 +182,12 @@ types = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.explain})
+@settings(
+    deadline=None,
+    max_examples=examples(20),
+    suppress_health_check=list(HealthCheck),
+    phases=set(Phase) - {Phase.explain},
+)
 @given(unit=sizes, described=st.lists(types, min_size=1, max_size=2))
 @example(unit="1GiB", described=[{"label": "a=b", "gpus": {"memory": "1GiB"}, "resources": {"": "m"}}])
 def test_helm_takes_what_the_reader_takes_and_nothing_else(unit: str, described: list[dict[str, Any]]) -> None:
