@@ -67,7 +67,7 @@ def _admissions() -> Iterator[Result]:
             await here.until_offered(GPU_MEMORY, 8 * 640)
             for i in range(PODS):
                 here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-            await here.until_running(PODS, ENOUGH_S)
+            await here.until_running(PODS)
             return here.kubelet.manager.seconds
 
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:

@@ -127,8 +127,10 @@ async def _in_browser(nodes: int) -> list[Result]:
             await asyncio.sleep(0.3)
         marks = json.loads(await tab.run(_MARKS))
         scroll = await tab.run(_SCROLL)
-        await tab.call("HeapProfiler.collectGarbage")
-        metrics = {each["name"]: each["value"] for each in (await tab.call("Performance.getMetrics"))["metrics"]}
+        protocol = await tab.page.context.new_cdp_session(tab.page)
+        await protocol.send("HeapProfiler.collectGarbage")
+        await protocol.send("Performance.enable")
+        metrics = {each["name"]: each["value"] for each in (await protocol.send("Performance.getMetrics"))["metrics"]}
 
     def result(what: str, value: float, unit: str, target: float | None = None) -> Result:
         return Result(NAME, f"{nodes} nodes: {what}", value, unit, target)

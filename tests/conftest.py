@@ -62,6 +62,11 @@ def _ignored(number: int, frame: FrameType | None) -> None:
     """Do nothing on a signal."""
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case after the beginning of a long text: programs inherit the name, and take at most 128 KiB of it."""
+    return f"{val[:60]!a}-{len(val)}" if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector from looking at thousands of collected tests, while they come and ever after.

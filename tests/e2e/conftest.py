@@ -37,6 +37,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         "node_programs": binaries.NODE,
         "network_programs": binaries.NETWORK,
         "autoscaler_programs": binaries.AUTOSCALER,
+        "helm_programs": binaries.HELM,
     }
     if not session.config.option.collectonly:
         prepare_visibly(session, *(names for fixture, names in needed.items() if fixture in fixtures))
@@ -71,6 +72,12 @@ def network_programs() -> dict[str, Path]:
 def autoscaler_programs() -> dict[str, Path]:
     """Karpenter with its provider kwok."""
     return components_or_skip(binaries.AUTOSCALER)
+
+
+@pytest.fixture(scope="session")
+def helm_programs() -> dict[str, Path]:
+    """Helm, which the tests run by ``tests.chart.helmcli``."""
+    return components_or_skip(binaries.HELM)
 
 
 @pytest.fixture

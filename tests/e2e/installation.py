@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from gputile.api.config.v1alpha1 import load_configuration
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from tests.chart.helmcli import CHART, helm, settings
 from tests.e2e.extender import pods_in
 from tests.localcluster.client import is_ready, text_at
@@ -38,6 +38,8 @@ class Installation:
         self.directory.mkdir()
         self.processes: list[Process] = []
         self._health: dict[str, str] = {}  # addresses by container
+        self._followers: dict[str, Process] = {}  # by container
+        self._unread: dict[str, int] = {}  # how long the log of each was before the configuration became another
 
     def install(self, values: Mapping[str, Any]) -> None:
         """Install the release; it waits for nothing."""
@@ -59,6 +61,7 @@ class Installation:
         for process in reversed(self.processes):
             process.stop()
         self.processes.clear()
+        self._followers.clear()
 
     def _helm(self, verb: str, *arguments: str | Path) -> str:
         access = (f"--kubeconfig={self.plane.kubeconfig()}", f"--namespace={self.namespace}")
@@ -73,6 +76,8 @@ class Installation:
 
     def mount(self) -> Path:
         """Write the ConfigMaps as the kubelet does, each file whole; return their directory."""
+        if self._configuration() != self._mounted():
+            self._unread = {name: len(process.log_text()) for name, process in self._followers.items()}
         for suffix in ("", "-scheduler"):
             for file, text in self.get(f"v1/configmaps/{self.name}{suffix}")["data"].items():
                 beside = self.directory / f".{file}"
@@ -80,10 +85,17 @@ class Installation:
                 beside.replace(self.directory / file)
         return self.directory
 
+    def _mounted(self) -> Configuration | None:
+        path = self.directory / "configuration.yaml"
+        return load_configuration(yaml.safe_load(path.read_text())) if path.exists() else None
+
+    def _configuration(self) -> Configuration:
+        text = self.get(f"v1/configmaps/{self.name}")["data"]["configuration.yaml"]
+        return load_configuration(yaml.safe_load(text))
+
     def unit_mib(self) -> int:
         """Return the memory unit in the ConfigMap."""
-        text = self.get(f"v1/configmaps/{self.name}")["data"]["configuration.yaml"]
-        return load_configuration(yaml.safe_load(text)).unit_mib
+        return self._configuration().unit_mib
 
     def container(self, workload: str, container: str) -> dict[str, Any]:
         """Return a container of the template of ``deployments/x`` or ``daemonsets/x``, from the API server."""
@@ -149,11 +161,15 @@ class Installation:
         process = self.plane.start_process(f"{self.release}-{container}", command, ready=lambda: is_ready(health))
         self.processes.append(process)
         self._health[container] = health
+        self._followers[container] = process
         return process
 
     def wait_followed(self) -> None:
-        """Wait until all have looked at their files; a pod that comes before is stamped with the unit before."""
-        settle(15)
+        """Wait until all have read their file; a pod that comes before is stamped with the unit before."""
+        for name, seen in self._unread.items():
+            follower = self._followers[name]
+            self.plane.wait(lambda f=follower, n=seen: "has changed" in f.log_text()[n:], f"{name} to read its file")  # type: ignore[misc]
+        self._unread.clear()
         unit = self.unit_mib()
         said = f"gputile_webhook_memory_unit_mib {float(unit)}"
         exported = f"{self._health['webhook']}/metrics"

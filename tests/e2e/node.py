@@ -13,8 +13,8 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_M
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.device_ids import by_gpu
-from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub

@@ -7,6 +7,7 @@ import json
 import ssl
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -34,7 +35,9 @@ nodes:
 
 
 @pytest.fixture(scope="module")
-def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def cluster(
+    control_plane: ControlPlane, helm_programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
     """Two GPU nodes and a plain one, and a scheduler for ordinary pods."""
     specs = described_nodes(write_cluster(tmp_path_factory.mktemp("chart"), CLUSTER))
     control_plane.nodes.create_nodes(specs)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.helmcli import helm_program
 from tests.e2e.extender import pods_in, write_cluster
 from tests.e2e.installation import GPUTILE, Installation
 from tests.e2e.playedagents import PlayedAgents
@@ -41,7 +40,9 @@ def described() -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installed(
+    control_plane: ControlPlane, helm_programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     """gputile, installed as the pages say, on their cluster; the release is called gputile there."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("flows"), described())))
     scheduler = control_plane.start_scheduler(name="flows-default-scheduler")
@@ -101,11 +102,13 @@ def tidy(installed: Installation) -> Iterator[None]:
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("tidy")
-def test_every_command_of_the_page_does_what_the_page_shows(installed: Installation, page: str, tmp_path: Path) -> None:
+def test_every_command_of_the_page_does_what_the_page_shows(
+    installed: Installation, helm_programs: dict[str, Path], page: str, tmp_path: Path
+) -> None:
     plane = installed.plane
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, program in (("kubectl", plane.programs["kubectl"]), ("helm", helm_program())):
+    for name, program in (("kubectl", plane.programs["kubectl"]), ("helm", helm_programs["helm"])):
         (programs / name).symlink_to(program)
     environment = {
         "PATH": f"{programs}:{GPUTILE.parent}:{os.environ['PATH']}",

@@ -79,16 +79,6 @@ def settled(plane: ControlPlane, namespace: str, free_of: int) -> bool:
     return whole and all(there > free for started, there in counts if not started)
 
 
-@pytest.fixture
-def small(control_plane: ControlPlane, no_nodes: None, tmp_path: Path) -> Iterator[ControlPlane]:
-    """Eight halves of GPUs, with extender, scheduler and controller."""
-    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
-    extender, url = start_extender(control_plane, settings=SETTINGS)
-    controller, _ = start_controller(control_plane, settings=SETTINGS)
-    with extender, controller, control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED):
-        yield control_plane
-
-
 def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
 ) -> None:
@@ -146,6 +136,61 @@ def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
     ]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: plane.nodes.set_pod_phase(namespace, name, "Succeeded"), ended))
+
+
+@pytest.mark.requirement("B4", "M13")
+def test_what_if_knows_the_pod_groups_of_the_cluster(
+    control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
+) -> None:
+    """gputile simulate --from-cluster, by who may list them and by who may not."""
+    plane = control_plane
+    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
+    bodies = [pod_body(f"m-{i}", {GPU_MEMORY: HALF}, labels={POD_GROUP_LABEL: "wide"}) for i in range(9)]
+    for body in bodies:
+        body["metadata"]["namespace"] = namespace
+    (tmp_path / "gang.yaml").write_text(yaml.safe_dump_all(bodies), encoding="utf-8")
+    write_configuration(tmp_path / "settings.yaml", SETTINGS)
+
+    def simulate(user: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("gputile")), "simulate", "--from-cluster"]
+        options = [f"--filename={tmp_path / 'gang.yaml'}", f"--config={tmp_path / 'settings.yaml'}"]
+        access = f"--kubeconfig={plane.kubeconfig(user)}"
+        return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
+
+    rules = "limitranges,resourcequotas"
+    may_list = f"--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io,{rules}"
+    plane.kubectl("create", "clusterrole", "looker", "--verb=list,get,create,patch", may_list)
+    plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
+    try:
+        plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")
+        for user in ("admin", "looker"):
+            done = simulate(user)
+            assert (done.returncode, done.stderr) == (3, ""), "there is no such kind, and nobody misses it"
+            assert f"gang wide: PodGroup {namespace}/wide is in none of the files" in done.stdout
+        plane.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
+        plane.wait(lambda: _has_pod_groups(plane), "the kind to be served")
+        _create_pod_group(plane, namespace, "wide", 9)
+        done = simulate("admin")
+        assert (done.returncode, done.stderr) == (3, "")
+        assert "gang wide: 9 pods that start together wait: there is room for 8" in done.stdout
+        done = simulate("looker")
+        assert done.returncode == 3
+        assert "note: the cluster's PodGroups are not known (GET " in done.stderr
+        assert 'grant verb "list" on resource "podgroups"' in done.stderr
+    finally:
+        plane.kubectl("delete", "clusterrolebinding,clusterrole", "looker")
+        plane.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def small(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Eight halves of GPUs, with extender, scheduler and controller."""
+    control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("small"), SMALL)))
+    extender, url = start_extender(control_plane, settings=SETTINGS)
+    controller, _ = start_controller(control_plane, settings=SETTINGS)
+    with extender, controller, control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED):
+        yield control_plane
+    control_plane.nodes.delete_all_nodes()
 
 
 @pytest.mark.requirement("M13")
@@ -231,50 +276,6 @@ def test_a_gang_of_higher_priority_has_just_enough_pods_evicted(small: ControlPl
 
 def _leaving(plane: ControlPlane, namespace: str) -> list[str]:
     return [each["metadata"]["name"] for each in pods_in(plane, namespace) if each["metadata"].get("deletionTimestamp")]
-
-
-@pytest.mark.requirement("B4", "M13")
-def test_what_if_knows_the_pod_groups_of_the_cluster(
-    control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
-) -> None:
-    """gputile simulate --from-cluster, by who may list them and by who may not."""
-    plane = control_plane
-    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
-    bodies = [pod_body(f"m-{i}", {GPU_MEMORY: HALF}, labels={POD_GROUP_LABEL: "wide"}) for i in range(9)]
-    for body in bodies:
-        body["metadata"]["namespace"] = namespace
-    (tmp_path / "gang.yaml").write_text(yaml.safe_dump_all(bodies), encoding="utf-8")
-    write_configuration(tmp_path / "settings.yaml", SETTINGS)
-
-    def simulate(user: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).with_name("gputile")), "simulate", "--from-cluster"]
-        options = [f"--filename={tmp_path / 'gang.yaml'}", f"--config={tmp_path / 'settings.yaml'}"]
-        access = f"--kubeconfig={plane.kubeconfig(user)}"
-        return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
-
-    rules = "limitranges,resourcequotas"
-    may_list = f"--resource=nodes,pods,namespaces,priorityclasses.scheduling.k8s.io,{rules}"
-    plane.kubectl("create", "clusterrole", "looker", "--verb=list,get,create,patch", may_list)
-    plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
-    try:
-        plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")
-        for user in ("admin", "looker"):
-            done = simulate(user)
-            assert (done.returncode, done.stderr) == (3, ""), "there is no such kind, and nobody misses it"
-            assert f"gang wide: PodGroup {namespace}/wide is in none of the files" in done.stdout
-        plane.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
-        plane.wait(lambda: _has_pod_groups(plane), "the kind to be served")
-        _create_pod_group(plane, namespace, "wide", 9)
-        done = simulate("admin")
-        assert (done.returncode, done.stderr) == (3, "")
-        assert "gang wide: 9 pods that start together wait: there is room for 8" in done.stdout
-        done = simulate("looker")
-        assert done.returncode == 3
-        assert "note: the cluster's PodGroups are not known (GET " in done.stderr
-        assert 'grant verb "list" on resource "podgroups"' in done.stderr
-    finally:
-        plane.kubectl("delete", "clusterrolebinding,clusterrole", "looker")
-        plane.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--ignore-not-found")
 
 
 def test_a_pod_group_says_how_many_start_together(small: ControlPlane, namespace: str) -> None:

@@ -5,7 +5,6 @@ Kueue itself does not run here: the tests write what its controllers write.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -47,12 +46,13 @@ def teams(control_plane: ControlPlane) -> Iterator[ControlPlane]:
             plane.api.delete(f"/api/v1/namespaces/{team}")
 
 
-@pytest.fixture
-def cluster(teams: ControlPlane, no_nodes: None, tmp_path: Path) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def running(teams: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Nodes of both kinds, and all of gputile's control plane."""
     plane = teams
-    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
+    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path_factory.mktemp("kueue"), CLUSTER)))
     with ExitStack() as stack:
+        stack.callback(plane.nodes.delete_all_nodes)
         stack.enter_context(installed(plane, settings={"gpuMemoryUnit": "128MiB", **SETTINGS}))
         controller, _ = start_controller(plane, settings={"gpuMemoryUnit": "128MiB", **SETTINGS})
         stack.enter_context(controller)
@@ -61,9 +61,21 @@ def cluster(teams: ControlPlane, no_nodes: None, tmp_path: Path) -> Iterator[Con
         options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "weight": WEIGHT}
         stack.enter_context(plane.start_scheduler(url, **options))  # type: ignore[arg-type]
         yield plane
-        for team in TEAMS:
-            plane.api.delete(f"/apis/batch/v1/namespaces/{team}/jobs", {"propagationPolicy": "Background"})
-            plane.nodes.delete_all_pods_now(team)
+
+
+@pytest.fixture
+def cluster(running: ControlPlane) -> Iterator[ControlPlane]:
+    """The same, from which the Jobs and pods of a test are gone at its end."""
+    yield running
+    for team in TEAMS:
+        running.api.delete(f"/apis/batch/v1/namespaces/{team}/jobs", {"propagationPolicy": "Background"})
+        running.wait(lambda team=team: _is_empty(running, team), f"the namespace {team} to be empty")  # type: ignore[misc]
+
+
+def _is_empty(plane: ControlPlane, namespace: str) -> bool:
+    plane.nodes.delete_all_pods_now(namespace)
+    jobs = plane.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
+    return not jobs and not pods_in(plane, namespace)
 
 
 def created(plane: ControlPlane, text: str) -> list[str]:

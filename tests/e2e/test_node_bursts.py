@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gputile.api.well_known import MODE_LABEL
-from gputile.node.gateway.relay import AWAY_FOR_S
+from gputile.node.gateway.gateway import AWAY_FOR_S
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import ITS_OWN_WORDS, NOBODY_ANSWERED, GpuNode, gpu_node, random_probe_pod, runs, told
 from tests.localcluster.controlplane import ControlPlane

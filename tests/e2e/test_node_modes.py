@@ -30,7 +30,7 @@ OFFERED: dict[str | None, dict[str, str]] = {
 MODES = ("default", "cgpu", "core_mem", "share", "topology", "mps")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def labelled(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """A node with four T4, without a label."""
     with gpu_node(control_plane, node_programs, "labelled", {}, kind="t4") as here:
@@ -115,25 +115,24 @@ def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:
 
 
 @pytest.mark.requirement("U5", "U6")
-def test_the_unit_changes_under_running_pods(
-    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
-) -> None:
+def test_the_unit_changes_under_running_pods(labelled: GpuNode, namespace: str) -> None:
     """From 1 GiB to 128 MiB: bytes stay, nothing is oversubscribed, new pods count in the new unit."""
-    with gpu_node(control_plane, node_programs, "units", {MODE_LABEL: "cgpu"}, kind="t4") as here:
-        wait_offered(here, "cgpu")
-        here.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))
-        here.wait_running(8, namespace)
-        before = mib_of(here, namespace)
-        assert set(before.values()) == {5120}
-        here.configure({"gpuMemoryUnit": "128MiB"})
-        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) > 56, "the new unit")
-        here.create(namespace, *(probe_pod(f"new{i}", {GPU_MEMORY: 16}) for i in range(6)))
-        here.wait_running(14, namespace)
-        here.wait_agreement(namespace)
-        after = mib_of(here, namespace)
-        assert {name: mib for name, mib in after.items() if name in before} == before
-        assert {mib for name, mib in after.items() if name not in before} == {2048}
-        assert assert_nothing_over_allocated(here.plane) == 14
-        for i in range(8):
-            here.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/old{i}")
-        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) == 4 * 118, "every unit to be of the new size")
+    here = labelled
+    here.label({MODE_LABEL: "cgpu"})
+    wait_offered(here, "cgpu")
+    here.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))
+    here.wait_running(8, namespace)
+    before = mib_of(here, namespace)
+    assert set(before.values()) == {5120}
+    here.configure({"gpuMemoryUnit": "128MiB"})
+    here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) > 56, "the new unit")
+    here.create(namespace, *(probe_pod(f"new{i}", {GPU_MEMORY: 16}) for i in range(6)))
+    here.wait_running(14, namespace)
+    here.wait_agreement(namespace)
+    after = mib_of(here, namespace)
+    assert {name: mib for name, mib in after.items() if name in before} == before
+    assert {mib for name, mib in after.items() if name not in before} == {2048}
+    assert assert_nothing_over_allocated(here.plane) == 14
+    for i in range(8):
+        here.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/old{i}")
+    here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) == 4 * 118, "every unit to be of the new size")

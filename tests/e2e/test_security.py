@@ -431,8 +431,8 @@ def long_lists(s: Scene) -> str:
         return s.patch(place, {"metadata": {"labels": {"number": str(number)}}})
 
     with ThreadPoolExecutor(6) as crowd:
-        attacks = [crowd.submit(attack, i) for i in range(60)]
-        _others_work(s, 30, "along")
+        attacks = [crowd.submit(attack, i) for i in range(24)]
+        _others_work(s, 12, "along")
         for said in (attack.result() for attack in attacks):
             assert said == "" or ": 429" in said
     return NO_EFFECT

@@ -47,7 +47,7 @@ def four(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterato
         yield here
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def v100(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """Eight Tesla V100-SXM2-32GB, as whole GPUs, and the webhook."""
     with (

@@ -233,7 +233,7 @@ def test_a_pod_that_is_sent_once_breaks_no_rule_of_amounts(
         assert verdict(api, namespace, body) == ""
     assert webhook.metric(sent) == before + 2, "these a second time"
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
     @given(body=JUDGED)
     def judged(body: Json) -> None:
         plain = msgspec.convert(body, Pod)

@@ -13,7 +13,7 @@ from gputile.core.devices.request import parse_request
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.refusal import Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import Conflict, ConnectionFailed
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
@@ -126,7 +126,7 @@ class FakeCluster(NodeApi):
             annotations: dict[str, str] = {}
             if request is not None:
                 decision = self.engine.decide(request, NODE, self._version)
-                if isinstance(decision, FitRefusal):
+                if isinstance(decision, Refusal):
                     self.waiting.append(pod)
                     continue
                 annotations = decision.annotations(pod)

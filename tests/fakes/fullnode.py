@@ -21,8 +21,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
-from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC

@@ -39,7 +39,7 @@ from gputile.node.agent.files import kubelet_checkpoint
 from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.status.container_use import owner_in
+from gputile.node.agent.status.usage import owner_in
 from gputile.node.arbiter import agent_messages, protocol
 from gputile.node.arbiter.agent_messages import (
     AssignedContainer,

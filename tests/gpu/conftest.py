@@ -4,26 +4,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gputile.node.arbiter.agent_messages import GpuClaim
-from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from gputile.node.nvml.probe import NvmlError
+from tests.gpu.neighbour import RealGpu
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import IsolatedContainer
-
-
-class RealGpu:
-    """The machine's first GPU, as the only one that programs see."""
-
-    def __init__(self, uuid: str) -> None:
-        self.uuids: Sequence[str] = (uuid,)
-
-    def environment(self) -> Mapping[str, str]:
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.fixture
@@ -73,7 +64,7 @@ def beside_a_neighbour(gpu: RealGpu) -> Iterator[Callable[[int], IsolatedContain
 
         def make(mib: int) -> IsolatedContainer:
             made.append(IsolatedContainer(neighbour.parent, gpu, {0: 2048}, turn=str(neighbour)))
-            busy = made[-1].start([sys.executable, "-m", "gputile.node.isolation.time_probe", "3600"])
+            busy = made[-1].start([sys.executable, "-m", "gputile.node.isolation.probe", "time", "3600"])
             assert busy.stdout is not None
             assert busy.stdin is not None
             assert busy.stdout.readline() == "ready\n"

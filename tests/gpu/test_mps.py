@@ -11,7 +11,7 @@ import pytest
 
 from gputile.node.agent.answers import LIMIT_ENV, PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
-from tests.gpu.conftest import RealGpu
+from tests.gpu.neighbour import RealGpu
 from tests.localcluster.nosuid import with_pipes
 
 LIMIT_MIB = 2048
@@ -36,7 +36,7 @@ async def test_a_client_of_the_daemon_has_its_limit(gpu: RealGpu) -> None:
 
 def taken_by_a_client(pipes: Path) -> int:
     """Return how many MiB a client gets that asks for twice its limit."""
-    command = [sys.executable, "-m", "gputile.node.isolation.probe", "cuMemAlloc", str(2 * LIMIT_MIB)]
+    command = [sys.executable, "-m", "gputile.node.isolation.probe", "memory", "cuMemAlloc", str(2 * LIMIT_MIB)]
     environment = {**os.environ, PIPE_ENV: str(pipes), LIMIT_ENV: f"0={LIMIT_MIB}M"}
     done = subprocess.run(
         command, env=environment, input="\n\n", capture_output=True, text=True, check=False, timeout=60

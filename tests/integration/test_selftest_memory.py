@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.node.isolation import memory_check, simulated_gpus
+from gputile.node.isolation import selftest, simulated_gpus
 from gputile.node.isolation.library import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library
 from tests.unit.docs.schemas import answer
@@ -38,7 +38,7 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     nothing = tmp_path / "none.so"
     nothing.write_bytes((library().parent / "libnvidia-ml.so.1").read_bytes())  # a library that enforces nothing
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
-    monkeypatch.setattr("gputile.node.isolation.memory_check.library_path", lambda: nothing)
+    monkeypatch.setattr("gputile.node.isolation.selftest.library_path", lambda: nothing)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0"])
     assert done.exit_code == 1
     assert "MISSED" in done.stdout
@@ -46,24 +46,24 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def _one_limit_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second allocation has the first one's limit."""
-    monkeypatch.setattr(memory_check, "encode_limits", lambda gpus: encode_limits([GpuLimit(gpus[0].uuid, 512)]))
+    monkeypatch.setattr(selftest, "encode_limits", lambda gpus: encode_limits([GpuLimit(gpus[0].uuid, 512)]))
 
 
 def _a_limit_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of one allocation do not see what the others hold."""
-    start, copies = memory_check.start_program, count()
+    start, copies = selftest.start_program, count()
 
     def alone(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         own = place.with_name(f"copy{next(copies)}")
         copytree(place, own)
         return start(way, mib, own, environment, stack)
 
-    monkeypatch.setattr(memory_check, "start_program", alone)
+    monkeypatch.setattr(selftest, "start_program", alone)
 
 
 def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second allocation holds is counted as the first one's too."""
-    start = memory_check.start_program
+    start = selftest.start_program
 
     def mixed(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         if place.name == "1":
@@ -71,7 +71,7 @@ def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
             (place / USAGE).hardlink_to(place.with_name("0") / USAGE)
         return start(way, mib, place, environment, stack)
 
-    monkeypatch.setattr(memory_check, "start_program", mixed)
+    monkeypatch.setattr(selftest, "start_program", mixed)
 
 
 @pytest.mark.requirement("M4")

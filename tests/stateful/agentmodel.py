@@ -56,10 +56,10 @@ from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import Assignment
-from gputile.node.gateway.messages import (
+from gputile.node.gateway.link import (
     Advertise,
     Call,
     CallAnswer,
@@ -69,10 +69,10 @@ from gputile.node.gateway.messages import (
     ListDevices,
     Listed,
     MessageChannel,
+    NodeLock,
     State,
     TakeCharge,
 )
-from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.node.gateway.protocols import podresources_v1_pb2 as listing_pb
 from gputile.node.nvml.gpu_monitor import Observation

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
+from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, LOOK_AGAIN, NodeTimeSlices, Said
-from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS, TimeSliceScheduler
 from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine

@@ -46,9 +46,9 @@ from gputile.core.ledger.events import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps, at_once
+from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import BindTime, PodBinding, decide_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal
 from gputile.core.scheduling.reserved_place import reserved_place
 from gputile.kube.objects import Applied, Deleted, Replaced
 from tests.conftest import examples
@@ -490,7 +490,7 @@ class Gangs(RuleBasedStateMachine):
             return self.server.bind(uid, "", NAMES[0], {}, self.now_ns) is not None
         held = self.extender.booking(uid)
         request, place = request_of(asking), reserved_place(self.extender, asking, self.extender_ns)
-        if isinstance(place, ReservationRefusal) or (held is not None and not held.reserved):
+        if isinstance(place, Refusal) or (held is not None and not held.reserved):
             return False
         nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:

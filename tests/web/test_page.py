@@ -170,7 +170,7 @@ async def test_search_filters_and_views(tab: Tab) -> None:
     ) as page:
         await look(tab, page)
         await tab.key("/")
-        await tab.call("Input.insertText", text="one/p")
+        await tab.page.keyboard.insert_text("one/p")
         assert set(await blocks(tab)) == {("a", 0), ("a", 1)}
         await tab.key("Escape")
         assert len(await blocks(tab)) == 4
@@ -437,12 +437,10 @@ async def test_the_last_hour_stays_while_its_agent_is_away_and_after_that(tab: T
         await tab.until(f"{lines} === 2")  # a half hour in which nobody measured is not drawn as if it had been
         page.cluster.proxied[hour_path("a")] = 200, b'{"lines":[]}'
         put_agent(page.cluster, "a", b"error trying to reach service: connection refused", 503)
-        await tab.until(
-            "document.querySelector('#pod-use p').textContent.startsWith('not known: the agent cannot')", 45
-        )
+        await tab.until("document.querySelector('#pod-use p').textContent.startsWith('not known: the agent cannot')")
         assert await tab.run(lines) == 2
         put_agent(page.cluster, "a", metrics_text({"default/p": 2 << 30}))
-        await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'", 90)
+        await tab.until("document.querySelector('#pod-use p').textContent === 'uses 2 GiB'")
         assert await tab.run(lines) == 2
         assert tab.errors == []
 
@@ -475,7 +473,6 @@ async def test_who_may_not_ask_the_agents_sees_what_is_booked_and_is_told_once(t
 
 async def test_a_viewer_logs_in_and_sees_blocks_without_names(tab: Tab, tmp_path: Path) -> None:
     async with served_in_cluster(tmp_path) as page:
-        await tab.call("Security.setIgnoreCertificateErrors", ignore=True)
         await tab.open(page.base)
         await tab.until("document.getElementById('token')")
         assert await tab.run("location.pathname") == "/login"

@@ -67,49 +67,50 @@ class Way:
         target.close()
 
 
-async def another(tab: Tab, address: str, *, window: bool) -> None:
-    """Open an address in another tab, or in a window of its own, and have ``tab`` speak to that."""
-    made = await tab.call("Target.createTarget", url="about:blank", newWindow=window)
-    attached = await tab.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
-    tab.session = attached["sessionId"]
-    for area in ("Page", "Runtime"):
-        await tab.call(f"{area}.enable")
-    await tab.open(address)
-    await tab.until(DRAWN, 30)
+async def another(tab: Tab, address: str) -> Tab:
+    """Open an address in another tab of the same browser."""
+    opened = Tab(await tab.page.context.new_page())
+    await opened.open(address)
+    await opened.until(DRAWN)
+    return opened
+
+
+async def put_out_of_sight(tab: Tab, *, hidden: bool) -> None:
+    """Tell the page that its tab is out of sight, or in sight again: to Playwright every tab is in sight."""
+    await tab.run(
+        f"Object.defineProperty(document, 'hidden', {{ value: {json.dumps(hidden)}, configurable: true }});"
+        " document.dispatchEvent(new Event('visibilitychange'))"
+    )
 
 
 async def test_nine_tabs_of_one_browser_are_all_drawn_and_that_in_sight_is_live(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a")) as page:
         await look(tab, page)
-        first, base = tab.session, page.address.partition("?")[0]
+        before = tab
         for _ in range(8):
-            await another(tab, base, window=False)
+            await put_out_of_sight(before, hidden=True)
+            before = await another(tab, page.address.partition("?")[0])
         put(page.cluster, bound("new", "a", 1, 2))
-        await tab.until("document.querySelector('[data-pod=\"default/new\"]')", 30)
-        tab.session = first
-        assert await tab.run("document.hidden")
+        await before.until("document.querySelector('[data-pod=\"default/new\"]')")
         assert not await tab.run(LIVE), "who is out of sight follows nothing"
         page.cluster.delete(PODS, "p")
-        await tab.call("Page.bringToFront")
-        await tab.until("document.querySelector('[data-pod=\"default/new\"]')", 30)
-        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')", 30)
+        await put_out_of_sight(before, hidden=True)
+        await put_out_of_sight(tab, hidden=False)
+        await tab.until("document.querySelector('[data-pod=\"default/new\"]')")
+        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')")
         await tab.until(LIVE)
         assert await tab.run("fetch('/api/pod?namespace=default&name=new').then((answer) => answer.status)") == 200
         assert tab.errors == []
 
 
-async def test_nine_windows_side_by_side_see_changes_and_get_answers(tab: Tab) -> None:
+async def test_nine_tabs_in_sight_see_changes_and_get_answers(tab: Tab) -> None:
     async with served(machine("a"), bound("p", "a")) as page:
         await look(tab, page)
-        sessions, base = [tab.session], page.address.partition("?")[0]
-        for _ in range(8):
-            await another(tab, base, window=True)
-            sessions.append(tab.session)
+        tabs = [tab, *[await another(tab, page.address.partition("?")[0]) for _ in range(8)]]
         put(page.cluster, bound("new", "a", 1, 2))
-        for tab.session in sessions:
-            assert await tab.run("!document.hidden")
-            await tab.until("document.querySelector('[data-pod=\"default/new\"]')")
-            assert await tab.run("fetch('/api/pod?namespace=default&name=p').then((answer) => answer.status)") == 200
+        for each in tabs:
+            await each.until("document.querySelector('[data-pod=\"default/new\"]')")
+            assert await each.run("fetch('/api/pod?namespace=default&name=p').then((answer) => answer.status)") == 200
 
 
 async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab: Tab) -> None:
@@ -162,10 +163,10 @@ async def test_a_watch_that_expires_while_the_page_is_open_loses_nothing(tab: Ta
         page.cluster.compact()  # the watches are to go on from what is forgotten
         if not as_event:
             page.cluster.break_connections()
-        await tab.until("document.querySelector('[data-pod=\"default/new\"]')", 30)
-        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')", 30)
-        await tab.until("!document.querySelector('[data-row=\"b\"]')", 30)
-        await tab.until(f"{LIVE} && ({SAID}) === ''", 30)
+        await tab.until("document.querySelector('[data-pod=\"default/new\"]')")
+        await tab.until("!document.querySelector('[data-pod=\"default/p\"]')")
+        await tab.until("!document.querySelector('[data-row=\"b\"]')")
+        await tab.until(f"{LIVE} && ({SAID}) === ''")
         assert tab.errors == []
 
 
@@ -190,7 +191,7 @@ async def test_places_of_a_gang_come_hatched_and_go_when_they_end_or_their_pod_i
         for name in ("ends", "stays"):
             await tab.until(f"{block.format(name)}?.classList.contains('reserved')")
         assert "2 reserved" in await tab.run("document.querySelector('[data-row=\"a\"]').textContent")
-        await tab.until(f"!{block.format('ends')}", 30)
+        await tab.until(f"!{block.format('ends')}")
         assert "and 1 reserved" in await tab.run("document.getElementById('summary').textContent")
         put(page.cluster, bound("stays", "a", 1, 6))
         await tab.until(f"{block.format('stays')} && !{block.format('stays')}.classList.contains('reserved')")
@@ -224,14 +225,12 @@ async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -
         await tab.until("document.querySelector('#panel .state.pending')")
         assert "fits none" in await tab.run(PANEL)
         put(page.cluster, bound("waits", "b", 0, 4))
-        await tab.until(
-            "document.querySelector('#panel .state') && !document.querySelector('#panel .state.pending')", 30
-        )
+        await tab.until("document.querySelector('#panel .state') && !document.querySelector('#panel .state.pending')")
         text = await tab.run(PANEL)
         assert "fits none" not in text
         assert "Nodeb" in text
         page.cluster.delete(PODS, "waits")
-        await tab.until(f"({PANEL}).includes('there is no such pod (any more)')", 30)
+        await tab.until(f"({PANEL}).includes('there is no such pod (any more)')")
         assert tab.errors == [error for error in tab.errors if "404" in error]
 
 
@@ -246,7 +245,7 @@ async def test_who_reads_in_the_panel_keeps_the_place_when_it_is_drawn_anew(tab:
             "document.querySelector('#panel summary').click(); document.querySelector('#panel h2').id = 'old'"
         )
         put(page.cluster, pod("waits", mem=98))
-        await tab.until("!document.getElementById('old') && document.querySelector('#panel .verdict')", 30)
+        await tab.until("!document.getElementById('old') && document.querySelector('#panel .verdict')")
         assert await tab.run("[...document.querySelectorAll('#panel .verdict')].map((each) => each.open)") == [
             True,
             False,
@@ -307,5 +306,5 @@ async def test_the_panel_asks_again_where_too_many_have_asked(tab: Tab) -> None:
         """)
         await tab.key("2")
         await tab.run("document.querySelector('#view-pending .link').click()")
-        await tab.until("document.querySelector('#panel .state.pending')", 30)
+        await tab.until("document.querySelector('#panel .state.pending')")
         assert tab.errors == []

@@ -31,7 +31,7 @@ def pod_cluster_here(
 
 
 @pytest.fixture(scope="package")
-def release(pod_cluster_here: PodCluster) -> PodRelease:
+def release(pod_cluster_here: PodCluster, helm_programs: dict[str, Path]) -> PodRelease:
     """gputile, deployed; one test leaves it to the next as it was."""
     pod_cluster_here.kubectl("label", "node", GPU_NODE, f"{MODE_LABEL}=cgpu")
     found = PodRelease(pod_cluster_here)

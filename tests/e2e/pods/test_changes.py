@@ -1,13 +1,53 @@
-"""An installation that changes while GPU pods run: helm upgrade, rollback, uninstall."""
+"""The chart as people install it, out of the image that a release has, and as it changes while GPU pods run."""
+
+import json
+import re
 
 import pytest
 
-from tests.e2e.pods.cluster import GPU_NODE
+from gputile.api.well_known import GPU_MEMORY
+from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE
 from tests.e2e.pods.release import COMPONENTS, PodRelease
 from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
 from tests.localcluster.client import text_at
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U5", "U9", "U10")]
+
+
+@pytest.fixture(scope="module")
+def fresh(release: PodRelease) -> PodRelease:
+    """The release as it is right after its installation: these tests come first, or it is installed anew."""
+    if len(json.loads(release.helm("history", release.name, "--output=json"))) > 1:
+        release.uninstall()
+        release.install()
+        release.wait_deployed()
+    return release
+
+
+@pytest.mark.requirement("U2", "U11")
+def test_every_component_runs_and_status_says_deployed(fresh: PodRelease) -> None:
+    release, said = fresh, fresh.wait_deployed()
+    assert said.startswith("gputile: Deployed\n")
+    rows = [line.split() for line in said.splitlines()]
+    assert [GPU_NODE, "ready", "cgpu", "128MiB", "4"] in rows
+    assert "1 node has no GPU, and its agent rests." in said
+    assert {component: len(release.pods(component)) for component in COMPONENTS} == COMPONENTS
+    assert {pod["spec"]["nodeName"] for pod in release.pods("agent")} == {GPU_NODE, PLAIN_NODE}
+    node = release.cluster.nodes[GPU_NODE]
+    assert node.object()["status"]["allocatable"][GPU_MEMORY] == "480"
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    release.cluster.wait(lambda: taint in node.object()["spec"].get("taints", []), "the taint of GPU nodes")
+
+
+@pytest.mark.requirement("U2", "U11")
+def test_no_component_lacks_a_right_or_was_restarted(fresh: PodRelease) -> None:
+    release = fresh
+    for component in COMPONENTS:
+        for pod in release.pods(component):
+            assert not re.search("forbidden|denied|permitted", release.log(pod), re.IGNORECASE), release.log(pod)
+            assert [status["restartCount"] for status in pod["status"]["containerStatuses"]].count(0) == len(
+                pod["status"]["containerStatuses"]
+            ), release.log(pod)
 
 
 def components(release: PodRelease) -> dict[str, list[tuple[str, int]]]:

@@ -34,26 +34,19 @@ def wait_reason(release: PodRelease, component: str, fits: Callable[[str], bool]
         raise AssertionError(release.status().stdout) from error
 
 
-def test_an_image_that_is_not_there_is_named_and_pods_go_on(release: PodRelease) -> None:
-    """The components of the working image stay until new ones are ready, so a new GPU pod runs too."""
-    release.upgrade({"image.tag": "missing"})
-    for component in ("agent", "controller", "scheduler", "webhook"):
-        wait_reason(release, component, lambda reason: "localhost/gputile:missing" in reason)
-    assert release.status().stdout.startswith("gputile: Failed: agent, controller, scheduler, webhook")
-    release.cluster.create(sample_pod("meanwhile", 16))
-    assert said_by(release.cluster, "meanwhile") == share_of(2048)
-    release.helm("rollback", release.name)
-    release.wait_deployed()
-
-
-def test_an_upgrade_that_failed_is_named_until_it_is_taken_back(release: PodRelease) -> None:
-    """Helm gave up waiting, and the components of before run on."""
+def test_an_upgrade_to_an_image_that_is_not_there_is_named_until_it_is_taken_back(release: PodRelease) -> None:
+    """Helm gave up waiting, and the components of before run on, so a new GPU pod runs too."""
     with pytest.raises(HelmFailed):
         release.upgrade({"image.tag": "missing"}, "--wait", "--timeout=5s")
+    for component in ("agent", "controller", "scheduler", "webhook"):
+        wait_reason(release, component, lambda reason: "localhost/gputile:missing" in reason)
     said = release.status()
     assert said.returncode == 3
+    assert said.stdout.startswith("gputile: Failed: agent, controller, scheduler, webhook")
     assert "Helm release gputile: Helm says that revision" in said.stdout
     assert "helm rollback gputile --namespace gputile" in said.stdout
+    release.cluster.create(sample_pod("meanwhile", 16))
+    assert said_by(release.cluster, "meanwhile") == share_of(2048)
     release.helm("rollback", release.name)
     assert "Helm release" not in release.wait_deployed()
 

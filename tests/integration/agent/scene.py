@@ -21,14 +21,14 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway
-from gputile.node.gateway.messages import to_gateway
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
 
+HANGS_S = 600.0  # what has not come true by then never does, however busy the machine is
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
 
@@ -174,8 +174,8 @@ class Scene:
         """Return the tasks of the present agent and its gateway."""
         return self._tasks
 
-    async def until(self, true: Callable[[], bool], within: float = 60.0, what: str = "") -> None:
-        deadline = asyncio.get_running_loop().time() + within
+    async def until(self, true: Callable[[], bool], what: str = "") -> None:
+        deadline = asyncio.get_running_loop().time() + HANGS_S
         while not true():
             for task in self._tasks:
                 if task.done():
@@ -198,12 +198,12 @@ class Scene:
         except AssertionError as error:
             raise AssertionError(f"{resource} is {self.kubelet.manager.allocatable()}, not {amount}") from error
 
-    async def until_running(self, count: int, within: float = 90.0) -> None:
+    async def until_running(self, count: int) -> None:
         def running() -> int:
             return sum(pod.status.phase == "Running" for pod in self.cluster.pods.values())
 
         try:
-            await self.until(lambda: running() == count, within)
+            await self.until(lambda: running() == count)
         except AssertionError as error:
             raise AssertionError(f"{count} pods should run: {self.summary()}") from error
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.gateway import gateway, registration, relay
-from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.gateway.plugin import Plugin
-from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
+from gputile.node.gateway import gateway, registration
+from gputile.node.gateway.link import NodeLock
+from gputile.node.gateway.registration import KUBELET_SOCKET, Plugin, Registrar
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.kubelet import Kubelet
@@ -74,8 +73,7 @@ async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch
 async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (relay, gateway):
-        monkeypatch.setattr(module, "AWAY_FOR_S", 0.3)
+    monkeypatch.setattr(gateway, "AWAY_FOR_S", 0.3)
     monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
 
     async with scene(short, "share") as here:

@@ -50,7 +50,7 @@ async def test_no_pod_fails_while_agents_die(short: Path) -> None:
                 killed.update(here.pids()[1:])
                 here.kill_agent()
                 served = answers(here)
-        await here.until_running(200 - len(here.cluster.waiting), 120.0)
+        await here.until_running(200 - len(here.cluster.waiting))
         assert here.failed == {}
         await here.until(lambda: here.disagreements() == [])
         assert here.overbooked() == []
@@ -69,7 +69,7 @@ async def test_small_and_quick(short: Path) -> None:
         started = time.monotonic() - begin
         for i in range(200):
             here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-        await here.until_running(200, 120.0)
+        await here.until_running(200)
         await here.until(lambda: here.disagreements() == [])
         assert here.failed == {}
         resident = resident_mib(here.pids())

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gputile.node.arbiter.accounts import WHOLE
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
-from gputile.node.arbiter.shares import WHOLE
 
 WITHIN_S = 60.0
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.connection import MOST_READ, ContainerConnection
-from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
+from gputile.node.arbiter.connection import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S, MOST_READ, ContainerConnection
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim
-from gputile.node.arbiter.listener import MOST_CONNECTIONS
+from gputile.node.arbiter.connection import MOST_CONNECTIONS
 from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
 from tests.conftest import examples
 from tests.integration.arbiter.process import ArbiterProcess

@@ -17,7 +17,7 @@ from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
 WITHIN_S = 60.0

@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
 from tests.fakes.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.soak.system.objects import ASKED, Unreadable, annotation, claim_of, gpus_of, key_of, node_of

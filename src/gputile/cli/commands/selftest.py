@@ -22,8 +22,7 @@ from gputile.cli.output.progress import Progress
 from gputile.cli.output.streams import ExitCode, Output, fail, write, write_data
 from gputile.cli.output.terminal import write_table
 from gputile.cli.running import unwinding_on_signals
-from gputile.node.isolation.memory_check import MemoryRow
-from gputile.node.isolation.time_check import TimeRow
+from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
 MISSED = ExitCode.FAILED
 SAY_AFTER_S = 1.0
@@ -148,9 +147,8 @@ def _temporary_root() -> Iterator[None]:
 
 
 def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.selftest import memory_rows, time_rows
     from gputile.node.isolation.simulated_gpus import SimulatedDriver, SimulatedGpus, driver_directory
-    from gputile.node.isolation.time_check import time_rows
 
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
         sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
@@ -161,10 +159,9 @@ def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[T
 
 
 def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.node.isolation.memory_check import memory_rows
-    from gputile.node.isolation.time_check import time_rows
-    from gputile.node.nvml.errors import NvmlError
+    from gputile.node.isolation.selftest import memory_rows, time_rows
     from gputile.node.nvml.nvml_probe import open_real
+    from gputile.node.nvml.probe import NvmlError
 
     try:
         gpus = open_real().inventory().gpus

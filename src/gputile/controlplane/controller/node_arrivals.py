@@ -11,10 +11,11 @@ from typing import Final
 from gputile.api.core import Node
 from gputile.api.well_known import DAEMON_LABEL, KARPENTER_INITIALIZED_LABEL, KARPENTER_POOL_LABEL, WHOLE_GPU
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 _HARD: Final = ("NoSchedule", "NoExecute")
 
@@ -35,7 +36,7 @@ class TypeNodes:
     idle: set[str] = field(default_factory=set)
     starting_for_karpenter: set[str] = field(default_factory=set)
     usable: list[str] = field(default_factory=list)
-    failures: list[NodeTypeRefusal] = field(default_factory=list)
+    failures: list[Refusal[NodeTypeRule]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class NodeArrivals:
         for name, arrival in before.items():
             counts = (arrival.bare or arrival.type_name in awaited) and not arrival.strayed
             if name not in nodes and name not in self._given_up and counts:
-                found[arrival.type_name].failures.append(NodeTypeRefusal(NodeTypeRule.WENT_AWAY, name))
+                found[arrival.type_name].failures.append(refusal_by(NodeTypeRule.WENT_AWAY, node=name))
         self._given_up &= self._arrivals.keys()
         self._known = known
         self._failed &= uids
@@ -137,7 +138,7 @@ class NodeArrivals:
             self._given_up.add(name)
             rule = NodeTypeRule.NO_INVENTORY if bare else NodeTypeRule.NOT_USABLE
             if node.metadata.uid not in self._failed:
-                nodes.failures.append(NodeTypeRefusal(rule, name))
+                nodes.failures.append(refusal_by(rule, node=name))
             self._failed.add(node.metadata.uid)
         if name not in self._given_up:
             nodes.starting += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gputile.core.devices.node_type import NodeTypeRefusal
+from gputile.core.refusal import NodeTypeRule, Refusal
 
 _SECOND: Final = 10**9
 _FIRST_PAUSE_SECONDS: Final = 60
@@ -98,7 +98,7 @@ class _Failed:
     times: int
     pause_ns: int
     again_ns: int
-    refusal: NodeTypeRefusal
+    refusal: Refusal[NodeTypeRule]
 
 
 class TypeFailures:
@@ -108,7 +108,7 @@ class TypeFailures:
         self._wait_ns = wait_ns
         self._failed: dict[str, _Failed] = {}
 
-    def fail(self, type_name: str, refusal: NodeTypeRefusal, now_ns: int) -> None:
+    def fail(self, type_name: str, refusal: Refusal[NodeTypeRule], now_ns: int) -> None:
         """Have no node of a type asked for from now on, for a while."""
         before = self._failed.get(type_name)
         times = before.times + 1 if before is not None else 1
@@ -116,7 +116,7 @@ class TypeFailures:
         pause_ns = min(self._wait_ns << min(times - 1, 10), longest_ns)
         self._failed[type_name] = _Failed(times, pause_ns, now_ns + pause_ns, refusal)
 
-    def pausing(self, type_name: str, now_ns: int) -> NodeTypeRefusal | None:
+    def pausing(self, type_name: str, now_ns: int) -> Refusal[NodeTypeRule] | None:
         """Return why no node of a type is asked for now, None where one may be."""
         failed = self._failed.get(type_name)
         return failed.refusal if failed is not None and 0 < failed.again_ns - now_ns <= failed.pause_ns else None

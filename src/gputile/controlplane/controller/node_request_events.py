@@ -11,7 +11,8 @@ from gputile.api.core import Pod
 from gputile.api.reasons import EventReason
 from gputile.controlplane.controller.gangs.gang_round import GangEvent
 from gputile.controlplane.controller.node_orders import NodeOrders, Order
-from gputile.core.devices.node_type import NodeTypeRefusal, worded
+from gputile.core.devices.node_type import worded
+from gputile.core.refusal import NodeTypeRule, Refusal
 from gputile.core.scheduling.new_nodes import NewNodes
 
 _SECOND: Final = 10**9
@@ -97,8 +98,8 @@ class NodeRequestEvents:
         return True
 
 
-def _refused(why: Mapping[str, NodeTypeRefusal]) -> tuple[EventReason, str]:
-    paused = any(refusal.passes for refusal in why.values())
+def _refused(why: Mapping[str, Refusal[NodeTypeRule]]) -> tuple[EventReason, str]:
+    paused = any(refusal.rule.passes for refusal in why.values())
     reason = EventReason.NODE_NOT_ADDED if paused else EventReason.NO_NODE_TYPE_FITS
     return reason, f"no node is asked for that could take the pod: {worded(why)}"
 

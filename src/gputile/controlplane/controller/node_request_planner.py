@@ -24,9 +24,10 @@ from gputile.controlplane.controller.node_request_events import NodeRequestEvent
 from gputile.controlplane.controller.requested_nodes import RequestedNodes, type_of
 from gputile.controlplane.controller.waiting_pods import WaitingLine, WaitingPods, first_pods
 from gputile.core.devices.gang_membership import GangName, gang_of
-from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of
+from gputile.core.devices.node_type import node_types_of
 from gputile.core.devices.request import RequestError
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
 from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described, likeness
@@ -102,7 +103,7 @@ class NodeRequestPlanner:
             for failure in of_type.failures[-1:]:
                 self._fail(type_name, now_ns, failure)
         for type_name in never_there:
-            self._fail(type_name, now_ns, NodeTypeRefusal(NodeTypeRule.NO_PLACEHOLDER))
+            self._fail(type_name, now_ns, refusal_by(NodeTypeRule.NO_PLACEHOLDER))
         self._take_timeouts(now_ns, result)
         pods = yield from self._in_line(now_ns)
         barred = yield from self._barred(pods, nodes, now_ns)
@@ -268,7 +269,7 @@ class NodeRequestPlanner:
         Nodes show that their type is not as described. One that has taken on the type's label later shows nothing: it
         may be in the hands of somebody who wants no other to come.
         """
-        barred: dict[tuple[str, str], NodeTypeRefusal] = {}
+        barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         empty = self._cluster_state.empty_placement
         for kind in self._types:
             usable, pausing = nodes[kind.name].usable, self._failures.pausing(kind.name, now_ns)
@@ -284,13 +285,15 @@ class NodeRequestPlanner:
                     taking = [name for name in usable if lacking.get(name) is None]
                     if not taking:
                         why = lacking.get(usable[0])
-                        barred[key] = NodeTypeRefusal(NodeTypeRule.TOO_LITTLE, usable[0], why.text if why else "")
+                        barred[key] = refusal_by(
+                            NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else ""
+                        )
                     elif not empty.engine.filter(each.request, taking).feasible:
-                        barred[key] = NodeTypeRefusal(NodeTypeRule.NOT_AS_DESCRIBED, taking[0])
+                        barred[key] = refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
                     yield
         return barred
 
-    def _fail(self, type_name: str, now_ns: int, refusal: NodeTypeRefusal) -> None:
+    def _fail(self, type_name: str, now_ns: int, refusal: Refusal[NodeTypeRule]) -> None:
         """Ask for no node of a type for a while, each time for longer."""
         self._failures.fail(type_name, refusal, now_ns)
         self._events.happened_again(EventReason.NODE_NOT_ADDED)
@@ -300,7 +303,7 @@ class NodeRequestPlanner:
         there = self._requests.alive()
         late = {type_of(pod) for pod in there if _age(pod, now_ns) > self._scaling.wait_seconds}
         for name in late:
-            self._fail(name, now_ns, NodeTypeRefusal(NodeTypeRule.PAUSED))
+            self._fail(name, now_ns, refusal_by(NodeTypeRule.PAUSED))
         result.deleted += [self._requests.delete(pod) for pod in there if type_of(pod) in late]
 
     # -- what is asked for
@@ -362,7 +365,7 @@ class NodeRequestPlanner:
         hopeful = set[GangName | None]()
         for pod in self._gangs.without_room():
             refused, chosen = found.refused.get(pod.metadata.uid, {}), found.types.get(pod.metadata.uid)
-            hoped = [name for name, refusal in refused.items() if refusal.passes] if chosen is None else [chosen]
+            hoped = [name for name, refusal in refused.items() if refusal.rule.passes] if chosen is None else [chosen]
             if any(self._failures.times(name) < _MOST_FAILURES for name in hoped):
                 hopeful.add(gang_of(pod))
         return {node for gang in hopeful if gang is not None for node in self._gangs.nodes_with_room(gang)}

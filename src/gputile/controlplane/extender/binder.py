@@ -15,7 +15,8 @@ from gputile.api.core import Pod
 from gputile.controlplane.event_loop import several_at_once
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
-from gputile.core.scheduling.bind import BindRefusal, BindTime, PodBinding, assume_pod, pod_was_read
+from gputile.core.refusal import Refusal
+from gputile.core.scheduling.bind import BindTime, PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reserved_place import end_reservations, waits_for_first
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
@@ -112,7 +113,7 @@ class Binder:
                 while waits_for_first(self._ledger, uid):
                     await self._ended.wait()
         binding = assume_pod(self._engine, pod, node, self._clock.now())
-        if isinstance(binding, BindRefusal):
+        if isinstance(binding, Refusal):
             raise BindError(binding.text)
         if binding is None:
             return ""

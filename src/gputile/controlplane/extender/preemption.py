@@ -11,11 +11,12 @@ from typing import NoReturn
 import msgspec
 
 from gputile.api.core import Pod
+from gputile.controlplane.eviction_memory import RETRY_S
 from gputile.controlplane.extender.binder import BinderClock
 from gputile.controlplane.extender.evictions import EvictionSources
 from gputile.controlplane.extender.pod_api import PodEvent, PreemptionApi
 from gputile.controlplane.extender.preemption_queue import REST_S, PreemptionQueue, RefusedPod
-from gputile.controlplane.extender.preemption_reservations import RETRY_S, PreemptionReservations
+from gputile.controlplane.extender.preemption_reservations import PreemptionReservations
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, Shape
 from gputile.core.devices.reservation import reservation_of

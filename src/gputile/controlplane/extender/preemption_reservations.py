@@ -28,10 +28,11 @@ from gputile.core.devices.request import Request, RequestError
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import PodApplied
+from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, SOON_S, EvictionFacts, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import kept_off, takes_now
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, choose_victims
 from gputile.kube.errors import KubeError
 

@@ -16,8 +16,9 @@ from gputile.api.well_known import (
 from gputile.core.admission.gpu_requests import asks_for, asks_for_gpu
 from gputile.core.admission.legacy_forms import Rewriting
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, Operation
+from gputile.core.admission.verdict import Operation
 from gputile.core.devices.gang_membership import labelled_size
+from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
@@ -44,7 +45,7 @@ def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in force is {unit} MiB: "
             f"remove the annotation, it is written when the pod is created"
         )
-        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.UNIT, rule))
+        rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
         return
     path = ("metadata", "annotations")
     # an earlier operation may remove the last annotation, but never the map itself
@@ -81,7 +82,7 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
         return False
     if not labelled_size(pod):
         rule = f"metadata.labels[{GANG_SIZE_LABEL}] is {size[:20]!r}: write how many pods start together, 1 or more"
-        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.GANG, rule))
+        rewriting.refusals.append(Refusal(AdmissionRule.GANG, rule))
         return False
     return True
 

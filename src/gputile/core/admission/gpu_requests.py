@@ -18,8 +18,9 @@ from gputile.api.well_known import (
     MPS_THREADS_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
 )
-from gputile.core.admission.verdict import MOST_FOUND, AdmissionRefusal, AdmissionRule
+from gputile.core.admission.verdict import MOST_FOUND
 from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.refusal import AdmissionRule, Refusal
 
 
 def asks_for_gpu(pod: Pod) -> bool:
@@ -69,7 +70,7 @@ def _is_zero(amount: str | int | float) -> bool:
 _TOGETHER = frozenset((GPU_MEMORY, GPU_CORE))  # judged as one: compute goes with memory
 
 
-def broken_amounts(pod: Pod, unit_mib: int) -> list[AdmissionRefusal]:
+def broken_amounts(pod: Pod, unit_mib: int) -> list[Refusal[AdmissionRule]]:
     """Return what is wrong with the amounts, each mistake once; ``unit_mib`` is the memory unit in force.
 
     The parser stops at the first mistake. To report all of them at once, this function lets it parse each resource of
@@ -85,7 +86,7 @@ def broken_amounts(pod: Pod, unit_mib: int) -> list[AdmissionRefusal]:
         if len(found) == MOST_FOUND:
             break
     found.setdefault(last)
-    return [AdmissionRefusal(AdmissionRule.AMOUNT, text) for text in found]
+    return [Refusal(AdmissionRule.AMOUNT, text) for text in found]
 
 
 def _error(pod: Pod, unit_mib: int) -> str | None:
@@ -121,7 +122,7 @@ def _alone(container: Container) -> Iterator[Container]:
 _LONGEST = 20
 
 
-def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[AdmissionRefusal]:
+def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
     """Return the annotations whose value is not valid; ``most_weight`` is what pods of the namespace may have."""
     found = []
     parsers = {
@@ -133,5 +134,5 @@ def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Admi
             parse(annotations.get(key, "1")[:_LONGEST])
         except ValueError as error:
             rule = f"metadata.annotations[{key}]: {error}: write such a number, or remove the annotation"
-            found.append(AdmissionRefusal(AdmissionRule.SHARE, rule))
+            found.append(Refusal(AdmissionRule.SHARE, rule))
     return found

@@ -25,7 +25,7 @@ from gputile.api.well_known import (
     UNSAFE_ACCESS_LABEL,
 )
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
+from gputile.core.refusal import AdmissionRule, Refusal
 
 # Read by NVIDIA's container toolkit (which GPUs and control devices a container gets), by CUDA's MPS clients (whose
 # daemon, and how much memory), and by gputile's limits.
@@ -144,7 +144,7 @@ DEVICE_ANNOTATIONS: Final = (
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
 
-def broken_access(pod: PodView, *, gpu: bool) -> Iterator[AdmissionRefusal]:
+def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
     """Yield every bypass of the ledger in the pod; ``gpu`` says whether it asks for GPUs."""
     if gpu:
         yield from _privileged(pod)
@@ -170,28 +170,28 @@ def climbs(path: str) -> bool:
     return ".." in path.split("/")
 
 
-def _environment(pod: PodView) -> Iterator[AdmissionRefusal]:
+def _environment(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     for where, container in pod.containers():
         for variable in container.env:
             name = variable.name
             if name == ENVIRONMENT[0] and variable.value in HARMLESS:
                 continue
             if name in ENVIRONMENT or name.startswith(ENVIRONMENT_PREFIX):
-                yield AdmissionRefusal(
+                yield Refusal(
                     AdmissionRule.ENVIRONMENT,
                     f"{where}.env[{name}]: which GPUs a container gets, and how much of them, is decided by its "
                     f"booking: remove the variable, {_OWNER}",
                 )
 
 
-def _host_paths(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
+def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
     for volume in pod.spec.volumes:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
         to_gpus = path.startswith(GPU_PATHS[0]) or any(_within(path, protected) for protected in GPU_PATHS[1:])
         if climbs(path) or _PROCESS_ROOT.match(path) or to_gpus or (gpu and _leads_to_the_node(path)):
-            yield AdmissionRefusal(
+            yield Refusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs or their limits: "
                 f"remove the volume, {_OWNER}",
@@ -208,7 +208,7 @@ def _within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _mounts(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
+def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
     for where, container in pod.containers():
         mounts = [(f"volumeMounts[{mount.name}].mountPath", mount.mount_path) for mount in container.volume_mounts]
         mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
@@ -217,7 +217,7 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
         for field, path in mounts:
             why = _hides(path, gpu)
             if why is not None:
-                yield AdmissionRefusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
+                yield Refusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
 
 
 def _hides(path: str, gpu: bool) -> str | None:
@@ -241,23 +241,23 @@ def _hides(path: str, gpu: bool) -> str | None:
     return None
 
 
-def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:
+def _device_annotations(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     for key in pod.metadata.annotations:
         if key.startswith(DEVICE_ANNOTATIONS):
-            yield AdmissionRefusal(
+            yield Refusal(
                 AdmissionRule.DEVICE_ANNOTATION,
                 f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "
                 f"{_OWNER}",
             )
 
 
-def _privileged(pod: PodView) -> Iterator[AdmissionRefusal]:
+def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     for where, container in pod.containers():
         context = container.security_context
         if context is None:
             continue
         if context.privileged:
-            yield AdmissionRefusal(
+            yield Refusal(
                 AdmissionRule.PRIVILEGED,
                 f"{where}.securityContext.privileged: a privileged container sees every GPU of its node: set it to "
                 f"false, {_OWNER}",
@@ -265,26 +265,26 @@ def _privileged(pod: PodView) -> Iterator[AdmissionRefusal]:
         for name in context.capabilities.add if context.capabilities is not None else ():
             # runtimes raise letters as Unicode does, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
             if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES:
-                yield AdmissionRefusal(
+                yield Refusal(
                     AdmissionRule.PRIVILEGED,
                     f"{where}.securityContext.capabilities.add: {name} lets a container of a GPU pod undo its "
                     f"limits: remove it, {_OWNER}",
                 )
 
 
-def _host_namespaces(pod: PodView) -> Iterator[AdmissionRefusal]:
+def _host_namespaces(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     for field, used in (("hostPID", pod.spec.host_pid), ("hostIPC", pod.spec.host_ipc)):
         if used:
-            yield AdmissionRefusal(
+            yield Refusal(
                 AdmissionRule.HOST_NAMESPACE,
                 f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its GPUs: set it "
                 f"to false, {_OWNER}",
             )
 
 
-def _node_name(pod: PodView) -> Iterator[AdmissionRefusal]:
+def _node_name(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     if pod.spec.node_name:
-        yield AdmissionRefusal(
+        yield Refusal(
             AdmissionRule.NODE_NAME,
             f"spec.nodeName: {pod.spec.node_name} bypasses the scheduler, so that no GPU is booked: use nodeSelector "
             f"or affinity, {_OWNER}",

@@ -15,8 +15,9 @@ from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
 from gputile.core.admission.gpu_requests import asked_by
-from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, Operation
+from gputile.core.admission.verdict import Operation
 from gputile.core.devices.inventory import model_label_value
+from gputile.core.refusal import AdmissionRule, Refusal
 
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
@@ -35,7 +36,7 @@ class Rewriting:
     affinity: Affinity | None = None
     operations: list[Operation] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    refusals: list[AdmissionRefusal] = field(default_factory=list)
+    refusals: list[Refusal[AdmissionRule]] = field(default_factory=list)
 
 
 def rewrite(pod: Pod) -> Rewriting:
@@ -63,7 +64,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
         value, affinity = _parsed(text)
     except ValueError as error:
         rule = f"{where}: the affinity in it cannot be read: {error}; write it as spec.affinity"
-        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.LEGACY_AFFINITY, rule))
+        rewriting.refusals.append(Refusal(AdmissionRule.LEGACY_AFFINITY, rule))
         return None
     rewriting.warnings.append(f"{where} is read as spec.affinity: write it there")
     rewriting.operations += [Operation("add", _AFFINITY_PATH, value), remove]

@@ -10,7 +10,7 @@ import msgspec
 from gputile.api.conversion import has_more_items
 from gputile.api.core import Pod
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule
+from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_CONTAINERS: Final = 256
 MOST_VOLUMES: Final = 1024
@@ -22,12 +22,12 @@ MOST_TOLERATIONS: Final = 1024
 MOST_ITEMS: Final = 65_536  # of the object as JSON: each item takes time to decode, whatever it is
 
 
-def too_many_items(*objects: msgspec.Raw) -> list[AdmissionRefusal]:
+def too_many_items(*objects: msgspec.Raw) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for an object with too many items, none for others; it is counted without decoding."""
     if not any(has_more_items(bytes(each), MOST_ITEMS) for each in objects):
         return []
     return [
-        AdmissionRefusal(
+        Refusal(
             AdmissionRule.POD,
             f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, and is not "
             f"judged: write fewer",
@@ -35,7 +35,7 @@ def too_many_items(*objects: msgspec.Raw) -> list[AdmissionRefusal]:
     ]
 
 
-def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
+def too_large(pod: Pod, view: PodView) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for a pod with too many parts, none for others; counting them takes next to no time.
 
     Of a change, ``view`` is what it adds.
@@ -52,7 +52,7 @@ def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
         ("tolerations", len(pod.spec.tolerations), MOST_TOLERATIONS),
     )
     return [
-        AdmissionRefusal(
+        Refusal(
             AdmissionRule.POD,
             f"the pod has {count} {what}, and {most} are the most that are judged: ask for fewer",
         )

@@ -21,7 +21,8 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.core.admission.pod_view import PodView
-from gputile.core.admission.verdict import MOST_FOUND, AdmissionRefusal, AdmissionRule
+from gputile.core.admission.verdict import MOST_FOUND
+from gputile.core.refusal import AdmissionRule, Refusal
 
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
@@ -29,12 +30,16 @@ PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
 STAMPED: Final = MEMORY_UNIT_ANNOTATION
 
 
-def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
+def forged_on_create(
+    annotations: Mapping[str, str], user: str, trusted: Collection[str]
+) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each allocation annotation that a new pod carries."""
     return [] if user in trusted else _refused(user, filter(_protected, annotations))
 
 
-def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
+def forged_on_binding(
+    annotations: Mapping[str, str], user: str, trusted: Collection[str]
+) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each annotation by which a Binding would write the ledger, or make a pod a static one.
 
     On every other write the API server itself keeps the annotation of static pods as it is.
@@ -44,13 +49,13 @@ def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collec
     refused = _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
     if MIRROR_ANNOTATION in annotations:
         rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
-        refused.append(AdmissionRefusal(AdmissionRule.FORGED, rule))
+        refused.append(Refusal(AdmissionRule.FORGED, rule))
     return refused
 
 
 def forged_on_update(
     old: Mapping[str, str], new: Mapping[str, str], user: str, trusted: Collection[str]
-) -> list[AdmissionRefusal]:
+) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each allocation annotation that a change adds, alters or removes."""
     if user in trusted:
         return []
@@ -58,21 +63,21 @@ def forged_on_update(
     return _refused(user, (key for key in changed if _protected(key) or key == STAMPED))
 
 
-def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[AdmissionRefusal]:
+def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal[AdmissionRule]]:
     """Return the refusal of a change to the number of GPUs that a pod has asked for (M10), if it is one."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
     rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it anew"
-    return [AdmissionRefusal(AdmissionRule.COUNT_CHANGED, rule)]
+    return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
 def _protected(key: str) -> bool:
     return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
 
 
-def _refused(user: str, keys: Iterable[str]) -> list[AdmissionRefusal]:
+def _refused(user: str, keys: Iterable[str]) -> list[Refusal[AdmissionRule]]:
     return [
-        AdmissionRefusal(
+        Refusal(
             AdmissionRule.FORGED,
             f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
             f"not one of its accounts: leave the annotation as it is",
@@ -85,7 +90,7 @@ FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)
 _REMEDY: Final = "to start the pod alone, delete it and create it without the labels of a gang"
 
 
-def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[AdmissionRefusal]:
+def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[Refusal[AdmissionRule]]:
     """Yield the gates and labels that a change takes from a waiting pod of a gang although only gputile may.
 
     A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
@@ -93,7 +98,7 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return
     if not new.gated:
-        yield AdmissionRefusal(
+        yield Refusal(
             AdmissionRule.GANG_GATE,
             f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when all pods of the gang have their places: leave "
             f"it; {_REMEDY}",
@@ -101,7 +106,7 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
     before, after = old.metadata.labels, new.metadata.labels
     for label in FIXED:
         if before.get(label) != after.get(label):
-            yield AdmissionRefusal(
+            yield Refusal(
                 AdmissionRule.GANG_GATE,
                 f"metadata.labels[{label}]: which pods start together is fixed while the pod waits for them: leave the "
                 f"label; {_REMEDY}",

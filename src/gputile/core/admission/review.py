@@ -26,8 +26,9 @@ from gputile.core.admission.protected_annotations import (
     forged_on_create,
     forged_on_update,
 )
-from gputile.core.admission.verdict import MOST_FOUND, AdmissionRefusal, AdmissionRule, Operation
+from gputile.core.admission.verdict import MOST_FOUND, Operation
 from gputile.core.devices.node_type import NodeType
+from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_TIME: Final = GpuTime()
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
@@ -67,7 +68,7 @@ class Verdict:
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
-    refusals: tuple[AdmissionRefusal, ...] = ()
+    refusals: tuple[Refusal[AdmissionRule], ...] = ()
 
 
 ALLOWED: Final = Verdict()
@@ -126,7 +127,9 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     return _not_asked(request)
 
 
-def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+def _broken(
+    pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy
+) -> list[Refusal[AdmissionRule]]:
     refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
     if _is_mirror(pod, request):
         return refusals
@@ -141,7 +144,9 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
     return refusals
 
 
-def _broken_binding(binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+def _broken_binding(
+    binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy
+) -> list[Refusal[AdmissionRule]]:
     user, meta = request.user_info.username, binding.metadata
     refusals = forged_on_binding(meta.annotations, user, policy.trusted)
     if user not in policy.trusted:
@@ -152,7 +157,7 @@ def _broken_binding(binding: PodView, request: AdmissionRequest, policy: Admissi
     return refusals
 
 
-def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[Refusal[AdmissionRule]]:
     """Return every rule that a change of a pod breaks; unchanged parts are not judged again."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     # so many new annotations take long to compare, too
@@ -210,5 +215,5 @@ def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
         raise UnreadableReview(str(error)) from error
 
 
-def unreadable(error: UnreadableReview) -> AdmissionRefusal:
-    return AdmissionRefusal(AdmissionRule.POD, f"the pod cannot be read: {error}; correct the field")
+def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
+    return Refusal(AdmissionRule.POD, f"the pod cannot be read: {error}; correct the field")

@@ -13,18 +13,17 @@ import msgspec
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.node_fit import (
-    PredicateRefusal,
-    PredicateRule,
     matches_node,
     selects,
     untolerated_taints,
 )
+from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
-AFFINITY = PredicateRefusal(PredicateRule.AFFINITY)
-ANTI_AFFINITY = PredicateRefusal(PredicateRule.ANTI_AFFINITY)
-EXISTING_ANTI_AFFINITY = PredicateRefusal(PredicateRule.EXISTING_ANTI_AFFINITY)
-SPREAD = PredicateRefusal(PredicateRule.SPREAD)
-SPREAD_LABEL = PredicateRefusal(PredicateRule.SPREAD_LABEL)
+AFFINITY = refusal_by(PredicateRule.AFFINITY)
+ANTI_AFFINITY = refusal_by(PredicateRule.ANTI_AFFINITY)
+EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
+SPREAD = refusal_by(PredicateRule.SPREAD)
+SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that the API server gives each namespace: its name. Others are not known here."""
 
@@ -44,7 +43,7 @@ class Check(Protocol):
     def count(self, placed: Placed, sign: int) -> None:
         """Take notice of a pod that came (1), or went (-1)."""
 
-    def reason(self, labels: Labels) -> PredicateRefusal | None:
+    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         """Return why the pod may not go to a node with these labels, None where it may."""
 
 
@@ -173,7 +172,7 @@ class _AntiAffinity:
                 if term_matches(term, self._pod, placed.pod):
                     self._taken.count(key, labels[key], sign)
 
-    def reason(self, labels: Labels) -> PredicateRefusal | None:
+    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         return ANTI_AFFINITY if self._taken.have(labels) else None
 
 
@@ -201,7 +200,7 @@ class _ExistingAntiAffinity:
             known = self._terms[id(terms)] = terms, _by_key(terms)  # with itself, so that its id stays its own
         return known[1]
 
-    def reason(self, labels: Labels) -> PredicateRefusal | None:
+    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         return EXISTING_ANTI_AFFINITY if self._closed.have(labels) else None
 
 
@@ -224,7 +223,7 @@ class _AffinityTerms:
                 if not domains[value]:
                     del domains[value]
 
-    def reason(self, labels: Labels) -> PredicateRefusal | None:
+    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         if any(term.topology_key not in labels for term in self._terms):
             return AFFINITY
         if self._seeks_itself and not any(self._domains):
@@ -260,7 +259,7 @@ class _Spread:
             self._counts[placed.node.metadata.labels[self._constraint.topology_key]] += sign
             self._least = None
 
-    def reason(self, labels: Labels) -> PredicateRefusal | None:
+    def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
         domain = labels.get(self._constraint.topology_key)
         if domain is None:
             return SPREAD_LABEL

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from gputile.api.core import Node, PodSpec
 from gputile.core.kube_predicates.node_fit import (
-    PredicateRefusal,
     avoided_taints,
     preferred_weight,
     static_reason,
     static_reasons,
 )
 from gputile.core.kube_predicates.pod_requests import Amounts
+from gputile.core.refusal import PredicateRule, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class NodeRefusals:
     """
 
     codes: npt.NDArray[np.intp]
-    distinct: Sequence[PredicateRefusal]
+    distinct: Sequence[Refusal[PredicateRule]]
 
     @property
     def open(self) -> npt.NDArray[np.bool_]:
@@ -48,14 +48,14 @@ class NodeRefusals:
         added = np.where(later.codes < 0, later.codes, later.codes + offset)
         return NodeRefusals(np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct))
 
-    def each(self) -> list[PredicateRefusal | None]:
+    def each(self) -> list[Refusal[PredicateRule] | None]:
         reasons = (*self.distinct, None)  # the last one is at -1
         return [reasons[code] for code in self.codes.tolist()]
 
 
-def node_refusals(reasons: Iterable[PredicateRefusal | None]) -> NodeRefusals:
+def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
     """Return the answers of nodes from the reason of each, None where it takes the pod."""
-    position: dict[PredicateRefusal, int] = {}
+    position: dict[Refusal[PredicateRule], int] = {}
     codes = [-1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons]
     return NodeRefusals(np.array(codes, np.intp), tuple(position))
 
@@ -112,7 +112,7 @@ class SpecAnswers:
     ``refusals`` are the same as numbers.
     """
 
-    def __init__(self, spec: PodSpec, reasons: dict[str, PredicateRefusal | None], position: int) -> None:
+    def __init__(self, spec: PodSpec, reasons: dict[str, Refusal[PredicateRule] | None], position: int) -> None:
         self._spec = PodSpec(
             node_name=spec.node_name,
             os=spec.os,

@@ -5,78 +5,38 @@ kubelet rejects a pod of another one than the node's (pkg/kubelet/lifecycle of K
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-
-import msgspec
 
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
-from gputile.api.well_known import GPU_RESOURCES
+from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
-
-class PredicateRule(StrEnum):
-    """kube-scheduler's words for a rule that a node breaks."""
-
-    UNKNOWN_NODE = "node(s) are not known"
-    UNSCHEDULABLE = "node(s) were unschedulable"
-    WRONG_NAME = "node(s) didn't match the requested node name"
-    UNTOLERATED_TAINT = "node(s) had untolerated taint"
-    WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
-    WRONG_OS = "node(s) had another operating system than the pod's spec.os.name"
-    HOST_PORTS = "node(s) didn't have free ports for the requested pod ports"
-    TOO_MANY_PODS = "Too many pods"
-    INSUFFICIENT = "Insufficient"
-    DISK_TAKEN = "node(s) had no available disk"
-    AFFINITY = "node(s) didn't match pod affinity rules"
-    ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
-    EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
-    SPREAD = "node(s) didn't match pod topology spread constraints"
-    SPREAD_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
-
-
-class PredicateRefusal(msgspec.Struct, frozen=True, gc=False):
-    """The ``rule`` that a node breaks for a pod, and the resource or taint that it is ``about``, "" for neither."""
-
-    rule: PredicateRule
-    about: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.rule.value} {self.about}" if self.about else self.rule.value
-
-    @property
-    def lacks_gpus(self) -> bool:
-        """Whether the node lacks a GPU resource, of which gputile says more."""
-        return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
-
-
-UNSCHEDULABLE = PredicateRefusal(PredicateRule.UNSCHEDULABLE)
-WRONG_NAME = PredicateRefusal(PredicateRule.WRONG_NAME)
-WRONG_LABELS = PredicateRefusal(PredicateRule.WRONG_LABELS)
-WRONG_OS = PredicateRefusal(PredicateRule.WRONG_OS)
+UNSCHEDULABLE = refusal_by(PredicateRule.UNSCHEDULABLE)
+WRONG_NAME = refusal_by(PredicateRule.WRONG_NAME)
+WRONG_LABELS = refusal_by(PredicateRule.WRONG_LABELS)
+WRONG_OS = refusal_by(PredicateRule.WRONG_OS)
 _OS_LABEL = "kubernetes.io/os"
 _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def static_reason(spec: PodSpec, node: Node) -> PredicateRefusal | None:
+def static_reason(spec: PodSpec, node: Node) -> Refusal[PredicateRule] | None:
     """Return why the pod may not run on the node, or None: the first of ``static_obstacles``."""
     return next(static_obstacles(spec, node), None)
 
 
-def static_obstacles(spec: PodSpec, node: Node) -> Iterator[PredicateRefusal]:
+def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRule]]:
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
         yield UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.metadata.name:
         yield WRONG_NAME
     for taint in untolerated_taints(spec, node):
-        yield PredicateRefusal(PredicateRule.UNTOLERATED_TAINT, f"{{{taint.key}: {taint.value}}}")
+        yield refusal_by(PredicateRule.UNTOLERATED_TAINT, about=f"{{{taint.key}: {taint.value}}}")
     if not matches_node(spec, node):
         yield WRONG_LABELS
     if spec.os is not None and node.metadata.labels.get(_OS_LABEL, spec.os.name) != spec.os.name:
         yield WRONG_OS
 
 
-def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[PredicateRefusal | None]:
+def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
     """Return ``static_reason`` for each node. Where the affinity names nodes, only those are looked at closely."""
     names = _named_nodes(spec)
     if names is None:

@@ -22,7 +22,7 @@ from gputile.api.core import (
 )
 from gputile.api.quantity import LONGEST_QUANTITY, MIB, QuantityError, parse_quantity
 from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
+from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -32,7 +32,7 @@ MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 MOST_HOST_MIB = 2**40
 """The same for MiB of a machine's memory: an exbibyte."""
-TOO_MANY_PODS = PredicateRefusal(PredicateRule.TOO_MANY_PODS)
+TOO_MANY_PODS = refusal_by(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 _Reader = Callable[[ResourceList], Amounts]
@@ -163,7 +163,7 @@ def node_allocatable(node: Node) -> Amounts:
 
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
-) -> PredicateRefusal | None:
+) -> Refusal[PredicateRule] | None:
     """Return that the node lacks a resource, the first one; None where there is enough of all."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         return TOO_MANY_PODS
@@ -173,8 +173,8 @@ def insufficient(
     return None
 
 
-def lacks(name: str) -> PredicateRefusal:
-    return PredicateRefusal(PredicateRule.INSUFFICIENT, name)
+def lacks(name: str) -> Refusal[PredicateRule]:
+    return refusal_by(PredicateRule.INSUFFICIENT, about=name)
 
 
 def _amounts(resources: ResourceList) -> Amounts:

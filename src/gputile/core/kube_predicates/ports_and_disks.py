@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from gputile.api.core import PodSpec
 from gputile.api.disks import DiskVolume
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
+from gputile.core.refusal import PredicateRule, refusal_by
 
-HOST_PORTS: Final = PredicateRefusal(PredicateRule.HOST_PORTS)
+HOST_PORTS: Final = refusal_by(PredicateRule.HOST_PORTS)
 _ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - compared, and never listened on
 
 
@@ -64,7 +64,7 @@ class TakenPorts:
         return False
 
 
-DISK_TAKEN: Final = PredicateRefusal(PredicateRule.DISK_TAKEN)
+DISK_TAKEN: Final = refusal_by(PredicateRule.DISK_TAKEN)
 
 
 class Disk(NamedTuple):

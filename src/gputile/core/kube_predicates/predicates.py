@@ -24,7 +24,7 @@ from gputile.core.kube_predicates.node_answers import (
     answers_key,
     node_refusals,
 )
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule, static_obstacles, static_reason
+from gputile.core.kube_predicates.node_fit import static_obstacles, static_reason
 from gputile.core.kube_predicates.pod_requests import (
     NEW_POD,
     PODS,
@@ -45,8 +45,9 @@ from gputile.core.kube_predicates.ports_and_disks import (
     disks,
     host_ports,
 )
+from gputile.core.refusal import PredicateRule, Refusal, refusal_by
 
-UNKNOWN_NODE = PredicateRefusal(PredicateRule.UNKNOWN_NODE)
+UNKNOWN_NODE = refusal_by(PredicateRule.UNKNOWN_NODE)
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
 MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
 _FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
@@ -86,7 +87,7 @@ class _Load:
         attached = self.disks.counted(needs.disks, sign) if needs.disks else self.disks
         return _Load(self.node, self.allocatable, used, ports, attached)
 
-    def reason(self, needs: _Needs) -> PredicateRefusal | None:
+    def reason(self, needs: _Needs) -> Refusal[PredicateRule] | None:
         """Return why there is no room for a pod, in the order of kube-scheduler's filters; None where there is room."""
         if needs.ports and self.ports.conflict(needs.ports):
             return HOST_PORTS
@@ -107,7 +108,7 @@ class _Template:
     spec: PodSpec
     needs: _Needs
     key: bytes
-    reasons: dict[str, PredicateRefusal | None] | None = None
+    reasons: dict[str, Refusal[PredicateRule] | None] | None = None
     position: int = 0
 
 
@@ -221,7 +222,7 @@ class Predicates:
         if self.concerns_others(pod):
             yield from self._counted(pod)
 
-    def reasons(self, pod: Pod) -> dict[str, PredicateRefusal | None]:
+    def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
         answers = dict(self.alone(pod))
         if not self.concerns_others(pod):
@@ -232,7 +233,7 @@ class Predicates:
                 answers[name] = _broken(checks, self._loads[name].node)
         return answers
 
-    def reason(self, pod: Pod, name: str) -> Generator[None, None, PredicateRefusal | None]:
+    def reason(self, pod: Pod, name: str) -> Generator[None, None, Refusal[PredicateRule] | None]:
         """Return, in steps, why the pod may not go to one node, None where it may; no other node is judged."""
         load = self._loads.get(name)
         if load is None:
@@ -243,7 +244,7 @@ class Predicates:
         yield from self._counted(pod)
         return _broken(self._checks(pod), load.node)
 
-    def obstacles(self, pod: Pod, name: str) -> list[PredicateRefusal]:
+    def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
         """Return every reason why the pod may not go to one node, each once; ``reasons`` tells the first."""
         load = self._loads.get(name)
         if load is None:
@@ -282,7 +283,7 @@ class Predicates:
         """Return whether it matters for the pod which other pods are where, beside what they take of the nodes."""
         return bool(self._repelling) or looks_at_pods(pod)
 
-    def alone(self, pod: Pod) -> Mapping[str, PredicateRefusal | None]:
+    def alone(self, pod: Pod) -> Mapping[str, Refusal[PredicateRule] | None]:
         """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""
         template, now = self._template(pod.spec), self._moves.position
         if template.reasons is None or not self._moves.reaches(template.position):
@@ -374,7 +375,7 @@ class Predicates:
     def _answers(self, template: _Template) -> SpecAnswers:
         return self._known.answers(template.spec, template.key, self._nodes, self._most_templates())
 
-    def _reasons(self, template: _Template) -> dict[str, PredicateRefusal | None]:
+    def _reasons(self, template: _Template) -> dict[str, Refusal[PredicateRule] | None]:
         needs, known = template.needs, self._answers(template)
         lacking = self._lacking(needs)
         if lacking is None:
@@ -430,7 +431,7 @@ class Predicates:
             self._questions.popitem(last=False)
 
 
-def _broken(checks: Iterable[Check], node: Node) -> PredicateRefusal | None:
+def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | None:
     """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -219,42 +219,22 @@ _CORDONED: Final = "node.kubernetes.io/unschedulable"  # people set it with `kub
 _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 
 
-class ClosedRule(Enum):
-    """Why Kubernetes lets a node take no new pods; the text is for people, before what it is about."""
-
-    NOT_READY = "it is not ready"
-    TAINTED = "it has the taint"
-    NOTHING_OFFERED = "its kubelet offers no"
-
-
-@dataclass(frozen=True, slots=True)
-class Closure:
-    """The rule by which a node is closed, and the taint or resource that it is ``about``."""
-
-    rule: ClosedRule
-    about: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.rule.value} {self.about}".rstrip()
-
-
-def closed_by(node: Node) -> Closure | None:
-    """Return why a node takes no pods now, None where it does.
+def closed_by(node: Node) -> str | None:
+    """Return why Kubernetes lets a node take no pods now, None where it does.
 
     Taints that say what state a node is in are such a reason; those that people set are not, since pods with GPUs
     tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
-        return Closure(ClosedRule.NOT_READY)
+        return "it is not ready"
     for taint in node.spec.taints:
         if taint.key.startswith(_STATE_TAINTS) and taint.key != _CORDONED and taint.effect in _KEEP_OUT:
-            return Closure(ClosedRule.TAINTED, taint.key)
+            return f"it has the taint {taint.key}"
     return None
 
 
-def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> Closure | None:
-    """Return that a node's kubelet offers none of the GPUs that its agent reported, None where it offers some.
+def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> str | None:
+    """Return which of the GPUs that a node's agent reported its kubelet does not offer, None where it offers some.
 
     GPUs that are all unhealthy, or booked, are no reason. Nor is an agent that is silent: as long as the kubelet offers
     its GPUs, kube-scheduler and the extender place pods there.
@@ -264,5 +244,5 @@ def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mi
         return None
     expected = [name for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n]
     if expected and not any(count_of(offered, name) for name in expected):
-        return Closure(ClosedRule.NOTHING_OFFERED, min(expected))
+        return f"its kubelet offers no {min(expected)}"
     return None

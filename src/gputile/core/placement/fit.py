@@ -1,10 +1,35 @@
-"""Decides whether a request fits a node, and if not, why: the GPU, what it has, and what is missing."""
+"""Decides whether a request fits a node, and words why not: rule, closest GPU, what it lacks."""
 
+from collections.abc import Iterator
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
+from gputile.core.refusal import FitRule, Refusal
+
+# The reason in short, where there are too many nodes: equal texts, so that kube-scheduler can count them.
+SUMMARY = {
+    FitRule.NO_GPUS: "node(s) without usable GPUs",
+    FitRule.BROKEN: "node(s) without usable GPUs",
+    FitRule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
+    FitRule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
+    FitRule.UNIT: "node(s) whose memory unit is not the pod's",
+    FitRule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
+    FitRule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
+    FitRule.GPUS_TAKEN: "node(s) without enough free on their GPUs",
+}
+# Rules that no eviction of pods can satisfy: the request would not fit the empty node either.
+UNRESOLVABLE = frozenset(
+    {FitRule.NO_GPUS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
+)
+UNKNOWN = Refusal(FitRule.NO_GPUS, "the node is not known to gputile yet")
+_SERVES_TEXT = {
+    Mode.EXCLUSIVE: f"whole GPUs ({WHOLE_GPU})",
+    Mode.TOPOLOGY: f"whole GPUs by topology ({TOPOLOGY_GPU})",
+    Mode.CORE_MEM: f"{GPU_MEMORY} together with {GPU_CORE}",
+}
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
@@ -46,38 +71,132 @@ def fits(node: NodeState, shape: Shape, group: int) -> bool:
     return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
 
 
-def refusal(node: NodeState, request: Request, group: int) -> FitRefusal | None:
+def refusal(node: NodeState, request: Request, group: int) -> Refusal[FitRule] | None:
+    """Return why a request does not fit a node, None where it does; ``group`` numbers the pod's trust group."""
     shape, node_info = request.shape, node.info
     if fits(node, shape, group):
         return None
     if node_info.problem:
-        return FitRefusal(FitRule.BROKEN, shape, node_info)
+        return Refusal(FitRule.BROKEN, node_info.problem)
     if node.blocked_by:
-        return FitRefusal(FitRule.UNPLACED, shape, node_info, blocked_by=node.blocked_by[0])
+        remedy = "the node's agent has to report them, or the pod to go"
+        text = f"pod {node.blocked_by[0]} is on GPUs that nobody knows; {remedy}"
+        return Refusal(FitRule.UNPLACED, text, about=node.blocked_by[0])
     if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
-        return FitRefusal(FitRule.NO_GPUS, shape, node_info)
+        return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.serving_mode, shape):
-        return FitRefusal(FitRule.MODE, shape, node_info)
+        return Refusal(FitRule.MODE, _mode_text(node_info, shape))
     if not same_unit(node_info, shape):
-        return FitRefusal(FitRule.UNIT, shape, node_info)
+        return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
     if len(healthy) < shape.gpus:
-        return FitRefusal(FitRule.TOO_FEW, shape, node_info, len(node.gpus) - len(healthy), len(node.gpus))
+        broken = len(node.gpus) - len(healthy)
+        unhealthy = f", {broken} of them unhealthy" if broken else ""
+        text = f"it has {_gpus(len(node.gpus))}{unhealthy}; the pod needs {shape.gpus}"
+        return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=len(healthy))
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
-        return FitRefusal(FitRule.GPUS_TAKEN, shape, node_info, sum(not gpu.empty for gpu in healthy), len(healthy))
+        left = sum(gpu.empty for gpu in healthy)
+        text = f"{left} of {_gpus(len(healthy))} {_are(left)} free; the pod needs {shape.gpus}"
+        return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=left)
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
-        largest = max(small, key=lambda gpu: gpu.total)
-        return FitRefusal(FitRule.TOO_LARGE, shape, node_info, len(small), len(healthy), largest)
+        return _too_large(healthy, small, shape, node_info)
     return _taken(healthy, shape, node_info, group)
 
 
-def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: int) -> FitRefusal:
-    """Return the refusal with the GPU that comes closest: the one that breaks the fewest rules."""
+def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule]:
+    """Name the largest of the GPUs that are too small, and how many are not."""
+    unit, large, largest = node_info.unit_mib, len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
+    units, need = largest.total // unit, f"the pod needs {_amount(shape.mib, unit)} {_on_gpus(shape)}"
+    text = f"its largest GPU has {units} units of {unit} MiB; {need}"
+    if large:
+        enough = f"{large} of its {len(healthy)} GPUs {_are(large)} large enough"
+        text = f"{enough}, GPU {largest.gpu.index} has {units} units of {unit} MiB; {need}"
+    return Refusal(FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total)
+
+
+def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: int) -> Refusal[FitRule]:
+    """Name the GPU that breaks the fewest rules, and how many GPUs could take their part."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info, group))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     gpu, shortages = min(
         (pair for pair in refused if pair[0].total >= shape.mib),
         key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].gpu.index),
     )
-    return FitRefusal(FitRule.GPUS_TAKEN, shape, node_info, len(refused), len(healthy), gpu, shortages[0])
+    shortage, left = shortages[0], len(healthy) - len(refused)
+    text = f"GPU {gpu.gpu.index} {shortage.text}"
+    if shape.gpus > 1:
+        text += f" ({left} of {len(healthy)} GPUs could take their part)"
+    return Refusal(FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there)
+
+
+def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[Refusal[FitRule]]:
+    """Yield every reason why ``gpu`` cannot be one of the pod's GPUs; ``group`` numbers the pod's trust group.
+
+    The text goes on after the GPU's name: "GPU 1" "has 3 of 15 units free; ...". None is yielded for a GPU that
+    ``gpu_fits``.
+    """
+    unit, index, where = node_info.unit_mib, gpu.gpu.index, _on_gpus(shape)
+    if not gpu.gpu.healthy:
+        yield Refusal(FitRule.TOO_FEW, "is unhealthy", gpu=index)
+        return
+    if shape.kind is not RequestKind.SHARED and not node_info.sliced:
+        if not gpu.empty:
+            yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
+        return
+    if gpu.free < shape.mib:
+        units, too_small = gpu.total // unit, gpu.total < shape.mib
+        has = f"{units} units of {unit} MiB" if too_small else f"{gpu.free // unit} of {units} units free"
+        rule = FitRule.TOO_LARGE if too_small else FitRule.GPUS_TAKEN
+        text = f"has {has}; the pod needs {_amount(shape.mib, unit)} {where}"
+        yield Refusal(rule, text, gpu=index, wanted=shape.mib, there=gpu.free)
+    if shape.percent and gpu.percent + shape.percent > 100:
+        left = max(0, 100 - gpu.percent)
+        text = f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {where}"
+        yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=shape.percent, there=left)
+    if gpu.pods >= node_info.max_pods_per_gpu:
+        text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
+        yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
+    if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
+        way = "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
+        text = f"is used by pods of another trust group, and {way} does not isolate memory"
+        yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
+
+
+def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
+    if node_info.mode is None:
+        return node_info.problem
+    served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
+    asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
+    return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
+
+
+def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
+    """Name the pod or node with the older unit, and what to do: amounts keep the unit from the pod's creation (U5)."""
+    if shape.unit_mib == node_info.configured_unit_mib:
+        return (
+            f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
+            f"configured, which the node's agent has to take over"
+        )
+    units = -(-shape.mib // node_info.unit_mib) * shape.gpus
+    return (
+        f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
+        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
+    )
+
+
+def _amount(mib: int, unit: int) -> str:
+    """Return an amount in units of ``unit`` MiB, in MiB where it is no whole number of them."""
+    return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
+
+
+def _on_gpus(shape: Shape) -> str:
+    return "on one GPU" if shape.gpus == 1 else f"on each of {shape.gpus} GPUs"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU" if number == 1 else f"{number} GPUs"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

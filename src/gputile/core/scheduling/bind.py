@@ -5,6 +5,7 @@ booking are one step (``assume_pod``), so no two Bindings are given the same GPU
 """
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeGuard
 
 import msgspec
@@ -18,9 +19,8 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import first_to_bind, reserved_place
 
 
@@ -100,46 +100,21 @@ class PodBinding:
         self.ledger.apply(PodDeleted(uid) if gone else Forgotten(uid))
 
 
-@dataclass(frozen=True, slots=True)
-class BoundElsewhere:
-    """The ``pod``, by namespace and name, has GPUs of another ``node``."""
-
-    pod: str
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class BindRefusal:
-    """Why a pod gets no GPUs of ``node`` now: what was decided against it, which is worded where it is read."""
-
-    node: str
-    why: FitRefusal | ReservationRefusal | RequestError | BoundElsewhere
-
-    @property
-    def text(self) -> str:
-        match self.why:
-            case RequestError():
-                return str(self.why)
-            case BoundElsewhere(pod, node):
-                return f"pod {pod} has GPUs of node {node} already"
-            case refusal:
-                return f"node {self.node}: {refusal.text}"
-
-
-def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> PodBinding | BindRefusal | None:
+def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> PodBinding | Refusal[Enum] | None:
     """Decide which GPUs of ``node`` the pod gets, and book them; None where it has GPUs of the node already."""
     try:
         request = engine.request(pod)
     except RequestError as error:
-        return BindRefusal(node, error)
+        return refusal_by(BindRule.INVALID, about=str(error))
     if request is None:
         return PodBinding(engine.ledger, pod, Decision(node, (), None), pod.metadata.resource_version)
     booking = engine.ledger.booking(pod.metadata.uid)
     if booking is not None and not booking.reserved:
-        return None if booking.node == node else BindRefusal(node, BoundElsewhere(pod.key, booking.node))
+        elsewhere = refusal_by(BindRule.BOUND_ELSEWHERE, node=booking.node, about=pod.key)
+        return None if booking.node == node else elsewhere
     binding = decide_pod(engine, pod, request, node, now)
-    if not isinstance(binding, PodBinding):
-        return BindRefusal(node, binding)
+    if isinstance(binding, Refusal):
+        return msgspec.structs.replace(binding, text=f"node {node}: {binding.text}")
     if binding.booking is not None:
         engine.ledger.apply(Assumed(binding.booking))
     return binding
@@ -147,14 +122,14 @@ def assume_pod(engine: PlacementEngine, pod: Pod, node: str, now: BindTime) -> P
 
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, now: BindTime
-) -> PodBinding | FitRefusal | ReservationRefusal:
+) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
     """Return the Binding of the pod to ``node``, which nothing is booked for yet, or why it gets no GPUs there now."""
     ledger = engine.ledger
     place = reserved_place(ledger, pod, now.unix_ns)
-    if isinstance(place, ReservationRefusal):
+    if isinstance(place, Refusal):
         return place
     if place is not None and place != node:
-        return ReservationRefusal(ReservationRule.OTHER_NODE, node=place)
+        return refusal_by(ReservationRule.OTHER_NODE, node=place)
     reservation, version = ledger.booking(pod.metadata.uid), pod.metadata.resource_version
     if reservation is None:
         decision = engine.decide(request, node, now.unix_ns)
@@ -163,7 +138,7 @@ def decide_pod(
         booking = decision.booking(pod, request, now.monotonic)
         return PodBinding(ledger, pod, decision, version, booking, decision.text())
     if (first := first_to_bind(ledger, reservation)) is not None:
-        return ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod=first.key)
+        return refusal_by(ReservationRule.FIRST_NOT_BOUND, about=first.key)
     decision = _reserved_gpus(engine, reservation, now.unix_ns)
     booking = msgspec.structs.replace(
         reservation,

@@ -21,9 +21,9 @@ from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState
 from gputile.core.placement.fit import gpu_fits
-from gputile.core.placement.fit_refusal import grouped
 from gputile.core.placement.gang_search import MOST_COUNTED, Search, search
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import grouped
 from gputile.core.scheduling.gang_bound import most_placed
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine

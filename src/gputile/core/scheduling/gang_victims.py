@@ -26,7 +26,7 @@ from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, Evic
 from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
 from gputile.core.scheduling.gang_plan import hardness
 from gputile.core.scheduling.placement_engine import Decision
-from gputile.core.scheduling.reservation_refusal import lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.core.scheduling.victim_choice import MOST_NODES, Preemptor, VictimChoice, choose_victims
 from gputile.core.scheduling.without_pods import VictimSearchInput, WithoutPods, takes
 

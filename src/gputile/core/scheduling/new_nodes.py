@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule
+from gputile.core.devices.node_type import NodeType
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import insufficient, node_allocatable, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 _OF_NODES_THERE = (NodeTypeRule.NOT_AS_DESCRIBED, NodeTypeRule.TOO_LITTLE)
-BarredTypes = Mapping[tuple[str, str], NodeTypeRefusal]
+BarredTypes = Mapping[tuple[str, str], Refusal[NodeTypeRule]]
 """By the UID of a pod and the name of a type: why no such node is to be added for it."""
 
 
@@ -32,7 +33,7 @@ class NewNodes:
     counts: Counter[str] = field(default_factory=Counter)
     types: dict[str, str] = field(default_factory=dict)
     on_starting: set[str] = field(default_factory=set)
-    refused: dict[str, Mapping[str, NodeTypeRefusal]] = field(default_factory=dict)
+    refused: dict[str, Mapping[str, Refusal[NodeTypeRule]]] = field(default_factory=dict)
 
 
 def new_nodes(
@@ -166,26 +167,26 @@ class _Site:
             self._predicates.drop_node(name)
         return None
 
-    def refused(self, each: GangCandidate) -> Mapping[str, NodeTypeRefusal] | None:
+    def refused(self, each: GangCandidate) -> Mapping[str, Refusal[NodeTypeRule]] | None:
         """Return why no type can take a pod whatever other pods there are, by the types' names; None where one may."""
         found = {kind.name: why for kind in self.types if (why := self._refusal(each, kind)) is not None}
         return found if len(found) == len(self.types) else None
 
-    def refusals(self, each: GangCandidate) -> Mapping[str, NodeTypeRefusal]:
+    def refusals(self, each: GangCandidate) -> Mapping[str, Refusal[NodeTypeRule]]:
         """Return why no type can take a pod, by the types' names."""
-        other = NodeTypeRefusal(NodeTypeRule.OTHER_PODS)
+        other = refusal_by(NodeTypeRule.OTHER_PODS)
         return {kind.name: self._refusal(each, kind) or other for kind in self.types}
 
-    def _refusal(self, each: GangCandidate, kind: NodeType) -> NodeTypeRefusal | None:
+    def _refusal(self, each: GangCandidate, kind: NodeType) -> Refusal[NodeTypeRule] | None:
         if not self._by_sums and each.request is not None:
             refusal = kind.refusal(each.request)
             if refusal is not None:
                 return refusal
         if static_reason(each.pod.spec, self._new[kind.name]) is not None:
-            return NodeTypeRefusal(NodeTypeRule.LABELS)
+            return refusal_by(NodeTypeRule.LABELS)
         lacking = insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name])
         if lacking is not None:
-            return NodeTypeRefusal(NodeTypeRule.TOO_FEW_RESOURCES, requested=lacking.text)
+            return refusal_by(NodeTypeRule.TOO_FEW_RESOURCES, wanted=lacking.text)
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:

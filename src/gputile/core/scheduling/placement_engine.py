@@ -28,11 +28,11 @@ from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
-from gputile.core.placement.fit import refusal
-from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
+from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE, refusal
 from gputile.core.placement.packing_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.prices import Prices, prices
 from gputile.core.placement.vectorized import Fullness, by_width, fullness, no_fullness
+from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.demand import DemandTracker
 
 MOST_SHAPES = 64
@@ -264,14 +264,14 @@ class PlacementEngine:
 
     def decide(
         self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
-    ) -> Decision | FitRefusal:
+    ) -> Decision | Refusal[FitRule]:
         """Return which GPUs of node ``name`` the request gets now, or why it gets none.
 
         ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
         """
         node = self.state(name, without)
         if node is None:
-            return FitRefusal(FitRule.NO_GPUS, request.shape)
+            return UNKNOWN
         group = self.ledger.group_number(request.shape.trust_group)
         chosen = choose_gpus(node, request.shape, group, self.packing_state.value if self.packing_state else None)
         if chosen is None:
@@ -289,10 +289,10 @@ class PlacementEngine:
         mode = info.mode.value if info.mode else ""
         return Decision(info.name, chosen, allocate(request, chosen, mode, now_ns))
 
-    def refusal(self, request: Request, name: str) -> FitRefusal | None:
+    def refusal(self, request: Request, name: str) -> Refusal[FitRule] | None:
         node = self.state(name)
         if node is None:
-            return FitRefusal(FitRule.NO_GPUS, request.shape)
+            return UNKNOWN
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
@@ -384,7 +384,7 @@ class PlacementEngine:
                 continue
             for texts in (result.unresolvable, result.refused):
                 texts.pop(name, None)
-            (result.unresolvable if why.unresolvable else result.refused)[name] = f"{name}: {why.text}"
+            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
             result.closest.append((name, why.text))
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.core.devices.request import RequestError
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, static_reason
+from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import grouped
+from gputile.core.refusal import PredicateRule, Refusal, ReservationRule, grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, Filtered, PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import reserved_place
 
 
@@ -47,7 +46,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     if request is None:
         return PodVerdict(Filtered(list(names)))
     place = reserved_place(ledger, pod, now_ns)
-    if isinstance(place, ReservationRefusal):
+    if isinstance(place, Refusal):
         return PodVerdict(_none(names, place), lacks_gpus=True)
     if place is not None:
         booking = ledger.booking(pod.metadata.uid)
@@ -60,7 +59,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     return PodVerdict(found, lacks_gpus=not found.feasible, no_fit=_no_fit_text(found, len(names)))
 
 
-def _none(names: Sequence[str], waits: ReservationRefusal) -> Filtered:
+def _none(names: Sequence[str], waits: Refusal[ReservationRule]) -> Filtered:
     """Return that the pod may go nowhere yet.
 
     A node that pods leave for it may take it soon: kube-scheduler then keeps the node nominated.
@@ -96,7 +95,7 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
     return engine.rank_without_gpus(host_request(pod), names)
 
 
-def kept_off(ledger: Ledger, pod: Pod, name: str) -> PredicateRefusal | None:
+def kept_off(ledger: Ledger, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
     info = ledger.info_of(name)
     return static_reason(pod.spec, info.checked) if info is not None and info.checked is not None else None
 

@@ -11,7 +11,7 @@ takes that of the first pod away. One of the two comes first, and the other one 
 all or nothing, at any lag.
 """
 
-from dataclasses import replace
+import msgspec
 
 from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gang_of
@@ -19,9 +19,11 @@ from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import TimePassed
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import MIXED_GROUPS
+from gputile.core.ledger.node_info import NodeInfo, ServingMode
 from gputile.core.placement.steps import Steps, at_once
+from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
 
 _A_STEP = 128  # places of a plan that are judged before others are let in
 
@@ -31,7 +33,7 @@ def end_reservations(engine: PlacementEngine, now_ns: int) -> None:
     engine.ledger.apply(TimePassed(now_ns))
 
 
-def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal | str | None:
+def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
     """Return the only node that the pod may go to, or why it has to wait; None where it may go wherever it fits.
 
     The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a reservation belongs to
@@ -46,11 +48,15 @@ def reserved_place(ledger: Ledger, pod: Pod, now_ns: int) -> ReservationRefusal 
     name = gang.name if gang is not None else ""
     if booking is not None:
         why = at_once(plan_problem(ledger, booking))
-        return replace(why, gang=name) if why is not None else booking.node
+        return _of_gang(name, why) if why is not None else booking.node
     reservation = reservation_of(pod)
     if reservation is not None and _is_node_only(reservation) and reservation.expires_ns > now_ns:
         return reservation.node
-    return ReservationRefusal(ReservationRule.NO_PLACE, name) if gang is not None else None
+    return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
+
+
+def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRule]:
+    return msgspec.structs.replace(why, text=f"gang {name}: {why.text}") if name else why
 
 
 def _is_node_only(reservation: Reservation) -> bool:
@@ -58,15 +64,15 @@ def _is_node_only(reservation: Reservation) -> bool:
     return reservation.allocation is None and not reservation.preemption
 
 
-def _preemption_problem(ledger: Ledger, booking: Booking) -> ReservationRefusal | None:
+def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
     """Return why a pod cannot have yet what other pods leave for it, None where it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
-        return replace(why, rule=ReservationRule.NOT_LEFT_YET)
+        return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
     return why
 
 
-def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal | None]:
+def plan_problem(ledger: Ledger, booking: Booking) -> Steps[Refusal[ReservationRule] | None]:
     """Return, in steps, why the plan of a reservation may not start, None where it may, or has.
 
     A plan may have thousands of places.
@@ -77,9 +83,9 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[ReservationRefusal |
     if any(member.begun for member in members):
         return lost_reservation(ledger, booking)
     if len(members) < booking.plan_size:
-        return ReservationRefusal(ReservationRule.PLAN_INCOMPLETE, kept=len(members), size=booking.plan_size)
+        return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(members), wanted=booking.plan_size)
     if _first(ledger, booking.plan) is None:
-        return ReservationRefusal(ReservationRule.NO_FIRST_POD)
+        return refusal_by(ReservationRule.NO_FIRST_POD)
     for number, member in enumerate(members, 1):
         if number % _A_STEP == 0:
             yield
@@ -105,3 +111,51 @@ def waits_for_first(ledger: Ledger, uid: str) -> bool:
 def _first(ledger: Ledger, plan: str) -> Booking | None:
     """Return the pod that a plan begins with, which may be about to be bound; None where it has none."""
     return next((member for member in ledger.by_plan(plan) if member.first), None)
+
+
+def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:
+    """Return why the GPUs of a reservation cannot be taken any more, None where they can."""
+    row = ledger.row_of.get(reservation.node)
+    node_info = ledger.node_info(row) if row is not None else None
+    if row is None or node_info is None or reservation.allocation is None:
+        return _lost(ReservationRule.NODE_GONE, reservation)
+    mode = node_info.mode.value if node_info.mode else ""
+    if mode != reservation.allocation.mode:
+        return _lost(ReservationRule.NOT_SERVED, reservation)
+    found = _lost_gpu(ledger, row, node_info, reservation)
+    shared = node_info.mode is not None and node_info.mode.shared
+    if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
+        return _lost(ReservationRule.OTHER_UNIT, reservation)
+    if found is None and ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED):
+        return _lost(ReservationRule.NODE_CLOSED, reservation)
+    return found
+
+
+def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None) -> Refusal[ReservationRule]:
+    gpu = "" if index is None else f"GPU {index} of "
+    place = f"{gpu}node {reservation.node}, where {reservation.key} has its place,"
+    return refusal_by(rule, node=reservation.node, gpu=index, about=place)
+
+
+def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
+    column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
+    alone = reservation.whole and not node_info.sliced  # else pods have the GPU in turns
+    for share in reservation.gpus:
+        i = column_of.get(share.uuid)
+        if i is None or not ledger.node_arrays.usable[row, i]:
+            return _lost(ReservationRule.GPU_GONE, reservation, share.index)
+        if _is_overbooked(ledger, row, i, alone=alone, compute=share.percent > 0):
+            return _lost(ReservationRule.GPU_TAKEN, reservation, share.index)
+    return None
+
+
+def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
+    """Return whether more is booked on a GPU than it has, the reservation included."""
+    arrays = ledger.node_arrays
+    return bool(
+        (alone and arrays.pods[row, i] > 1)
+        or arrays.used[row, i] > arrays.total[row, i]
+        or (compute and arrays.percent[row, i] > 100)
+        or arrays.pods[row, i] > arrays.max_pods_per_gpu[row]
+        or (arrays.grouped[row] and arrays.group[row, i] == MIXED_GROUPS)
+    )

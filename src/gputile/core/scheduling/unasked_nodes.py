@@ -14,10 +14,11 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeStatus, Pod
-from gputile.core.devices.node_type import NodeType, NodeTypeRule
+from gputile.core.devices.node_type import NodeType
 from gputile.core.kube_predicates.pod_requests import node_allocatable
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import NodeTypeRule
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, by_age, new_nodes, nodes_by_sums
 

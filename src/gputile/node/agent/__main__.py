@@ -15,7 +15,7 @@ from gputile.kube.errors import ConfigError
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.serve import serve
 from gputile.node.agent.settings import decode_settings
-from gputile.node.gateway.messages import LINK
+from gputile.node.gateway.link import LINK
 from gputile.node.nvml.nvml_probe import open_real
 from gputile.support.config_file import read
 from gputile.support.listening import PortError

@@ -31,15 +31,12 @@ from gputile.node.agent.mode_change import ModeChange, Surroundings
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.reconciler import CorrectionWriter, Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.status.call_metrics import AgentMetrics
-from gputile.node.agent.status.container_use import ContainerUse
-from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.metrics import AgentMetrics, NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
-from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.node.agent.status.usage import ContainerUse, UsageHour
 from gputile.node.agent.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.arbiter.agent_messages import Spent
-from gputile.node.gateway.messages import FromGateway, MessageChannel
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import FromGateway, MessageChannel, NodeLock
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.metrics import LoopLag

@@ -36,7 +36,7 @@ from gputile.node.agent.kubelet import AgentNotReady, KubeletLink
 from gputile.node.agent.ownership import settle
 from gputile.node.agent.pod_devices import PodDevices
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Protocol
 from gputile.node.agent.device_ids import ListedPod, Listing
 from gputile.node.agent.device_lists import Device
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.gateway.messages import (
+from gputile.node.gateway.link import (
     Advertise,
     Call,
     CallAnswer,

@@ -21,7 +21,7 @@ from gputile.node.agent.device_ids import Listing
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_resources import SOCKET_PATTERNS, MachineSeen
-from gputile.node.gateway.sockets import answers
+from gputile.node.gateway.link import answers
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 
 

@@ -33,7 +33,7 @@ from gputile.node.agent.known_pods import KnownPod, answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mode_change import ModeChange
 from gputile.node.agent.ownership import sync_with_listing
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,7 @@ from gputile.node.agent.kubelet import GatewayGoneError
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
-from gputile.node.gateway.messages import to_gateway
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock, to_gateway
 from gputile.node.nvml.gpu_monitor import NO_INVENTORY, Monitor
 from gputile.node.nvml.probe import Probe
 from gputile.support.config_file import ConfigFile

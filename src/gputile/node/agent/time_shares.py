@@ -19,9 +19,48 @@ from gputile.node.agent.answers import shares_of
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.agent.pod_devices import PodContainer, PodDevices, gpus_of
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, Spent
-from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
+
+
+@dataclass(frozen=True, slots=True)
+class ShareClaim:
+    """What a container brings along: ``percent`` of the GPU's compute, 0 if it asks for none, and its memory's."""
+
+    percent: int = 0
+    memory_percent: int = 0
+    weight: int = 1
+    priority: int = 0
+
+
+def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
+    """Return what a container gets under ``policy``; ``most_containers`` is how many a GPU may have."""
+    percent = claim.percent or claim.memory_percent or 1
+    part = WHOLE // 100 * min(100, percent)
+    match policy:
+        case GpuTimePolicy.AVERAGE:
+            return Share(1, WHOLE // most_containers, WHOLE // most_containers)
+        case GpuTimePolicy.WEIGHTED:
+            return Share(claim.weight, priority=claim.priority)
+        case GpuTimePolicy.FIXED:
+            return Share(percent, part, part)
+        case GpuTimePolicy.WEAK:
+            return Share(claim.weight, part, WHOLE, claim.priority)
+        case GpuTimePolicy.PREEMPTIVE | GpuTimePolicy.NATIVE:
+            return Share()
+
+
+def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
+    """Return the millionths of the GPU that a container keeps to while no arbiter runs.
+
+    ``weights`` is the most that the weights of the containers on the GPU that run at one time add up to, its own too.
+    """
+    if policy is GpuTimePolicy.NATIVE:
+        return WHOLE
+    if share.guarantee:
+        return share.guarantee
+    return max(1, min(share.ceiling, WHOLE * share.weight // max(1, weights)))
 
 
 @dataclass(slots=True)

@@ -5,11 +5,25 @@ Also describes a turn, and what processes are told of it.
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
-from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.native_layouts import SHARE_WHOLE
 
+WHOLE: Final = SHARE_WHOLE
 _SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weight, so that rounding does not add up
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container is to get of one GPU's time.
+
+    ``guarantee`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
+    """
+
+    weight: int = 1
+    guarantee: int = 0
+    ceiling: int = WHOLE
+    priority: int = 0
 
 
 def virtual_time(spent: int, share: Share) -> int:
@@ -66,6 +80,17 @@ class Account:
     had_all_at: int | None = None
     enough_since: int | None = None
 
+    @classmethod
+    def opened(cls, key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Self:
+        ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
+        guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
+        return cls(key, str(key), share, ceiling, guarantee, virtual)
+
+    def configure(self, share: Share, quantum: int) -> None:
+        self.share = share
+        self.ceiling.rate, self.guarantee.rate = share.ceiling, share.guarantee
+        self.ceiling.most = self.guarantee.most = 2 * quantum
+
     @property
     def wants(self) -> bool:
         return bool(self.waiting) or self.asks
@@ -103,21 +128,6 @@ class Account:
         if self.enough_since is None and ceiling.level >= enough:
             self.enough_since = now
         self.guarantee.refill(now)
-
-
-def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Account:
-    ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
-    guarantee = Bucket(share.guarantee, 2 * quantum, 0, now)
-    return Account(key, str(key), share, ceiling, guarantee, virtual)
-
-
-def change_share(account: Account, share: Share) -> None:
-    account.share = share
-    account.ceiling.rate, account.guarantee.rate = share.ceiling, share.guarantee
-
-
-def change_quantum(account: Account, quantum: int) -> None:
-    account.ceiling.most = account.guarantee.most = 2 * quantum
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.gpu_time import MOST_WEIGHT
-from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.arbiter.accounts import WHOLE, Share
 
 DEFAULT_QUANTUM_MS: Final = 30
 DEFAULT_LONGEST_WAIT_MS: Final = 1000

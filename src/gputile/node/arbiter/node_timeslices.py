@@ -10,9 +10,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, TimesliceMessage
+from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
 from gputile.node.arbiter.joint_turns import Begin, JointGpus, TurnCandidate, turns_to_begin
-from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
 KEPT_QUANTA: Final = 4  # so long a set waits before others are kept off its GPUs; they are for as long at most

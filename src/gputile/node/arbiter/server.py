@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, Spent, Used
-from gputile.node.arbiter.connection import ContainerConnection
-from gputile.node.arbiter.listener import (
+from gputile.node.arbiter.connection import (
     CONNECTIONS_AT_ONCE,
     CONNECTIONS_PER_S,
     MOST_CONNECTIONS,
     NODE_CONNECTIONS_AT_ONCE,
     NODE_CONNECTIONS_PER_S,
+    ContainerConnection,
     Listener,
     remove_from,
 )
@@ -179,7 +179,7 @@ class Arbiter:
 
     def _connect(self, name: str) -> asyncio.BaseProtocol:
         if self._full(name):  # by now
-            return _Refusal()
+            return _RefusedConnection()
         container, member = self._containers[name], self._last_member + 1
         connection = self._connections[member] = ContainerConnection(name, member, self, container.line)
         self._last_member = member
@@ -244,7 +244,7 @@ class Arbiter:
         self._follow(self._turns.tick(uuid, now), now)
 
 
-class _Refusal(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """A connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

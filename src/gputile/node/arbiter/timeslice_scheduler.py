@@ -11,14 +11,11 @@ from gputile.node.arbiter.accounts import (
     Account,
     Grant,
     Limit,
+    Share,
     TimesliceMessage,
     Turn,
-    change_quantum,
-    change_share,
-    open_account,
     virtual_time,
 )
-from gputile.node.arbiter.shares import Share
 
 MS: Final = 1_000_000
 IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again
@@ -61,7 +58,7 @@ class TimeSliceScheduler:
     def configure(self, quantum: int, longest_wait: int) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
         for account in self.accounts.values():
-            change_quantum(account, quantum)
+            account.configure(account.share, quantum)
 
     def used(self, key: Hashable) -> int:
         account = self.accounts.get(key)
@@ -77,9 +74,9 @@ class TimeSliceScheduler:
         self._bring_up_to(now)
         account = self.accounts.get(key)
         if account is None:
-            self.accounts[key] = open_account(key, share, self.quantum, self._virtual, now)
+            self.accounts[key] = Account.opened(key, share, self.quantum, self._virtual, now)
         elif account.share != share:
-            change_share(account, share)
+            account.configure(share, self.quantum)
         return self.tick(now)
 
     def remove(self, key: Hashable, now: int) -> list[TimesliceMessage]:

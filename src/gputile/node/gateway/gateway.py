@@ -1,39 +1,152 @@
-"""Stands between a node's kubelet and whichever agent is there at the moment."""
+"""Stands between a node's kubelet and whichever agent is there at the moment.
+
+Calls of the kubelet that come while no agent runs, or that one left unanswered, wait for the next agent. ``Allocate``
+has no deadline in the kubelet and holds up its admission of all pods, so the waiting has one here.
+"""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import msgspec
 
-from gputile.node.gateway.messages import (
+from gputile.node.gateway.link import (
     Advertise,
+    Call,
     CallAnswer,
     CallRefused,
     FromAgent,
     ListDevices,
     Listed,
     MessageChannel,
+    NodeLock,
     State,
     TakeCharge,
     to_agent,
 )
-from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.gateway.pod_resources import PodResources
-from gputile.node.gateway.registration import Registrar
-from gputile.node.gateway.relay import AWAY_FOR_S, Relay
+from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError, Registrar
 
 log = logging.getLogger(__name__)
 
+AWAY_FOR_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
+MOST_TRIES = 3  # a call that kills agents is not tried for ever
 LOOK_EVERY_S = 2.0
 QUIET_FOR_S = 90.0
 ABANDONED_AFTER_S = 20.0
+LIST = "/v1.PodResourcesLister/List"
+LIST_AGAIN_AFTER_S = 0.015  # the kubelet answers 100 calls a second, ten at once, and refuses the others
+
+
+@dataclass(slots=True)
+class _Pending:
+    call: Call
+    answer: asyncio.Future[bytes]
+    tries: int = 0
+
+
+class Relay:
+    """The calls under way. ``lost`` is when the agent was lost, on the event loop's clock; None while it is there."""
+
+    def __init__(self) -> None:
+        self.lost: float | None = None
+        self._agent: MessageChannel[FromAgent] | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._last = 0
+
+    def connect(self, agent: MessageChannel[FromAgent]) -> None:
+        if agent is self._agent:
+            return
+        self._agent, self.lost = agent, None
+        for pending in tuple(self._pending.values()):
+            self._send(pending)
+
+    def disconnect(self) -> None:
+        if self._agent is not None:
+            self._agent, self.lost = None, asyncio.get_running_loop().time()
+
+    async def call(self, method: str, resource: str, body: bytes) -> bytes:
+        """Return the agent's answer to a call of the kubelet.
+
+        Raises:
+            RefusedError: the agent refuses it, or has been away for too long.
+        """
+        loop = asyncio.get_running_loop()
+        self._last += 1
+        pending = _Pending(Call(self._last, method, resource, body), loop.create_future())
+        self._pending[self._last] = pending
+        try:
+            self._send(pending)
+            while not pending.answer.done():
+                left = AWAY_FOR_S if self.lost is None else self.lost + AWAY_FOR_S - loop.time()
+                if left <= 0:
+                    raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the agent of this node does not run")
+                await asyncio.wait((pending.answer,), timeout=left)
+            return pending.answer.result()
+        finally:
+            del self._pending[pending.call.number]
+
+    def answer(self, message: CallAnswer | CallRefused) -> None:
+        """Hand on the agent's answer to a call; the kubelet may have given the call up by now."""
+        pending = self._pending.get(message.number)
+        if pending is None or pending.answer.done():
+            return
+        match message:
+            case CallAnswer(_, body):
+                pending.answer.set_result(body)
+            case CallRefused(_, code, details):
+                pending.answer.set_exception(RefusedError(grpc.StatusCode[code], details))
+
+    def _send(self, pending: _Pending) -> None:
+        if self._agent is None:
+            return
+        if pending.tries == MOST_TRIES:
+            log.error("%s of %s is given up: no agent has survived it", pending.call.method, pending.call.resource)
+            error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
+            pending.answer.set_exception(error)
+            return
+        pending.tries += 1
+        self._agent.send(pending.call)
+
+
+class PodResources:
+    """A client of one kubelet's PodResources service, which tells who has which devices. ``close`` it in the end."""
+
+    def __init__(self, socket: Path) -> None:
+        self._target = f"unix:{socket}"
+        self._channel: grpc.aio.Channel | None = None
+        self._one_at_a_time = asyncio.Lock()  # who closes the connection would end the calls of others on it
+
+    async def list(self, within: float) -> bytes | None:
+        """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
+        last = "no answer"
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    async with self._one_at_a_time:
+                        if self._channel is None:
+                            self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
+                        try:
+                            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(LIST)
+                            return await call(b"")
+                        except grpc.aio.AioRpcError as error:
+                            last = error.details() or error.code().name
+                            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                                await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
+                    await asyncio.sleep(LIST_AGAIN_AFTER_S)
+        except TimeoutError:
+            log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
+            return None
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
 
 
 class AbandonedError(Exception):
-    """This gateway made way for another one, which is gone: the node needs one that starts anew."""
+    """The gateway that took over from this one is gone: the node needs one that starts anew."""
 
 
 class Gateway:
@@ -49,12 +162,12 @@ class Gateway:
         self._relay = Relay()
         self._pod_resources = PodResources(pod_resources)
         self._registrar = Registrar(
-            device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._tell
+            device_plugins, self._relay.call, lambda: not self.in_charge or node_lock.mine, self._send_state
         )
         self._agent: MessageChannel[FromAgent] | None = None
         self._starts = 0
         self._others = False
-        self._told = State()
+        self._sent = State()
 
     async def run(self) -> None:
         """Serve the kubelet until cancelled.
@@ -64,33 +177,52 @@ class Gateway:
         """
         serving = asyncio.get_running_loop().create_task(self._registrar.run())
         try:
-            await self._watch_over(serving)
+            await self._supervise(serving)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             await self._pod_resources.close()
 
+    async def _supervise(self, serving: "asyncio.Task[None]") -> None:
+        """Advertise nothing where no agent has come back: pods would be held up, and fail one by one."""
+        loop = asyncio.get_running_loop()
+        served = loop.time()
+        while True:
+            await asyncio.wait((serving,), timeout=LOOK_EVERY_S)
+            if serving.done():
+                serving.result()
+            now = loop.time()
+            if self._relay.lost is not None and now - self._relay.lost > AWAY_FOR_S:
+                await self._registrar.let_go()
+            if not self._registrar.stood_down or self._registrar.others():
+                served = now
+            elif now - served > ABANDONED_AFTER_S:
+                raise AbandonedError("the gateway that took over is gone")
+
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one agent until it hangs up, or is to be ended because it hangs."""
         self._starts += 1
         self._others = not self.in_charge and self._registrar.others()
-        self._agent, self._told = to_agent(reader, writer), State()
-        self._tell()
+        agent = self._agent = to_agent(reader, writer)
+        self._sent = State()
+        self._send_state()
         requests: asyncio.Queue[TakeCharge | Advertise] = asyncio.Queue()
-        async with _tasks() as tasks:
-            tasks.add(asyncio.create_task(self._grant(requests)))
-            try:
-                await self._hear(self._agent, requests, tasks)
-            except msgspec.MsgspecError as error:
-                log.error("the agent says what is not understood: %s", error)
-            except TimeoutError:
-                log.error("the agent has said nothing for %d s", QUIET_FOR_S)
-            finally:
-                self._relay.disconnect()
-                self._agent.close()
-                self._agent = None
+        tasks = {asyncio.create_task(self._serve_requests(agent, requests))}
+        try:
+            await self._receive(agent, requests, tasks)
+        except msgspec.MsgspecError as error:
+            log.error("the agent says what is not understood: %s", error)
+        except TimeoutError:
+            log.error("the agent has said nothing for %d s", QUIET_FOR_S)
+        finally:
+            self._relay.disconnect()
+            agent.close()
+            self._agent = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hear(
+    async def _receive(
         self,
         agent: MessageChannel[FromAgent],
         requests: "asyncio.Queue[TakeCharge | Advertise]",
@@ -109,7 +241,7 @@ class Gateway:
                 case None:
                     return
                 case CallAnswer() | CallRefused():
-                    self._relay.take(message)
+                    self._relay.answer(message)
                 case ListDevices(number, within):
                     task = asyncio.create_task(self._list(agent, number, within))
                     tasks.add(task)
@@ -117,64 +249,34 @@ class Gateway:
                 case request:
                     requests.put_nowait(request)
 
-    async def _grant(self, requests: "asyncio.Queue[TakeCharge | Advertise]") -> None:
+    async def _list(self, agent: MessageChannel[FromAgent], number: int, within: float) -> None:
+        agent.send(Listed(number, await self._pod_resources.list(within)))
+
+    async def _serve_requests(
+        self, agent: MessageChannel[FromAgent], requests: "asyncio.Queue[TakeCharge | Advertise]"
+    ) -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
         try:
             while True:
                 match await requests.get():
                     case TakeCharge():
-                        await self._take_charge()
+                        if not self.in_charge:
+                            self._node_lock.take()
+                            await self._registrar.sweep()
+                            self.in_charge = True
+                        self._send_state()
                     case Advertise(resources, changed):
-                        if self._agent is not None:
-                            self._relay.connect(self._agent)
+                        self._relay.connect(agent)
                         await self._registrar.advertise(resources, changed)
         except Exception:
             log.exception("what the agent wants cannot be done; another one is to try")
-            if self._agent is not None:
-                self._agent.close()
+            agent.close()
 
-    async def _take_charge(self) -> None:
-        if not self.in_charge:
-            self._node_lock.take()
-            await self._registrar.sweep()
-            self.in_charge = True
-        self._tell()
-
-    async def _list(self, agent: MessageChannel[FromAgent], number: int, within: float) -> None:
-        agent.send(Listed(number, await self._pod_resources.list(within)))
-
-    async def _watch_over(self, serving: "asyncio.Task[None]") -> None:
-        """Offer nothing where no agent has come back: pods would be held up, and fail one by one."""
-        loop = asyncio.get_running_loop()
-        served = loop.time()
-        while True:
-            await asyncio.wait((serving,), timeout=LOOK_EVERY_S)
-            if serving.done():
-                serving.result()
-            now = loop.time()
-            if self._relay.lost is not None and now - self._relay.lost > AWAY_FOR_S:
-                await self._registrar.let_go()
-            if not self._registrar.stood_down or self._registrar.others():
-                served = now
-            elif now - served > ABANDONED_AFTER_S:
-                raise AbandonedError("the gateway that took over is gone")
-
-    def _tell(self) -> None:
+    def _send_state(self) -> None:
         registrar = self._registrar
         state = State(
             self.in_charge, registrar.registered, registrar.epoch, self._starts, self._others, registrar.listening
         )
-        if self._agent is not None and state != self._told:
-            self._told = state
+        if self._agent is not None and state != self._sent:
+            self._sent = state
             self._agent.send(state)
-
-
-@contextlib.asynccontextmanager
-async def _tasks() -> AsyncIterator[set[asyncio.Task[None]]]:
-    tasks: set[asyncio.Task[None]] = set()
-    try:
-        yield tasks
-    finally:
-        for task in tuple(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,20 +1,24 @@
-"""Takes all the memory it can get in one way, as a CUDA program.
+"""Uses a GPU as a CUDA program, so that a self-test can see what the library lets it have.
 
-``python -m gputile.node.isolation.probe WAY MIB``
+``python -m gputile.node.isolation.probe memory WAY MIB`` takes all the memory that it can get in one way: it asks for
+MIB in pieces and prints how many it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy and
+prints how often a second it filled memory, which every driver can do without a kernel.
 
 It runs in a process of its own, under the library, on the first GPU that it sees. Once it has a context it prints a
-line and waits for one, so that several can begin at once. Then it asks for MIB in pieces and prints how many it got.
-It uses the driver API as cuda.h describes it, so it runs on a real driver and on the simulated one.
+line and waits for one, so that several can begin at once. It uses the driver API as cuda.h describes it, so it runs on
+a real driver and on the simulated one.
 """
 
 import ctypes
 import sys
+import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
 PIECE_MIB: Final = 32  # what a real driver takes at least for a pool, and for each allocation node of a graph
 _PIECE: Final = PIECE_MIB << 20
+_OUT_OF_MEMORY: Final = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _ON_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _FLOAT: Final = 0x20  # CU_AD_FORMAT_FLOAT
 
@@ -79,23 +83,83 @@ WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
 }
 
 
-def main(way: str, mib: int) -> int:
-    """Take memory until it is refused; return the exit code: 1 if the driver failed otherwise."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    context = c_void_p()
-    result = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    got = 0
+def take(cuda: ctypes.CDLL, way: str, mib: int) -> int:
+    """Take memory until it is refused, print how much that was, and hold it; return the driver's last answer."""
+    got = result = 0
     while not result and got < mib:
         result = WAYS[way](cuda)
         got += 0 if result else PIECE_MIB
-    sys.stdout.write(f"{got}\n")
-    sys.stdout.flush()
+    _say(got)
     sys.stdin.readline()
-    return 0 if result in (0, 2) else 1
+    return 0 if result == _OUT_OF_MEMORY else result
+
+
+FILLED_MIB: Final = 64
+_WORDS: Final = FILLED_MIB << 18
+_BATCH: Final = 8  # fills between two events; two batches are on their way at a time
+_WARM_UP_S: Final = 0.5  # at first a container may use what it has saved up
+
+
+class CudaError(RuntimeError):
+    """A call of the driver failed."""
+
+
+def _check(result: int) -> None:
+    if result:
+        raise CudaError(f"CUDA error {result}")
+
+
+def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
+    """Fill memory for so many seconds; return how often that was done in a second.
+
+    Raises:
+        CudaError: a call of the driver failed.
+    """
+    memory, stream, events = c_uint64(), c_void_p(), (c_void_p(), c_void_p())
+    _check(cuda.cuMemAlloc_v2(byref(memory), c_size_t(4 * _WORDS)))
+    _check(cuda.cuStreamCreate(byref(stream), 1))
+    for event in events:
+        _check(cuda.cuEventCreate(byref(event), 2))
+
+    def fill_until(end: float) -> int:
+        done = 0
+        while time.monotonic() < end:
+            for event in events:
+                _check(cuda.cuEventSynchronize(event))
+                for _ in range(_BATCH):
+                    _check(cuda.cuMemsetD32Async(memory, c_uint(0), c_size_t(_WORDS), stream))
+                _check(cuda.cuEventRecord(event, stream))
+                done += _BATCH
+        _check(cuda.cuStreamSynchronize(stream))
+        return done
+
+    fill_until(time.monotonic() + _WARM_UP_S)
+    begin = time.monotonic()
+    return fill_until(begin + seconds) / (time.monotonic() - begin)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one of the two; return the exit code: 1 if the driver failed."""
+    cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
+    result = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context)
+    _say("ready")
+    sys.stdin.readline()
+    try:
+        _check(result)
+        if arguments[0] == "memory":
+            _check(take(cuda, arguments[1], int(arguments[2])))
+        else:
+            _say(f"{fills_a_second(cuda, float(arguments[1])):.3f}")
+    except CudaError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1:]))

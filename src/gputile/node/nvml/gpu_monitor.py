@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from gputile.api.reasons import ConditionReason
 from gputile.core.devices.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
 from gputile.core.devices.inventory import Inventory
-from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
-from gputile.node.nvml.probe import GpuReading, Probe, ProbedGpu, ProbedMachine
+from gputile.node.nvml.binding import Code, problem_of
+from gputile.node.nvml.probe import GpuReading, NvmlError, Probe, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed

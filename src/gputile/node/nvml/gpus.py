@@ -10,14 +10,13 @@ decides (T2).
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.api.reasons import ConditionReason
-from gputile.node.nvml.binding import Handle, NvmlBinding, optional
-from gputile.node.nvml.errors import ABSENT, CallError, Problem
-from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu
+from gputile.node.nvml.binding import ABSENT, CallError, Handle, NvmlBinding, optional
+from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, MigInstance, ProbedGpu, Problem
 
 # GB/s one way of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
 _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
@@ -97,30 +96,17 @@ _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
 _GIB: Final = 1 << 30
 
 
-class UnusableGpuError(Exception):
-    """The GPU answers, and cannot be shared; ``problem`` says why."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
-def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
-    """Return the facts of the GPU.
+def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu | Problem:
+    """Return the facts of the GPU, or why it cannot be shared.
 
     Raises:
         CallError: a call that every GPU answers failed.
-        UnusableGpuError: the GPU has no memory of its own.
     """
     model = nvml.nvmlDeviceGetName(handle)
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     if memory is None or memory.total < MIB:
-        raise UnusableGpuError(
-            Problem(
-                ConditionReason.CARD_WITHOUT_MEMORY,
-                f"{model} reports no memory of its own, and cannot be shared by memory",
-            )
-        )
+        text = f"{model} reports no memory of its own, and cannot be shared by memory"
+        return Problem(ConditionReason.CARD_WITHOUT_MEMORY, text)
     current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
     mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
     return ProbedGpu(
@@ -245,35 +231,17 @@ def read_gpu_values(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> GpuRea
         watts=milliwatts / 1000 if milliwatts is not None else None,
         ecc_corrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, _CORRECTED, _AGGREGATE),
         ecc_uncorrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _AGGREGATE),
-        processes=tuple(_processes(nvml, handle, gpu)),
+        processes=_processes(nvml, handle, gpu),
     )
 
 
-@dataclass(slots=True)
-class _UsedMemory:
-    used: int
-    uuid: str
-
-
-def _processes(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Iterator[GpuProcess]:
-    """Yield each process once. NVML lists clients of MPS apart, and may list one process in both lists."""
+def _processes(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> tuple[GpuProcess, ...]:
+    """Return each process once. NVML lists clients of MPS apart, and may list one process in both lists."""
     instances = {(instance.gi, instance.ci): instance.uuid for instance in gpu.instances}
-    found: dict[int, _UsedMemory] = {}
+    found: dict[int, GpuProcess] = {}
     for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses):
         for process in optional((), ask, handle):
             uuid = instances.get((process.gpuInstanceId, process.computeInstanceId), gpu.uuid)
-            known = found.setdefault(process.pid, _UsedMemory(0, uuid))
-            known.used = max(known.used, process.usedGpuMemory or 0)
-    for pid, each in found.items():
-        yield GpuProcess(pid, each.uuid, each.used)
-
-
-def read_all(nvml: NvmlBinding, listed: tuple[tuple[Handle, ProbedGpu], ...]) -> tuple[GpuReading, ...]:
-    """Return what the listed GPUs measure; one that does not answer is left out: its examination says why."""
-    found = []
-    for handle, gpu in listed:
-        try:
-            found.append(read_gpu_values(nvml, handle, gpu))
-        except CallError:
-            continue
-    return tuple(found)
+            known = found.get(process.pid, GpuProcess(process.pid, uuid, 0))
+            found[process.pid] = replace(known, used=max(known.used, process.usedGpuMemory or 0))
+    return tuple(found.values())

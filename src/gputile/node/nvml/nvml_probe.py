@@ -9,18 +9,9 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 import pynvml  # type: ignore[import-untyped]
 
 from gputile.core.devices.gpu_health import Examined, Sign, XidSeen
-from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
-from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
-from gputile.node.nvml.gpus import (
-    UnusableGpuError,
-    Wiring,
-    bandwidth_matrix,
-    read_all,
-    read_gpu,
-    read_wiring,
-    trouble_of,
-)
-from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine
+from gputile.node.nvml.binding import CERTAIN, DOWN, CallError, Code, EventSet, Handle, NvmlBinding, NvmlEvent, optional
+from gputile.node.nvml.gpus import Wiring, bandwidth_matrix, read_gpu, read_gpu_values, read_wiring, trouble_of
+from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 _XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
@@ -80,12 +71,14 @@ class RealProbe:
         for index in range(_machine_wide(nvml.nvmlDeviceGetCount)):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                listed.append((handle, read_gpu(nvml, handle, index)))
+                found = read_gpu(nvml, handle, index)
             except CallError as error:
                 _raise_if_down(error)
-                problems.append(_of_gpu(index, error.problem))
-            except UnusableGpuError as error:
-                problems.append(_of_gpu(index, error.problem))
+                found = error.problem
+            if isinstance(found, ProbedGpu):
+                listed.append((handle, found))
+            else:
+                problems.append(Problem(found.reason, f"GPU {index}: {found.message}"))
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
             self._bandwidth = self._measure()
@@ -124,7 +117,11 @@ class RealProbe:
         return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def readings(self) -> tuple[GpuReading, ...]:
-        return read_all(self._nvml, self._listed)
+        found = []
+        for handle, gpu in self._listed:
+            with suppress(CallError):  # its examination says why it does not answer
+                found.append(read_gpu_values(self._nvml, handle, gpu))
+        return tuple(found)
 
     def close(self) -> None:
         if self._open:
@@ -215,10 +212,6 @@ def _machine_wide(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 def _raise_if_down(error: CallError) -> None:
     if error.code in DOWN:
         raise NvmlError(error.problem) from error
-
-
-def _of_gpu(index: int, problem: Problem) -> Problem:
-    return Problem(problem.reason, f"GPU {index}: {problem.message}")
 
 
 def _uuids(listed: tuple[Listed, ...]) -> list[str]:

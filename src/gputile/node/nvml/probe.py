@@ -4,9 +4,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gputile.api.reasons import ConditionReason
 from gputile.core.devices.gpu_health import Health, Sign
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.nvml.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the machine's GPUs are not, or not all, there: a condition's reason and message."""
+
+    reason: ConditionReason
+    message: str
+
+
+class NvmlError(Exception):
+    """NVML as a whole cannot be used; ``problem`` says why and what to do."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
 
 
 class Mig(StrEnum):

@@ -20,7 +20,8 @@ from gputile.api.workloads import ListedPriorityClass
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
-from gputile.core.admission.verdict import AdmissionRefusal, AdmissionRule, apply_patch
+from gputile.core.admission.verdict import apply_patch
+from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.api_rules import broken_rule
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
@@ -165,7 +166,7 @@ class Admission:
         try:
             return mutate(request, policy)
         except UnreadableReview as error:
-            refusal: AdmissionRefusal = unreadable(error)
+            refusal: Refusal[AdmissionRule] = unreadable(error)
             return Verdict(refusals=(refusal,))
 
 

@@ -10,7 +10,7 @@ from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelec
 from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, Toleration
 from gputile.core.devices.gang_membership import gang_of, labelled_size
 from gputile.core.kube_predicates.node_fit import matches_node, untolerated_taints
-from gputile.core.placement.fit_refusal import told_of
+from gputile.core.refusal import told_of
 from gputile.tools.simulator.gangs import is_gated
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
 from gputile.tools.simulator.pod_maker import PodMaker

@@ -20,8 +20,8 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.vectorized import UNFIT
+from gputile.core.refusal import Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.pod_maker import (
     COMPLETION_INDEX,
@@ -173,7 +173,7 @@ class EqualPods:
         """Do what ``place`` does, on a node with a key that was not seen before."""
         ledger = self._engine.ledger
         decision = self._engine.decide(self.request, name, now_ns)
-        if isinstance(decision, FitRefusal):
+        if isinstance(decision, Refusal):
             raise AssertionError(f"{name} fitted {pod.key} and then did not: {decision.text}")
         bind(ledger, pod, decision)
         score = int(self._engine.scores(self.request.shape, self.request.host)[row])

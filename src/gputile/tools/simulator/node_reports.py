@@ -13,14 +13,14 @@ from gputile.api.well_known import GANG_GATE
 from gputile.api.wording import described
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
-from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState, NodeState
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule, gpu_shortages
+from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages
 from gputile.core.placement.steps import at_once
+from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.tools.simulator.proposals import overlooked
 
@@ -55,7 +55,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     name: str
-    in_tree: PredicateRefusal | None
+    in_tree: Refusal[PredicateRule] | None
     gpu: str
     unresolvable: bool = msgspec.field(name="lasting")
     unit_mib: int
@@ -156,7 +156,7 @@ class Subject:
             self.predicates.drop_node(name)
             self.ledger.apply(NodeDeleted(name))
 
-    def _obstacle(self, pod: Pod, name: str) -> PredicateRefusal | None:
+    def _obstacle(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
         """Return why kube-scheduler's own rules forbid a pod on a node, None if they allow it."""
         return at_once(self.predicates.reason(pod, name))
 
@@ -165,7 +165,7 @@ class Subject:
         in_tree = self.predicates.reasons(self.pod)
         return sorted((self._report(name, reason) for name, reason in in_tree.items()), key=_order)
 
-    def _report(self, name: str, in_tree: PredicateRefusal | None) -> NodeReport:
+    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> NodeReport:
         state, request = self.engine.state(name), self.request
         if request is None:
             return NodeReport(name, in_tree, "", False, 0, [])
@@ -177,18 +177,18 @@ class Subject:
             name=name,
             in_tree=in_tree,
             gpu=refused.text if refused is not None else "",
-            unresolvable=refused is not None and refused.unresolvable,
+            unresolvable=refused is not None and refused.rule in UNRESOLVABLE,
             unit_mib=state.info.unit_mib if state is not None else 0,
             gpus=gpus,
             nearness=_nearness(state, refused),
         )
 
-    def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: FitRefusal | None) -> GpuReport:
+    def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
             group = self.ledger.group_number(request.shape.trust_group)
             shortage = next(gpu_shortages(gpu, request.shape, state.info, group), None)
-            lacks = shortage.text(request.shape, state.info) if shortage is not None else ""
+            lacks = shortage.text if shortage is not None else ""
         found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [
             _holder(booking, gpu, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
@@ -248,7 +248,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 
-def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:
+def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
     """Return a sort key: the later the rule that a node breaks, the earlier it comes; then the more it has free."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0

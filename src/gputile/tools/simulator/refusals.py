@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
 from gputile.core.kube_predicates.node_answers import NodeRefusals
-from gputile.core.placement.fit_refusal import NAMES_SHOWN, FitRule, some, told_of_first
+from gputile.core.refusal import NAMES_SHOWN, FitRule, Refusal, some, told_of_first
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.equal_pods import NodeStates
 
@@ -21,14 +21,6 @@ FITS = -1
 _UNKNOWN = -2
 
 
-@dataclass(frozen=True, slots=True)
-class ToldRefusal:
-    """A refusal in words, and the rule behind it."""
-
-    text: str
-    rule: FitRule
-
-
 @dataclass(slots=True)
 class _Kept:
     """The answers for one shape as of a position in the ledger's changes, numbers by the node's row.
@@ -38,12 +30,12 @@ class _Kept:
 
     position: int
     numbers: Rows
-    told: list[ToldRefusal] = field(default_factory=list)
-    number_of: dict[ToldRefusal, int] = field(default_factory=dict)
+    told: list[Refusal[FitRule]] = field(default_factory=list)
+    number_of: dict[tuple[FitRule, str], int] = field(default_factory=dict)
 
-    def number(self, refusal: ToldRefusal) -> int:
-        """Return the number of a refusal, a new one where it is told for the first time."""
-        found = self.number_of.setdefault(refusal, len(self.told))
+    def number(self, refusal: Refusal[FitRule]) -> int:
+        """Return the number of a refusal, a new one where its text is told for the first time."""
+        found = self.number_of.setdefault((refusal.rule, refusal.text), len(self.told))
         if found == len(self.told):
             self.told.append(refusal)
         return found
@@ -57,7 +49,7 @@ class Refusals:
         self._states = states
         self._shapes: OrderedDict[tuple[Shape, int], _Kept] = OrderedDict()
 
-    def told(self, request: Request, rows: Rows) -> tuple[Sequence[ToldRefusal], Rows]:
+    def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
         """Return refusals, and for each of ``rows`` of the ledger the position of its own: shape [rows].
 
         The position is ``FITS`` for a node that the request fits. A row -1 is that of a node that is not known.
@@ -94,7 +86,7 @@ class Refusals:
         if key and key in alike:
             return alike[key]
         refusal = self._engine.refusal(request, info.name if info is not None else "")
-        number = FITS if refusal is None else kept.number(ToldRefusal(refusal.text, refusal.rule))
+        number = FITS if refusal is None else kept.number(refusal)
         if key:
             alike[key] = number
         return number
@@ -132,7 +124,7 @@ class _Groups:
 
 
 def fits_nowhere_text(
-    nodes: NodeNames, in_tree: NodeRefusals, told: Sequence[ToldRefusal], by_gpu: npt.NDArray[np.intp]
+    nodes: NodeNames, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: npt.NDArray[np.intp]
 ) -> str:
     """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons.
 

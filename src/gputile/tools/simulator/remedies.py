@@ -10,8 +10,8 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
 from gputile.api.wording import described, first_of
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
-from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.ledger.booking import Booking
+from gputile.core.refusal import PredicateRule, Refusal
 from gputile.tools.simulator.node_reports import NodeReport, Subject, units_text
 from gputile.tools.simulator.proposals import (
     asking_less,
@@ -44,7 +44,7 @@ class Proposal:
     pod: Pod
     leaving: frozenset[str] = frozenset()
     coming: tuple[Node, ...] = ()
-    resolved: tuple[PredicateRefusal, ...] = ()
+    resolved: tuple[Refusal[PredicateRule], ...] = ()
 
 
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:

@@ -23,10 +23,10 @@ from gputile.core.kube_predicates.node_answers import NodeRefusals, node_refusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.placement.vectorized import UNFIT
+from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
@@ -41,7 +41,7 @@ from gputile.tools.simulator.gangs import (
     started_by_gang,
 )
 from gputile.tools.simulator.node_reports import waiting_for
-from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, ToldRefusal, fits_nowhere_text
+from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
 # The weight of one rank beside the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
@@ -281,7 +281,7 @@ class Simulation:
     def _fitting(self, pod: Pod, request: Request, node: str, now_ns: int) -> Decision:
         """Return which GPUs of a node that the pod fits it gets."""
         decision = self.engine.decide(request, node, now_ns)
-        if isinstance(decision, FitRefusal):
+        if isinstance(decision, Refusal):
             raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
         return decision
 
@@ -337,7 +337,7 @@ class Simulation:
     def _why_nowhere(self, request: Request | None, in_tree: NodeRefusals) -> str:
         """Return a sentence on all nodes: what their GPUs lack, and kube-scheduler's reasons."""
         cluster = self._nodes()
-        told: Sequence[ToldRefusal] = ()
+        told: Sequence[Refusal[FitRule]] = ()
         by_gpu = np.full(len(cluster.rows), FITS, np.intp)
         if request is not None:
             gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[in_tree.codes]

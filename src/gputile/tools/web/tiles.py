@@ -80,7 +80,7 @@ def node_tile(
         serves=serves,
         gpus=gpus,
         pods=tuple(sorted(booked.values(), key=lambda each: (each.namespace, each.name))),
-        problems=(*problems, f"takes no GPU pods: {closed.text}") if closed is not None else problems,
+        problems=(*problems, f"takes no GPU pods: {closed}") if closed is not None else problems,
         taints=_taints(node),
         silent=_condition(node, ConditionType.AGENT_SILENT) is not None,
         cordoned=node is not None and node.spec.unschedulable,

@@ -7,7 +7,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.core.admission.review import UnreadableReview, mutate, validate
-from gputile.core.admission.verdict import MOST_FOUND, MOST_SHOWN, AdmissionRefusal, AdmissionRule, message
+from gputile.core.admission.verdict import MOST_FOUND, MOST_SHOWN, message
+from gputile.core.refusal import AdmissionRule, Refusal
 
 from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, request
 
@@ -235,12 +236,12 @@ def test_all_refusals_are_told_at_once() -> None:
 
 
 def test_a_message_is_of_bounded_length_and_printable() -> None:
-    many = [AdmissionRefusal(AdmissionRule.AMOUNT, "x" * 100_000 + "\n")] * 10_000
+    many = [Refusal(AdmissionRule.AMOUNT, "x" * 100_000 + "\n")] * 10_000
     text = message(many)
     assert len(text) < 10_000
     assert text.count("[gpu-amount]") == MOST_SHOWN
     assert text.endswith("; and more")
-    assert message([AdmissionRefusal(AdmissionRule.AMOUNT, "a\nb\x1b[31m")]) == "gputile: a?b?[31m [gpu-amount]"
+    assert message([Refusal(AdmissionRule.AMOUNT, "a\nb\x1b[31m")]) == "gputile: a?b?[31m [gpu-amount]"
 
 
 def test_thousands_of_mistakes_take_no_longer_than_some() -> None:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
-from gputile.core.devices.node_type import NodeType, NodeTypeRefusal, NodeTypeRule, is_placeholder, node_types_of
+from gputile.core.devices.node_type import NodeType, is_placeholder, node_types_of
 from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.refusal import NodeTypeRule
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import ledger_of, pod, request_of
 
@@ -79,7 +80,8 @@ def test_a_refusal_names_the_rule(mode: str, asked: dict[str, int], refusal: str
 
 def test_a_pod_of_another_unit_is_refused() -> None:
     found = node_type(unit="128MiB").refusal(request_of(pod("p", mem=1)))
-    assert found == NodeTypeRefusal(NodeTypeRule.UNIT, 128, 1024)
+    assert found is not None
+    assert (found.rule, found.there, found.wanted) == (NodeTypeRule.UNIT, 128, 1024)
     assert "counts in 1024 MiB" in found.text
 
 

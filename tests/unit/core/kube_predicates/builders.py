@@ -7,7 +7,7 @@ import msgspec
 import yaml
 
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.node_fit import PredicateRefusal
+from gputile.core.refusal import PredicateRule, Refusal
 
 
 def node(
@@ -38,11 +38,11 @@ def pod(spec: str = "{}", name: str = "p", labels: dict[str, str] | None = None,
     return msgspec.convert({"metadata": meta, "spec": fields}, Pod)
 
 
-def said(refusal: PredicateRefusal | None) -> str | None:
+def said(refusal: Refusal[PredicateRule] | None) -> str | None:
     """Return the words of a refusal."""
     return refusal.text if refusal is not None else None
 
 
-def all_said(refusals: Mapping[str, PredicateRefusal | None]) -> dict[str, str | None]:
+def all_said(refusals: Mapping[str, Refusal[PredicateRule] | None]) -> dict[str, str | None]:
     """Return the words of each node's refusal, by its name."""
     return {name: said(refusal) for name, refusal in refusals.items()}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.inter_pod import AFFINITY, ANTI_AFFINITY, EXISTING_ANTI_AFFINITY
-from gputile.core.kube_predicates.node_fit import PredicateRefusal
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
+from gputile.core.refusal import PredicateRule, Refusal
 
 Json = dict[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -43,7 +43,9 @@ def pod_of(name: str, labels: Json, anti: Sequence[Json] = (), near: Sequence[Js
     return {"metadata": metadata, "spec": {"containers": [{"name": "c"}], "affinity": rules}}
 
 
-def answers(pod: Json, nodes: list[Json], placed: Sequence[tuple[Json, str]]) -> dict[str, PredicateRefusal | None]:
+def answers(
+    pod: Json, nodes: list[Json], placed: Sequence[tuple[Json, str]]
+) -> dict[str, Refusal[PredicateRule] | None]:
     """What is said of each node, once and node by node."""
     cluster = Predicates(msgspec.convert(nodes, list[Node]))
     asked = msgspec.convert(pod, Pod)

@@ -9,7 +9,7 @@ from gputile.api.core import Node, Pod
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule, grouped
+from gputile.core.refusal import FitRule, Refusal, grouped
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
@@ -18,7 +18,7 @@ Held = tuple[int, int, int, str]  # GPU, MiB, percent, namespace
 
 def refuse(
     node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, max_pods_per_gpu: int = 16
-) -> FitRefusal | None:
+) -> Refusal[FitRule] | None:
     ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=max_pods_per_gpu))
     for i, (gpu, mib, percent, namespace) in enumerate(held):
         book(ledger, f"h{i}", "n", share(f"GPU-n-{gpu}", mib, percent), namespace=namespace)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
-from gputile.core.devices.node_type import NodeTypeRefusal, NodeTypeRule, node_types_of, worded
+from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
+from gputile.core.refusal import NodeTypeRule, refusal_by
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.new_nodes import BarredTypes, NewNodes, new_nodes
 from gputile.core.scheduling.unasked_nodes import NodesInSum, UnaskedNodes, as_described
@@ -75,13 +76,13 @@ def test_the_first_type_that_takes_a_pod_is_chosen() -> None:
     small, large = described(count=1, label="pool=small"), described(count=1, memory="40GiB", label="pool=large")
     assert planned(sizes(10), small, large).counts == {"pool=small": 1}
     assert planned(sizes(20), small, large).counts == {"pool=large": 1}
-    barred = {("p0", "pool=small"): NodeTypeRefusal(NodeTypeRule.PAUSED)}
+    barred = {("p0", "pool=small"): refusal_by(NodeTypeRule.PAUSED)}
     assert planned(sizes(10), small, large, barred=barred).counts == {"pool=large": 1}
 
 
 def test_a_taint_that_the_pod_does_not_tolerate_keeps_the_type_away() -> None:
     tainted = described() | {"taints": [{"key": "team", "value": "vision"}]}
-    assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": NodeTypeRefusal(NodeTypeRule.LABELS)}
+    assert planned(sizes(1), tainted).refused["p0"] == {"pool=gpu": refusal_by(NodeTypeRule.LABELS)}
 
 
 def test_no_more_nodes_are_asked_for_than_may_be() -> None:
@@ -116,7 +117,7 @@ def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None
 def test_an_autoscaler_adds_nothing_for_a_pod_that_it_knows_no_node_takes() -> None:
     """A node of the type is there and has too few CPUs, say. What only gputile knows keeps no autoscaler from it."""
     for rule, count in ((NodeTypeRule.TOO_LITTLE, 0), (NodeTypeRule.PAUSED, 1), (NodeTypeRule.NOT_AS_DESCRIBED, 1)):
-        barred = {("p0", "pool=gpu"): NodeTypeRefusal(rule)}
+        barred = {("p0", "pool=gpu"): refusal_by(rule)}
         found = at_once(autoscaler(Predicates(()), described(count=2), barred=barred).counts(sizes(10)))
         assert found.total() == count, rule
 
@@ -205,7 +206,7 @@ def test_what_a_starting_node_is_expected_to_offer_is_forgotten_when_steps_are_g
 
 
 def test_nobody_is_left_to_the_autoscaler_for_a_type_that_is_not_to_be_asked_for() -> None:
-    barred = {("p0", "pool=gpu"): NodeTypeRefusal(NodeTypeRule.PAUSED)}
+    barred = {("p0", "pool=gpu"): refusal_by(NodeTypeRule.PAUSED)}
     assert at_once(autoscaler(Predicates(()), described(count=2), barred=barred).left(sizes(10))) == set()
 
 

@@ -16,8 +16,9 @@ from gputile.core.ledger.events import NodeApplied, PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import FEW_GPUS
 from gputile.core.placement import packing_scores, vectorized
-from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
+from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
 from gputile.core.placement.vectorized import UNFIT
+from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling import placement_engine
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, Decision, KeptFullness, PlacementEngine
 from tests.fakes.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
@@ -37,8 +38,8 @@ def test_every_node_asked_for_is_answered_once_and_as_decide_would(
     for name in names:
         decision = engine.decide(request, name, 0)
         assert (name in result.feasible) == isinstance(decision, Decision)
-        if isinstance(decision, FitRefusal):
-            assert (name in result.unresolvable) == decision.unresolvable
+        if isinstance(decision, Refusal):
+            assert (name in result.unresolvable) == (decision.rule in UNRESOLVABLE)
             assert {**result.refused, **result.unresolvable}[name] == f"{name}: {decision.text}"
             assert (name, decision.text) in result.closest
 
@@ -129,9 +130,8 @@ def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
     engine, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
     assert engine.filter(request, names).feasible == [name for name in names if name == "n"]
     assert engine.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
-    unknown = FitRefusal(FitRule.NO_GPUS, request.shape)
-    assert unknown.text == "the node is not known to gputile yet"
-    assert engine.decide(request, "gone", 0) == engine.refusal(request, "gone") == unknown
+    assert UNKNOWN.text == "the node is not known to gputile yet"
+    assert engine.decide(request, "gone", 0) == engine.refusal(request, "gone") == UNKNOWN
 
 
 @pytest.mark.requirement("B4")

@@ -1,6 +1,7 @@
 """What is decided about a pod that is to be bound: by its request, or by the place that a plan keeps for it."""
 
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 import pytest
@@ -15,7 +16,6 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import (
     Reservation,
     encode_reservation,
@@ -31,18 +31,15 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
 from gputile.core.scheduling.bind import (
-    BindRefusal,
     BindTime,
-    BoundElsewhere,
     PodBinding,
     assume_pod,
     decide_pod,
     pod_was_read,
 )
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule
 from gputile.core.scheduling.reserved_place import reserved_place, waits_for_first
 from tests.fakes.corebuilders import GIB15, container, gpu_node, ledger_of, pod, request_of, share
 
@@ -74,21 +71,21 @@ def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
     return ledger
 
 
-def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | FitRefusal | ReservationRefusal:
+def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
     return decide_pod(PlacementEngine(ledger), asking, request_of(asking), node, NOW)
 
 
 def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     """Return why a pod must wait, in words, "" where it need not."""
     place = reserved_place(ledger, asking, now_ns)
-    return place.text if isinstance(place, ReservationRefusal) else ""
+    return place.text if isinstance(place, Refusal) else ""
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     ledger = ledger_with()
     assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, member("a")), ReservationRefusal)
+    assert isinstance(claimed(ledger, member("a")), Refusal)
     assert isinstance(claimed(ledger, pod("alone", mem=1)), PodBinding)
 
 
@@ -118,7 +115,7 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
     stripped = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
     ledger = ledger_with(stripped)
     assert problem(ledger, stripped, 0) == "1 of the 2 places of its plan are kept so far"
-    assert isinstance(claimed(ledger, stripped), ReservationRefusal)
+    assert isinstance(claimed(ledger, stripped), Refusal)
     ledger.apply(PodApplied(second))
     assert isinstance(claimed(ledger, stripped), PodBinding)
 
@@ -127,10 +124,10 @@ def test_a_pod_that_lost_its_labels_still_belongs_to_its_plan() -> None:
 def test_a_held_gpu_is_not_given_to_others() -> None:
     held = holding(member("a"), 0)
     ledger = ledger_with(held, sizes=(GIB15,))
-    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
     assert isinstance(claimed(ledger, pod("small", mem=5)), PodBinding)
     ledger.apply(TimePassed(LATER - 1))
-    assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
+    assert isinstance(claimed(ledger, pod("thief", mem=6)), Refusal)
     ledger.apply(TimePassed(LATER))
     assert isinstance(claimed(ledger, pod("thief", mem=6)), PodBinding)
     ledger.apply(PodApplied(held))
@@ -231,7 +228,7 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     ledger = ledger_with(lying)
     assert ledger.booking("a") is None
     assert problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, lying), ReservationRefusal)
+    assert isinstance(claimed(ledger, lying), Refusal)
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -246,7 +243,7 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
 
-def verdict_on(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | BindRefusal | None:
+def verdict_on(ledger: Ledger, asking: Pod, node: str = "n") -> PodBinding | Refusal[Enum] | None:
     return assume_pod(PlacementEngine(ledger), asking, node, NOW)
 
 
@@ -282,12 +279,12 @@ def test_a_pod_that_asks_for_no_gpu_is_bound_without_a_booking() -> None:
 def test_a_refusal_says_why_and_books_nothing() -> None:
     ledger = share_node()
     invalid = verdict_on(ledger, pod("p", core=7))
-    assert isinstance(invalid, BindRefusal)
-    assert isinstance(invalid.why, RequestError)
+    assert isinstance(invalid, Refusal)
+    assert invalid.rule is BindRule.INVALID
     assert invalid.text.startswith("spec.containers[main].resources.limits: ")
     too_large = verdict_on(ledger, pod("p", mem=99))
-    assert isinstance(too_large, BindRefusal)
-    assert isinstance(too_large.why, FitRefusal)
+    assert isinstance(too_large, Refusal)
+    assert too_large.rule is FitRule.TOO_LARGE
     why = "node n: its largest GPU has 15 units of 1024 MiB; the pod needs 99 on one GPU"
     assert (too_large.text, ledger.booking("p")) == (why, None)
 
@@ -297,7 +294,8 @@ def test_a_pod_is_bound_once() -> None:
     verdict_on(ledger, pod("p", mem=4))
     assert verdict_on(ledger, pod("p", mem=4)) is None
     elsewhere = verdict_on(ledger, pod("p", mem=4), "m")
-    assert elsewhere == BindRefusal("m", BoundElsewhere("default/p", "n"))
+    assert isinstance(elsewhere, Refusal)
+    assert elsewhere.rule is BindRule.BOUND_ELSEWHERE
     assert elsewhere.text == "pod default/p has GPUs of node n already"
 
 
@@ -308,7 +306,8 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     ledger.apply(PodApplied(second))
     assert [waits_for_first(ledger, uid) for uid in ("a", "b", "gone")] == [False, True, False]
     told = verdict_on(ledger, second)
-    assert told == BindRefusal("n", ReservationRefusal(ReservationRule.FIRST_NOT_BOUND, pod="default/a"))
+    assert isinstance(told, Refusal)
+    assert told.rule is ReservationRule.FIRST_NOT_BOUND
     assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
     binding = binding_on(ledger, first)
     assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10240 MiB)")
@@ -318,9 +317,9 @@ def test_only_pods_of_gangs_and_pods_with_a_place_are_bound_to_one() -> None:
     ledger, first = share_node(), holding(member("a"), 0)
     unlabelled = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, labels={}))
     assert reserved_place(ledger, pod("a", mem=4), 0) is None
-    assert isinstance(reserved_place(ledger, member("a"), 0), ReservationRefusal)
+    assert isinstance(reserved_place(ledger, member("a"), 0), Refusal)
     ledger.apply(PodApplied(unlabelled))
-    assert isinstance(reserved_place(ledger, unlabelled, 0), ReservationRefusal)
+    assert isinstance(reserved_place(ledger, unlabelled, 0), Refusal)
     without_gangs = ledger_of(gpu_node(mode="cgpu"))
     assert reserved_place(without_gangs, member("a"), 0) is None
     verdict_on(without_gangs, member("a"))

@@ -24,7 +24,7 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.ownership import release, settle
 from gputile.node.agent.pod_devices import ContainerDevices, DeviceOwner, PodDevices
 from gputile.node.agent.rules import AllocationConflict
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

@@ -17,7 +17,7 @@ from gputile.node.agent.hand_over import CLOSED_AT_MOST_S, HandOver
 from gputile.node.agent.known_pods import remove_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.gateway.messages import State
+from gputile.node.gateway.link import State
 from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod
 from tests.fakes.corebuilders import container
 

@@ -16,7 +16,7 @@ from gputile.node.agent.handler import FETCH_WITHIN_S, NEEDED_WITHIN_S, Lookup
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-from gputile.node.gateway.messages import State
+from gputile.node.gateway.link import State
 from tests.fakes.agentcluster import FakeCluster, simple_pod
 from tests.fakes.corebuilders import container
 from tests.unit.node.agent.files.test_records import records_in

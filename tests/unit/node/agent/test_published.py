@@ -25,8 +25,8 @@ from gputile.node.agent.cluster.published import (
     node_labels,
     node_patch,
 )
-from gputile.node.nvml.errors import Code, Problem, problem_of
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
+from gputile.node.nvml.binding import Code, problem_of
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine, Problem
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
 NAME, MEMORY = "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"

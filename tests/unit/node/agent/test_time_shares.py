@@ -23,17 +23,20 @@ from gputile.node.agent.device_table import DeviceEvent, DeviceTable
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.pod_devices import ContainerDevices, PodDevices
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import (
     RunningWeights,
+    ShareClaim,
     TimeShares,
+    fallback,
     gpu_times,
     policy_of,
+    share_of,
     time_condition,
     time_shares,
 )
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.agent_messages import Spent, decode_assignment, encode_assignment
-from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 

@@ -4,9 +4,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gputile.node.arbiter.accounts import Grant
+from gputile.node.arbiter.accounts import Grant, Share
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
-from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS
 
 

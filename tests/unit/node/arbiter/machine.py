@@ -4,8 +4,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gputile.node.arbiter.accounts import Grant, Limit, TimesliceMessage
-from gputile.node.arbiter.shares import Share
+from gputile.node.arbiter.accounts import Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.timeslice_scheduler import MS, TimeSliceScheduler
 
 

@@ -4,10 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from gputile.node.arbiter.accounts import Grant, Limit
+from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
 from gputile.node.arbiter.joint_turns import TOGETHER_FOR, USED_WITHIN, Begin, JointGpus, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
-from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, TimeSliceScheduler
 from tests.unit.node.arbiter.collective import Job, Node
 

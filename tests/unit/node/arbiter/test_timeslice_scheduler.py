@@ -2,8 +2,7 @@
 
 import pytest
 
-from gputile.node.arbiter.accounts import Grant, Limit
-from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
 from gputile.node.arbiter.timeslice_scheduler import MOST_OVERRUN, MS, TimeSliceScheduler
 from tests.unit.node.arbiter.machine import Client, Machine
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gputile.node.gateway.pod_resources import PodResources
+from gputile.node.gateway.gateway import PodResources
 
 
 async def _answer(request: bytes, context: object) -> bytes:

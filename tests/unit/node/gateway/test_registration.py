@@ -8,9 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Registrar, pause_after
-from gputile.node.gateway.sockets import DirectoryWatch, answers
+from gputile.node.gateway.link import NodeLock, answers
+from gputile.node.gateway.registration import Registrar, SocketWatch
 
 RESOURCE = "aliyun.com/gpu-mem"
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
@@ -49,19 +48,10 @@ async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp
     await registrar.let_go()
 
 
-def test_the_pause_after_days_of_failures_is_the_longest() -> None:
-    assert [pause_after(failures) for failures in (1, 2)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
-    assert {pause_after(failures) for failures in (50, 1025, 10**9)} == {LONGEST_PAUSE_S}
-
-
 FOREVER_S = 3600.0
 
 
-def is_socket(name: str) -> bool:
-    return name.endswith(".sock")
-
-
-async def seen(watch: DirectoryWatch, change: Callable[[], object]) -> bool:
+async def seen(watch: SocketWatch, change: Callable[[], object]) -> bool:
     """Return whether a change ends the waiting; another one that is relevant ends it in any case."""
     waiting = asyncio.create_task(watch.changed(FOREVER_S))
     await asyncio.sleep(0.01)
@@ -73,13 +63,13 @@ async def seen(watch: DirectoryWatch, change: Callable[[], object]) -> bool:
 
 @pytest.mark.anyio
 async def test_names_that_matter_are_seen_and_others_are_not(tmp_path: Path) -> None:
-    watch = DirectoryWatch(tmp_path, is_socket)
+    watch = SocketWatch(tmp_path)
     try:
-        assert await seen(watch, (tmp_path / "a.sock").touch)
+        assert await seen(watch, (tmp_path / "kubelet.sock").touch)
         assert not await seen(watch, (tmp_path / "checkpoint").touch)
-        assert await seen(watch, (tmp_path / "a.sock").unlink)
+        assert await seen(watch, (tmp_path / "kubelet.sock").unlink)
         (tmp_path / "b").touch()
-        assert await seen(watch, lambda: (tmp_path / "b").rename(tmp_path / "b.sock"))
+        assert await seen(watch, lambda: (tmp_path / "b").rename(tmp_path / "gputile-b.sock"))
     finally:
         watch.close()
 
@@ -87,7 +77,7 @@ async def test_names_that_matter_are_seen_and_others_are_not(tmp_path: Path) -> 
 @pytest.mark.anyio
 async def test_a_directory_that_comes_later_or_again_is_watched(tmp_path: Path) -> None:
     directory = tmp_path / "device-plugins"
-    watch = DirectoryWatch(directory, is_socket)
+    watch = SocketWatch(directory)
     try:
         await watch.changed(0.01)
         for _ in range(2):
@@ -104,7 +94,7 @@ async def test_a_directory_that_comes_later_or_again_is_watched(tmp_path: Path) 
 async def test_where_nothing_can_be_watched_waiting_ends_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = DirectoryWatch(tmp_path, is_socket)
+    watch = SocketWatch(tmp_path)
     monkeypatch.setattr(watch.libc, "inotify_init1", lambda _: -1)
     async with asyncio.timeout(5.0):
         await watch.changed(0.01)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gputile.node.gateway.__main__ import serve
-from gputile.node.gateway.supervision import keep_agent
+from gputile.node.gateway.__main__ import keep_agent, serve
 
 ORPHANS = """
 import os, time

@@ -16,7 +16,7 @@ from gputile.node.agent.files.isolation_mounts import IsolationMounts, NotIsolat
 from gputile.node.agent.files.mounts import is_ours
 from gputile.node.agent.files.node_mounts import mount_usage
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
 from gputile.node.native_layouts import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory

@@ -4,10 +4,9 @@ import pytest
 
 from gputile.core.devices.gpu_health import Health
 from gputile.core.devices.inventory import check_inventory, decode_inventory, encode_inventory
-from gputile.node.nvml.errors import NvmlError
 from gputile.node.nvml.gpu_monitor import EXAMINE_EVERY_S, Monitor
 from gputile.node.nvml.nvml_probe import open_real
-from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, inventory_of
+from gputile.node.nvml.probe import GpuProcess, GpuReading, Mig, NvmlError, inventory_of
 from tests.fakes import nvml as fake
 
 from .conftest import Present, ProbeOf

@@ -29,8 +29,7 @@ from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import rewrite
 from gputile.core.admission.verdict import apply_patch
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.fit import gpu_fits, same_unit, serves
-from gputile.core.placement.fit_refusal import gpu_shortages
+from gputile.core.placement.fit import gpu_fits, gpu_shortages, same_unit, serves
 from gputile.tools.simulator.node_reports import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
@@ -179,7 +178,7 @@ def test_what_is_said_of_a_gpu_is_what_decides_of_it_and_each_change_is_enough(
             for gpu in state.gpus:
                 lacking = list(gpu_shortages(gpu, shape, state.info, group))
                 assert (not lacking) == gpu_fits(gpu, shape, state.info, group)
-                assert all(shortage.text(shape, state.info) for shortage in lacking)
+                assert all(shortage.text for shortage in lacking)
     fitting = [report.name for report in reports if report.fits]
     assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
     assert bool(changes) == (not fitting)

@@ -7,31 +7,30 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION as ALLOCATION
 from gputile.core.kube_predicates.node_answers import node_refusals
-from gputile.core.kube_predicates.node_fit import PredicateRefusal, PredicateRule
 from gputile.core.ledger.events import LedgerEvent, PodApplied, PodDeleted
-from gputile.core.placement.fit_refusal import FitRefusal, FitRule
+from gputile.core.refusal import FitRule, PredicateRule, Refusal, refusal_by
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.equal_pods import NodeStates
-from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, ToldRefusal, fits_nowhere_text
+from gputile.tools.simulator.refusals import FITS, NodeNames, Refusals, fits_nowhere_text
 from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
 
 pytestmark = pytest.mark.requirement("B4")
 
 IN_TREE = [
     None,
-    PredicateRefusal(PredicateRule.INSUFFICIENT, "cpu"),
-    PredicateRefusal(PredicateRule.TOO_MANY_PODS),
-    PredicateRefusal(PredicateRule.UNTOLERATED_TAINT, "{k: v}"),
+    refusal_by(PredicateRule.INSUFFICIENT, about="cpu"),
+    refusal_by(PredicateRule.TOO_MANY_PODS),
+    refusal_by(PredicateRule.UNTOLERATED_TAINT, about="{k: v}"),
 ]
-TOLD = [ToldRefusal(f"GPU {i} is in use", rule) for i, rule in enumerate([*FitRule, *FitRule])]
+TOLD = [Refusal(rule, f"GPU {i} is in use") for i, rule in enumerate([*FitRule, *FitRule])]
 
 
 def names_text(names: list[str]) -> str:
     return ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def node_by_node(answers: list[tuple[str, PredicateRefusal | None, ToldRefusal | None]]) -> str:
-    by_gpu: dict[ToldRefusal, list[str]] = {}
+def node_by_node(answers: list[tuple[str, Refusal[PredicateRule] | None, Refusal[FitRule] | None]]) -> str:
+    by_gpu: dict[Refusal[FitRule], list[str]] = {}
     others: dict[str, list[str]] = {}
     for name, in_tree, told in answers:
         if told is not None:
@@ -62,7 +61,7 @@ def node_by_node(answers: list[tuple[str, PredicateRefusal | None, ToldRefusal |
     )
 )
 def test_words_of_all_nodes_are_those_of_each(
-    answers: list[tuple[str, PredicateRefusal | None, ToldRefusal | None]],
+    answers: list[tuple[str, Refusal[PredicateRule] | None, Refusal[FitRule] | None]],
 ) -> None:
     names, in_tree, told = zip(*answers, strict=True)
     by_gpu = np.array([FITS if each is None else TOLD.index(each) for each in told], np.intp)
@@ -73,7 +72,7 @@ def test_words_of_all_nodes_are_those_of_each(
 @pytest.mark.parametrize("kinds", [3, 40_000])
 def test_many_nodes_are_grouped_as_few_are(kinds: int) -> None:
     """More kinds of refusals than 16 bits can number."""
-    told = [ToldRefusal(f"GPU {i} is in use", FitRule.GPUS_TAKEN) for i in range(kinds)]
+    told = [Refusal(FitRule.GPUS_TAKEN, f"GPU {i} is in use") for i in range(kinds)]
     numbers = np.arange(80_000) % kinds
     nodes = [f"n{i}" for i in range(len(numbers))]
     found = fits_nowhere_text(NodeNames(nodes), node_refusals([None] * len(nodes)), told, numbers)
@@ -98,8 +97,8 @@ def events(draw: st.DrawFn) -> LedgerEvent:
     return PodApplied(bound)
 
 
-def told(refusal: FitRefusal | None) -> ToldRefusal | None:
-    return ToldRefusal(refusal.text, refusal.rule) if refusal is not None else None
+def told(refusal: Refusal[FitRule] | None) -> tuple[FitRule, str] | None:
+    return (refusal.rule, refusal.text) if refusal is not None else None
 
 
 @given(st.lists(st.tuples(events(), st.sampled_from(ASKS)), max_size=20))
@@ -112,6 +111,6 @@ def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[LedgerEvent, di
         request = request_of(pod(asks=asks))
         names = (*NAMES, "unknown")
         found, numbers = refusals.told(request, np.array([ledger.row_of.get(name, -1) for name in names]))
-        said = [None if number == FITS else found[number] for number in numbers.tolist()]
+        said = [None if number == FITS else told(found[number]) for number in numbers.tolist()]
         assert said == [told(engine.refusal(request, name)) for name in names]
-        assert len(set(found)) == len(found)
+        assert len(set(map(told, found))) == len(found)

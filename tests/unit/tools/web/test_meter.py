@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gputile.node.agent.pod_devices import PodContainer
-from gputile.node.agent.status.call_metrics import AgentMetrics
+from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import NodeTile, NodeUsage, PodTile, PodUsage
 from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading, made_of, mib

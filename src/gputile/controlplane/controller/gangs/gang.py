@@ -11,9 +11,9 @@ from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, together_text, waits
-from gputile.core.scheduling.reservation_refusal import ReservationRule, lost_reservation
-from gputile.core.scheduling.reserved_place import plan_problem
+from gputile.core.scheduling.reserved_place import lost_reservation, plan_problem
 
 # A reservation that ends within this part of its time is renewed, before others can take its GPUs.
 _RENEW_PART = 4

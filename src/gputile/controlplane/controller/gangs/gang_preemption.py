@@ -24,11 +24,12 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.node_fit import static_reason
 from gputile.core.ledger.booking import Booking
 from gputile.core.placement.steps import Steps
+from gputile.core.refusal import Refusal, ReservationRule
 from gputile.core.scheduling.eviction_rules import SOON_S, EvictionBudget, EvictionFacts, EvictionRules
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.reservation_refusal import ReservationRefusal, ReservationRule, lost_reservation
+from gputile.core.scheduling.reserved_place import lost_reservation
 from gputile.kube.errors import KubeError
 
 _SECOND = 10**9
@@ -230,7 +231,7 @@ class GangPreemption:
         closed = yield from self._closed(pods, preempting.plan)
         if closed:
             return PreemptionState.LOST, closed
-        problems: list[ReservationRefusal] = []
+        problems: list[Refusal[ReservationRule]] = []
         for booking in bookings.values():
             if (problem := lost_reservation(self._cluster_state.ledger, booking)) is not None:
                 problems.append(problem)

@@ -23,7 +23,7 @@ from gputile.node.agent.files.checkpoint import Checkpoint, CheckpointError, dec
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import read_whole, write_whole
 

@@ -11,7 +11,7 @@ from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, Stat
 from gputile.node.agent.files.checkpoint import Checkpoint
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.support.files import write_whole
 from tests.fakes.oddfiles import ODD
 

@@ -23,7 +23,7 @@ from gputile.node.agent.files.records import Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.pod_devices import DeviceOwner
-from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.gateway.link import NodeLock
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.fakes.devicetable import let_start
 from tests.fakes.oddfiles import ODD

@@ -25,9 +25,9 @@ from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.node_resources import node_config_of
 from gputile.node.agent.pod_devices import ContainerDevices, PodContainer, PodDevices
-from gputile.node.agent.status.call_metrics import GpuTimes
-from gputile.node.agent.status.node_metrics import NodeMetrics
+from gputile.node.agent.status.metrics import NodeMetrics
 from gputile.node.agent.status.node_snapshot import Snapshots
+from gputile.node.agent.status.usage import GpuTimes
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.node.native_layouts import USAGE, USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_monitor import Observation

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.agent.status.container_use import owner_in, owner_of
+from gputile.node.agent.status.usage import owner_in, owner_of
 
 pytestmark = pytest.mark.requirement("B7")
 POD, OTHER = "8e9b6a5c-4f0e-4a0a-9d3e-0d3c5a1b2c3d", "11111111-2222-3333-4444-555555555555"

@@ -13,10 +13,8 @@ from gputile.api.usage_hour import HourSample
 from gputile.api.well_known import Mode
 from gputile.kube.client import Attempts, Connection
 from gputile.node.agent.pod_devices import PodContainer
-from gputile.node.agent.status.call_metrics import GpuTimes
-from gputile.node.agent.status.container_use import ContainerUse
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
-from gputile.node.agent.status.usage_hour import UsageHour
+from gputile.node.agent.status.usage import ContainerUse, GpuTimes, UsageHour
 from gputile.node.agent.time_shares import TimeUsed
 from gputile.tools.web.records import UsageSample
 from gputile.tools.web.usage import UsageReader

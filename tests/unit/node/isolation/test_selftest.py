@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from gputile.cli.app import app
 from gputile.cli.commands.selftest import LONGEST_S
-from gputile.node.isolation.time_check import longest_s
+from gputile.node.isolation.selftest import longest_s
 
 pytestmark = pytest.mark.requirement("G4", "M5")
 

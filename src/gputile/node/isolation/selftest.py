@@ -1,6 +1,7 @@
-"""Checks that time on a GPU is shared as asked.
+"""Proves on a machine that limits of memory hold, and that time on a GPU is shared as asked.
 
-Probes of several containers keep it busy, under an arbiter, side by side.
+Memory: a probe asks for twice the limit in each way to memory, and gets the limit. Time: probes of several containers
+keep the GPU busy, under an arbiter, side by side.
 """
 
 import os
@@ -17,18 +18,117 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.wording import described
+from gputile.node.arbiter.accounts import WHOLE
 from gputile.node.arbiter.agent_messages import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
-from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
+from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
+TOGETHER: Final = 4
+# What a probe may miss of its limit: its context, and a pool's last grain; see docs/concepts/isolation.md.
+SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
 MOST_ROUNDS: Final = 8
 CLOSE: Final = 0.05
 LEAST_ALONE: Final = 0.98
 _WITHIN_S: Final = 120
+
+
+class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
+    """What one way to memory got, in MiB; ``processes`` of one allocation shared the limit.
+
+    ``failed`` says what else went wrong.
+    """
+
+    way: Annotated[str, described("The way to memory.")]
+    processes: Annotated[int, described("How many processes of one allocation shared the limit.")]
+    limit_mib: Annotated[int, described("The limit, MiB.")]
+    asked_mib: Annotated[int, described("What was asked for, MiB.")]
+    got_mib: Annotated[int, described("What was got, MiB.")]
+    holds: Annotated[bool, described("Whether the limit held.")]
+    failed: Annotated[str, described('What else went wrong, "" for nothing.')] = ""
+
+
+def memory_rows(
+    uuid: str, limit_mib: int, environment: Mapping[str, str], slack_mib: int = SLACK_MIB
+) -> Iterator[MemoryRow]:
+    """Yield a row for each way, and one for each of two allocations whose processes all ask at the same time.
+
+    ``environment`` is what makes a process see the GPU with ``uuid``, alone. The two allocations have different
+    limits; each must get its own, less what a process alone was seen to miss of it, for each process.
+
+    Raises:
+        LibraryMissing: this install has no library.
+    """
+    alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, slack_mib)[0] for way in WAYS]
+    yield from alone
+    missed = limit_mib - alone[0].got_mib + PIECE_MIB
+    limits = [limit_mib, limit_mib // 2]
+    yield from _memory_rows(
+        alone[0].way, TOGETHER // len(limits), uuid, limits, environment, missed * TOGETHER // len(limits)
+    )
+
+
+def _memory_rows(
+    way: str, processes: int, uuid: str, limits_mib: Sequence[int], environment: Mapping[str, str], slack_mib: int
+) -> list[MemoryRow]:
+    asked = 2 * max(limits_mib)
+    with tempfile.TemporaryDirectory(prefix="gputile-") as directory, ExitStack() as stack:
+        running = []
+        for number, limit in enumerate(limits_mib):
+            place = Path(directory, str(number))
+            _make_allocation(place, encode_limits([GpuLimit(uuid, limit)]))
+            running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
+        everyone = [process for group in running for process in group]
+        for process in everyone:
+            _go(process)
+        # Each holds what it got until all have answered.
+        answers = [[process.stdout.readline() if process.stdout else "" for process in group] for group in running]
+        said = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
+    rows = []
+    for group, limit, got_each in zip(running, limits_mib, answers, strict=True):
+        got = sum(int(answer or 0) for answer in got_each)
+        failed = next((said[process.pid].strip() for process in group if process.returncode), "")
+        holds = not failed and limit - slack_mib <= got <= limit
+        rows.append(MemoryRow(way, processes, limit, asked, got, holds, failed))
+    return rows
+
+
+def start_program(
+    way: str, asked_mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack
+) -> subprocess.Popen[str]:
+    """Start a probe of memory; its context is measured only where nothing else is going on."""
+    return _start_probe(["memory", way, str(asked_mib)], place, environment, stack)
+
+
+def _start_probe(
+    arguments: Sequence[str], place: Path | None, environment: Mapping[str, str], stack: ExitStack
+) -> subprocess.Popen[str]:
+    """Start a probe and wait until it has its context; one without a ``place`` has no library."""
+    variables = {**os.environ, **environment}
+    if place is not None:
+        variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
+    command, pipe = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments], subprocess.PIPE
+    probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+    stack.enter_context(probe)
+    stack.callback(probe.kill)
+    if probe.stdout is not None:
+        probe.stdout.readline()
+    return probe
+
+
+def _go(probe: subprocess.Popen[str]) -> None:
+    if probe.stdin is not None and probe.poll() is None:
+        probe.stdin.write("\n")
+        probe.stdin.flush()
+
+
+def _make_allocation(place: Path, limits: bytes) -> None:
+    place.mkdir()
+    (place / LIMITS).write_bytes(limits)
+    (place / USAGE).write_bytes(bytes(USAGE_BYTES))
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -115,9 +215,7 @@ def _arbitrated(
 ) -> list[float]:
     places = [directory / str(number) for number in range(len(claims))]
     for place in places:
-        place.mkdir()
-        (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
-        (place / USAGE).write_bytes(bytes(USAGE_BYTES))
+        _make_allocation(place, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
     allocations = (AssignedContainer(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
     # In a process group of its own, as the probes are: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
@@ -138,26 +236,10 @@ def _arbitrated(
 
 def _fills(environment: Mapping[str, str], places: Sequence[Path | None], seconds: float) -> list[float]:
     """Return how often a second each of the probes side by side fills memory; one without a place has no library."""
-    command = [sys.executable, "-m", "gputile.node.isolation.time_probe", str(seconds)]
     with ExitStack() as stack:
-        probes = []
-        for place in places:
-            variables = {**os.environ, **environment}
-            if place is not None:
-                variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
-            pipe = subprocess.PIPE
-            probe = subprocess.Popen(
-                command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
-            )
-            probes.append(stack.enter_context(probe))
-            stack.callback(probe.kill)
+        probes = [_start_probe(["time", str(seconds)], place, environment, stack) for place in places]
         for probe in probes:
-            if probe.stdout is not None:
-                probe.stdout.readline()
-        for probe in probes:
-            if probe.stdin is not None and probe.poll() is None:
-                probe.stdin.write("\n")
-                probe.stdin.flush()
+            _go(probe)
         said = [probe.communicate(timeout=longest_s(seconds)) for probe in probes]
     for probe, (out, err) in zip(probes, said, strict=True):
         if probe.returncode or not out:

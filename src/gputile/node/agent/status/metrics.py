@@ -1,26 +1,75 @@
-"""Exports metrics of the node's GPUs and their containers, read when Prometheus asks.
+"""Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
 
-They are made on a thread of their own, from what other threads replace as a whole. The series of a pod end with it:
-they are those of the containers that the agent knows at the moment.
+Those of the node are read when Prometheus asks. They are made on a thread of their own, from what other threads
+replace as a whole. The series of a pod end with it: they are those of the containers that the agent knows at the
+moment.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.status.container_use import PROC, ContainerUse
 from gputile.node.agent.status.node_snapshot import NOT_BOOKED, GpuHoldings, Snapshots
+from gputile.node.agent.status.usage import PROC, ContainerUse, GpuTimes
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, ProbedMachine
+from gputile.support.metrics import MetricsRegistry
 from gputile.version import VERSION
 
 _SHARE_DIGITS: Final = 6  # sixteen digits of a third, for each container, are kilobytes of a scrape
 _MOST_COUNTED: Final = 1 << 53  # from there on a float64 leaves numbers out
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+
+class AgentMetrics:
+    """One agent's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = MetricsRegistry()
+        self.seconds = Histogram(
+            "gputile_agent_call_seconds",
+            "Time to answer a call of the kubelet, seconds",
+            ("call",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.corrections = Counter(
+            "gputile_agent_ledger_corrections",
+            "Allocation annotations rewritten because the kubelet had given other GPUs",
+            registry=self.registry,
+        )
+        self.placed = Counter(
+            "gputile_agent_ledger_additions",
+            "Allocation annotations written for pods that were bound without one",
+            registry=self.registry,
+        )
+        self.contradictions = Counter(
+            "gputile_agent_contradictions",
+            "Calls of the kubelet that were refused, since a container would have had a GPU or an amount not its own",
+            registry=self.registry,
+        )
+        self.unidentified = Counter(
+            "gputile_agent_unidentified_admissions",
+            "Allocate calls answered before their pod was known",
+            registry=self.registry,
+        )
+        self.agents_started = 0
+        self.registry.counter(
+            "gputile_agent_agents_started",
+            "Agents that the gateway has started, including this one",
+            lambda: self.agents_started,
+        )
+        self.gpu_times = GpuTimes()
+        self.registry.register(self.gpu_times)
+        self.pods_with_devices = Gauge(
+            "gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry
+        )
 
 
 class NodeMetrics(Collector):

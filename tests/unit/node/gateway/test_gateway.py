@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.gateway import relay as relaying
-from gputile.node.gateway.messages import (
+from gputile.node.gateway import gateway as gateway_module
+from gputile.node.gateway.gateway import MOST_TRIES, Relay
+from gputile.node.gateway.link import (
     Call,
     CallAnswer,
     CallRefused,
@@ -23,7 +24,7 @@ from gputile.node.gateway.messages import (
     to_agent,
     to_gateway,
 )
-from gputile.node.gateway.relay import MOST_TRIES, RefusedError, Relay
+from gputile.node.gateway.registration import RefusedError
 
 
 class Agents:
@@ -74,9 +75,9 @@ async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
         agent = await agents.next()
         first, second = agents.ask(b"a"), agents.ask(b"b")
         one, two = await agents.hear(agent), await agents.hear(agent)
-        agents.relay.take(CallAnswer(two.number, b"B"))
-        agents.relay.take(CallAnswer(one.number, b"A"))
-        agents.relay.take(CallAnswer(999, b"of nobody"))
+        agents.relay.answer(CallAnswer(two.number, b"B"))
+        agents.relay.answer(CallAnswer(one.number, b"A"))
+        agents.relay.answer(CallAnswer(999, b"of nobody"))
         assert (await first, await second) == (b"A", b"B")
 
 
@@ -86,7 +87,7 @@ async def test_a_refusal_keeps_its_status() -> None:
     async with serving_agents() as agents:
         agent, asked = await agents.next(), agents.ask()
         call = await agents.hear(agent)
-        agents.relay.take(CallRefused(call.number, "FAILED_PRECONDITION", "another GPU"))
+        agents.relay.answer(CallRefused(call.number, "FAILED_PRECONDITION", "another GPU"))
         with pytest.raises(RefusedError, match="another GPU") as caught:
             await asked
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -106,7 +107,7 @@ async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
         for body in (b"taken along", b"came meanwhile"):
             call = await agents.hear(second)
             assert call.body == body
-            agents.relay.take(CallAnswer(call.number, body.upper()))
+            agents.relay.answer(CallAnswer(call.number, body.upper()))
         assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
 
 
@@ -127,7 +128,7 @@ async def test_a_call_that_agents_die_of_is_given_up() -> None:
 @pytest.mark.requirement("G1")
 @pytest.mark.anyio
 async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaying, "AWAY_FOR_S", 0.05)
+    monkeypatch.setattr(gateway_module, "AWAY_FOR_S", 0.05)
 
     async with serving_agents() as agents:
         agent = await agents.next()
@@ -155,7 +156,7 @@ async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
         later = agents.ask(b"later")
         call = await agents.hear(second)
         assert call.body == b"later"
-        agents.relay.take(CallAnswer(call.number, b""))
+        agents.relay.answer(CallAnswer(call.number, b""))
         assert await later == b""
 
 

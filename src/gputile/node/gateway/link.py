@@ -1,20 +1,27 @@
-"""Defines the messages between the gateway and its agent, over a pair of sockets of their own.
+"""Defines what gateway and agent share: the messages on their socket, and the lock on the node.
 
 Both ends come from one installation and are started together, so there is one version. A message is its length in
 four bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.
 """
 
 import asyncio
+import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from gputile.support.files import read_whole, write_whole
+
 LINK: Final = "GPUTILE_GATEWAY_FD"
 """The environment variable that tells the agent the file descriptor of its end."""
+CONNECT_WITHIN_S = 0.2
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
+_LOCK_MOST_BYTES = 4096
 
 
 class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
@@ -36,7 +43,7 @@ class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class CallAnswer(msgspec.Struct, frozen=True, tag="answer"):
-    """From the agent: what the call ``number`` is answered."""
+    """From the agent: the answer to the call ``number``."""
 
     number: int
     body: bytes
@@ -127,3 +134,42 @@ def to_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Mess
 
 def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromGateway]:
     return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))
+
+
+class NodeLock:
+    """Decides who serves the node when two gateways run for a moment, as in an upgrade: the one that took it last.
+
+    The older gateway and its agent then write nothing more, and let go of the kubelet. ``token`` is theirs alone.
+    """
+
+    def __init__(self, file: Path, token: str) -> None:
+        self._file = file
+        self._token = token.encode()
+        self._mine = True
+
+    def take(self) -> None:
+        """Take the lock, from whoever has it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_whole(self._file, self._token)
+        self._mine = True
+
+    @property
+    def mine(self) -> bool:
+        """Whether nobody else took the lock since; unchanged where the file cannot be read."""
+        with contextlib.suppress(OSError):
+            self._mine = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
+        return self._mine
+
+
+def answers(path: Path) -> bool:
+    """Return whether a process listens at the socket ``path``; one that died leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(CONNECT_WITHIN_S)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True

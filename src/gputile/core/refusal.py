@@ -1,0 +1,203 @@
+"""Holds the one record of why something is refused: the rule, what it is about, amounts and text.
+
+Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all give it, so a text
+that people see is worded once, where the rule is applied. Every rule that can be broken is listed here.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable, Sequence
+from enum import Enum, IntEnum, StrEnum
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gputile.api.well_known import GPU_RESOURCES
+from gputile.api.wording import shortened
+
+
+class PredicateRule(StrEnum):
+    """A check of kube-scheduler's own, in its words."""
+
+    UNKNOWN_NODE = "node(s) are not known"
+    UNSCHEDULABLE = "node(s) were unschedulable"
+    WRONG_NAME = "node(s) didn't match the requested node name"
+    UNTOLERATED_TAINT = "node(s) had untolerated taint {about}"
+    WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
+    WRONG_OS = "node(s) had another operating system than the pod's spec.os.name"
+    HOST_PORTS = "node(s) didn't have free ports for the requested pod ports"
+    TOO_MANY_PODS = "Too many pods"
+    INSUFFICIENT = "Insufficient {about}"
+    DISK_TAKEN = "node(s) had no available disk"
+    AFFINITY = "node(s) didn't match pod affinity rules"
+    ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+    EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+    SPREAD = "node(s) didn't match pod topology spread constraints"
+    SPREAD_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
+
+
+class FitRule(IntEnum):
+    """The rule by which a node's GPUs do not fit a request; the order is the order of the checks."""
+
+    NO_GPUS = 1
+    BROKEN = 2
+    UNPLACED = 3
+    MODE = 4
+    UNIT = 5
+    TOO_FEW = 6
+    TOO_LARGE = 7
+    GPUS_TAKEN = 8
+
+
+class BindRule(Enum):
+    """Why a pod is not bound whatever its node has."""
+
+    INVALID = "{about}"
+    BOUND_ELSEWHERE = "pod {about} has GPUs of node {node} already"
+
+
+class ReservationRule(Enum):
+    """Why a pod with a reservation, or of a gang, waits. Where it is about a place, ``about`` says where that is."""
+
+    NO_PLACE = "no place is kept for the pod yet"
+    PLAN_INCOMPLETE = "{there} of the {wanted} places of its plan are kept so far"
+    NO_FIRST_POD = "its plan has no pod to begin with"
+    OTHER_NODE = "GPUs of node {node} are kept for it"
+    FIRST_NOT_BOUND = "pod {about} of its gang is bound first, and is not yet"
+    NODE_GONE = "{about} is gone"
+    NOT_SERVED = "{about} does not serve it any more"
+    NODE_CLOSED = "{about} takes no GPU pods at the moment"
+    GPU_GONE = "{about} is gone or unhealthy"
+    GPU_TAKEN = "{about} was taken by others"
+    NOT_LEFT_YET = "{about} is not free yet: pods that it preempts have to leave first"
+    OTHER_UNIT = "{about} has another memory unit now"
+
+
+class NodeTypeRule(Enum):
+    """Why no node of a type is added for a pod."""
+
+    MODE = "its mode {there} does not serve {wanted}"
+    WITHOUT_COMPUTE = "its mode {there} serves GPU memory alone"
+    WITH_COMPUTE = "its mode {there} serves GPU memory together with compute"
+    UNIT = "its memory unit is {there} MiB; the pod counts in {wanted} MiB"
+    TOO_FEW = "it has {there} GPUs; the pod needs {wanted}"
+    TOO_SMALL = "its GPUs have {there}; the pod needs {wanted} MiB on one GPU"
+    LABELS = "its labels or taints are not those that the pod asks for"
+    TOO_FEW_RESOURCES = "a node as it is described in autoscaling.nodeTypes could not take the pod if empty: {wanted}"
+    OTHER_PODS = "the pod wants, or does not want, other pods on its node"
+    NO_INVENTORY = "node {node} has this label, and its agent has reported no GPU; another one is asked for later"
+    NOT_USABLE = "node {node} has this label, and its GPUs cannot all be used; another one is asked for later"
+    WENT_AWAY = "node {node} went away before a pod had got its GPUs; another one is asked for later"
+    NO_PLACEHOLDER = (
+        "no placeholder could be created that asks for such a node: the events of Jobs in gputile's namespace, and the "
+        "controller's log, say why; it is tried again later"
+    )
+    PAUSED = "such a node was asked for, and none came; it is asked for later"
+    NOT_AS_DESCRIBED = "node {node} has this label, and could not take the pod if empty"
+    TOO_LITTLE = "node {node} has this label, and could not take the pod if empty: {wanted}"
+
+    @property
+    def passes(self) -> bool:
+        """Whether a node of the type is asked for later, though none of use has come lately."""
+        return self in (self.PAUSED, self.NO_PLACEHOLDER, self.NO_INVENTORY, self.NOT_USABLE, self.WENT_AWAY)
+
+
+class AdmissionRule(StrEnum):
+    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission.md``."""
+
+    POD = "pod"
+    AMOUNT = "gpu-amount"
+    UNIT = "memory-unit"
+    SHARE = "gpu-share"
+    LEGACY_AFFINITY = "legacy-affinity"
+    GANG = "gang"
+    GANG_GATE = "gang-gate"
+    FORGED = "forged-allocation"
+    COUNT_CHANGED = "gpu-count-changed"
+    ENVIRONMENT = "environment"
+    PRIVILEGED = "privileged"
+    HOST_NAMESPACE = "host-namespace"
+    HOST_PATH = "host-path"
+    MOUNT = "mount"
+    DEVICE_ANNOTATION = "device-annotation"
+    NODE_NAME = "node-name"
+
+
+Rule = TypeVar("Rule", bound=Enum)
+Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
+
+
+class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
+    """The rule that is broken, and its text for people, which is cut where names in it are absurdly long.
+
+    ``node`` and ``gpu``, the index of a GPU of it, are those that the rule names, ``about`` is the pod, resource, taint
+    or place. ``wanted`` and ``there`` are the amounts that the rule compares.
+    """
+
+    rule: Rule_co
+    text: str
+    node: str = ""
+    gpu: int | None = None
+    wanted: int | str = 0
+    there: int | str = 0
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "text", shortened(self.text))
+
+    @property
+    def lacks_gpus(self) -> bool:
+        """Whether kube-scheduler finds too little of a GPU resource, of which gputile says more."""
+        return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
+
+
+def refusal_by(
+    rule: Rule,
+    *,
+    node: str = "",
+    gpu: int | None = None,
+    wanted: int | str = 0,
+    there: int | str = 0,
+    about: str = "",
+) -> Refusal[Rule]:
+    """Return a refusal in the words of its rule."""
+    text = str(rule.value).format(node=node, wanted=wanted, there=there, about=about)
+    return Refusal(rule, text, node, gpu, wanted, there, about)
+
+
+NAMES_SHOWN = 3
+
+
+def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
+    """Return a text for each of the first ``most`` reasons of (node, reason), and how many of ``asked`` nodes are left.
+
+    Reasons are in the order of their first nodes.
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in said:
+        names.setdefault(why, []).append(name)
+    shown = list(names.items())[:most]
+    left = asked - sum(len(alike) for _, alike in shown)
+    return [told_of(alike, why) for why, alike in shown] + ([f"and {left} more"] if left > 0 else [])
+
+
+def told_of(names: Collection[str], why: str) -> str:
+    """Return "NODE: why", or "4 nodes (NODE, ...): why"."""
+    return told_of_first(first_few(names), len(names), why)
+
+
+def told_of_first(first: Sequence[str], count: int, why: str) -> str:
+    """Return what ``told_of`` does, of ``count`` nodes whose ``first_few`` are known."""
+    return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
+
+
+def some(first: Sequence[str], count: int) -> str:
+    """Return the ``first_few`` of ``count`` nodes in a text that tells whether there are more."""
+    return ", ".join(first) + (", ..." if count > len(first) else "")
+
+
+def first_few(names: Iterable[str]) -> list[str]:
+    """Return the first few of ``names`` by the alphabet.
+
+    kube-scheduler names nodes in another order each time; what is said of the same nodes stays the same text.
+    """
+    return heapq.nsmallest(NAMES_SHOWN, names)
